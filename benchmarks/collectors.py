@@ -43,7 +43,7 @@ from birl.config import AlgorithmConfig
 from birl.dataset import create_fifo_replay_buffer
 from birl.envs import make_env
 from birl.models import VectorEncoderFactory
-from birl.run.identity import digest
+from birl.run.fingerprint import digest
 
 __all__ = ["Row", "counts", "steps_of_threads", "trained", "write"]
 

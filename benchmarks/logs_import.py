@@ -71,7 +71,7 @@ def write(file: Path) -> None:
 def with_birl(folder: Path) -> None:
     """Into a folder, checked, with a count of what went in and out."""
     from birl.dataset import LogSchema
-    from birl.dataset.log_files import import_files
+    from birl.dataset.logs.files import import_files
 
     numbers = "".join(f'[[observation]]\ncolumn = "x{k}"\n\n' for k in range(NUMBERS))
     schema = folder / "schema.toml"

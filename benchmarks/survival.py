@@ -28,7 +28,7 @@ from birl.ope import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
-from birl.ope.linear import Steps, weighted_q
+from birl.ope.linear_models import Steps, weighted_q
 from birl.ope.refits import weighted_refits
 
 LOGGED, TARGET, END, HORIZON = np.array([0.5, 0.5]), np.array([0.2, 0.8]), np.array([0.5, 0.1]), 12

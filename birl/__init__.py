@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         types,
     )
     from birl.algorithm import load_learnable
-    from birl.algorithm.population import fit_many
+    from birl.algorithm.multi_seed import fit_many
     from birl.logging import LoggingStrategy
     from birl.models import PositionEncodingType
     from birl.run.cluster import Cluster
@@ -63,7 +63,7 @@ _NAMES = {
     "Cluster": "birl.run.cluster",
     "LoggingStrategy": "birl.logging",
     "PositionEncodingType": "birl.models",
-    "fit_many": "birl.algorithm.population",
+    "fit_many": "birl.algorithm.multi_seed",
     "load_learnable": "birl.algorithm",
 }
 

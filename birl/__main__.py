@@ -1,7 +1,7 @@
 """``python -m birl`` is ``birl``."""
 
 from birl.cli import main
-from birl.cli.processes import hold_leash
+from birl.cli.run_processes import hold_leash
 
 if __name__ == "__main__":
     hold_leash()

@@ -32,9 +32,9 @@ from typing import (
 
 from birl.checks import Allowed, Limits, check
 from birl.errors import ConfigError, did_you_mean
-from birl.files.named import Serializable, as_python
+from birl.files.serializable import Serializable, as_python
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
-from birl.models.addons import LossAddOn
+from birl.models.loss_addon import LossAddOn
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 

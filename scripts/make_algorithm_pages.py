@@ -16,7 +16,7 @@ from typing import Any
 from birl import algos, ope
 from birl.algorithm import Algorithm
 from birl.engine import TargetUpdate, Training
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

@@ -18,7 +18,7 @@ import numpy as np
 
 from birl import ope
 from birl.errors import DataError
-from birl.ope.refusals import FAMILIES
+from birl.ope.validity_limits import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

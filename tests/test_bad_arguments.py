@@ -15,7 +15,7 @@ import pytest
 
 import birl
 from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
-from birl.algorithm.elsewhere import ELSEWHERE, called_here
+from birl.algorithm.aliases import ELSEWHERE, called_here
 from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
 from birl.ope import DiscreteFQE
 

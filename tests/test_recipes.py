@@ -24,7 +24,7 @@ from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.optimizers import LinearSchedulerFactory
 from birl.recipes import RECIPES, Setting, find, names
-from birl.run import shards
+from birl.run.workers import replay_shards as shards
 
 
 @pytest.mark.parametrize("key", RECIPES, ids="-".join)
@@ -233,7 +233,7 @@ def test_an_atari_game_with_its_recipe(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings["atari"] is True and settings["update_interval"] == 4
     assert run("train", "PPO", "--env-id", "ALE/Breakout-v5", "--recipe", "atari", "--out", tmp_path / "ppo") == 0
     assert seen["env"].num_envs == 8 and seen["env"].single_observation_space.shape == (4, 84, 84)
-    environment = sys.modules["birl.cli.folder"].environment_of(tmp_path / "dqn", None)[1]
+    environment = sys.modules["birl.cli.run_folder"].environment_of(tmp_path / "dqn", None)[1]
     assert environment.observation_space.shape == (4, 84, 84) and "ClippedReward" not in str(environment)
 
 

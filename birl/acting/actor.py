@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from birl.acting.built import BuiltPolicy, as_values
+from birl.acting.built_policy import BuiltPolicy, as_values
 from birl.models import is_recurrent
 from birl.types import Array, State, Tree
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import Space
 
-from birl.actions import Actions, Composite, Continuous, Discrete, actions_of, allowed_actions
 from birl.checks import check
 from birl.errors import ConfigError, CorruptFileError
-from birl.files.restore import checked_array
+from birl.files.state_restore import checked_array
 from birl.seeding import new_generator
+from birl.spaces import Actions, Composite, Continuous, Discrete, actions_of, allowed_actions
 from birl.types import Array, State, Tree
 
 

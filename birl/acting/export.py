@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from birl.acting.built import BuiltPolicy
+from birl.acting.built_policy import BuiltPolicy
 from birl.errors import BirlError, ConfigError, UnsupportedError, require
 from birl.files import atomic_write
 from birl.models import is_recurrent

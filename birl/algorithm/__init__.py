@@ -3,7 +3,6 @@
 Beside this, an algorithm imports from `birl.models`, `birl.losses` and `birl.optimizers`.
 """
 
-from birl.acting.context import ContextActor, window_outputs
 from birl.acting.policy import (
     DeterministicActor,
     GreedyCritic,
@@ -16,8 +15,11 @@ from birl.acting.policy import (
     q_value,
     sampled_action,
 )
-from birl.actions import Continuous
-from birl.algorithm.addons import (
+from birl.acting.sequence_context import ContextActor, window_outputs
+from birl.algorithm.algorithm import Algorithm
+from birl.algorithm.experience import Iterations, Nothing, Regression, Tails, Trajectories, Transitions
+from birl.algorithm.learner import Experience, Learner, Pass
+from birl.algorithm.loss_addons import (
     AttractionKL,
     Behaviour,
     ModelFile,
@@ -25,11 +27,8 @@ from birl.algorithm.addons import (
     ReturnPredictor,
     RewardPredictor,
 )
-from birl.algorithm.algorithm import Algorithm
-from birl.algorithm.experience import Iterations, Nothing, Regression, Tails, Trajectories, Transitions
-from birl.algorithm.learner import Experience, Learner, Pass
+from birl.algorithm.multi_seed import fit_many
 from birl.algorithm.persistence import load_learnable
-from birl.algorithm.population import fit_many
 from birl.algorithm.rollouts import DemonstratedRollouts, Replays, Rollouts
 from birl.algorithm.sequence import TransformerAlgorithm, TransformerConfig
 from birl.algorithm.trust_region import TrustRegion
@@ -48,8 +47,9 @@ from birl.config import (
     rate,
 )
 from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, Update, When
-from birl.models.addons import LossAddOn
-from birl.spaces import Spec
+from birl.models.loss_addon import LossAddOn
+from birl.spaces import Continuous
+from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Batch, Inputs, Loss, weighted_mean
 
 __all__ = [

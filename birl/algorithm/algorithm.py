@@ -13,14 +13,14 @@ from torch import nn
 
 from birl import distributed
 from birl.acting.actor import NetworkActor
-from birl.acting.built import BuiltPolicy
+from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm import building, environments, persistence, transfer
-from birl.algorithm.acts import Acts
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
-from birl.algorithm.evaluated import Evaluated
+from birl.algorithm.evaluation_target import Evaluated
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner
-from birl.algorithm.learns import Learns
+from birl.algorithm.policy_api import Acts
+from birl.algorithm.update_api import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -29,10 +29,11 @@ from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.errors import ConfigError, NotBuiltError
 from birl.preprocessing import MinMaxActionScaler
-from birl.run import collect, offline
+from birl.run import data_collection as collect
+from birl.run import offline
 from birl.run.agent import Agent
 from birl.run.options import AgentOptions, EnvironmentOptions, FitOptions, Options, check_options
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Shape, State, Tree
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
@@ -353,7 +354,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         expert: Callable[[Tree], Array] | None = None,
         expert_share: float = 0.0,
     ) -> ReplayBufferBase:
-        """Collect experience without learning; the arguments are those of `birl.run.collect.collect`.
+        """Collect experience without learning; the arguments are those of `birl.run.data_collection.collect`.
 
         Returns:
             The buffer with ``n_steps`` more steps, or ``n_episodes`` more episodes; a new one if none was given.
@@ -395,7 +396,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         Args:
             n: number of environments that it acts in at once.
             buffer, explorer: as in `fit_online`; the buffer has ``n`` lanes.
-            env: has the spaces of one environment, such as `birl.envs.Elsewhere`; it is not stepped. By default what
+            env: has the spaces of one environment, such as `birl.envs.ExternalEnv`; it is not stepped. By default what
                 the networks were built for.
             **options: see `birl.run.AgentOptions`. Algorithms that learn only from logged data just act, and store
                 steps if they are given a buffer.

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from birl.actions import Actions, Composite, actions_told
 from birl.algorithm.learner import KNOWN, Definition, Learner
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
-from birl.envs import Elsewhere
+from birl.envs import ExternalEnv
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
-from birl.observations import Choices, choices_in, chosen, drawn_from, reads
 from birl.run.hooks import Hooks
 from birl.run.options import ONLINE_DEFAULTS
-from birl.spaces import Spec, environment_spec
+from birl.spaces import Actions, Composite, actions_told
+from birl.spaces.observations import Choices, choices_in, chosen, drawn_from, reads
+from birl.spaces.specs import Spec, environment_spec
 from birl.types import ActionSpace, Array, Shape, tree_leaves
 
 
@@ -260,9 +260,9 @@ def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) 
         _warn_of_range(kind, *spec.actions.bounds, "the environment")
 
 
-def _boxed(low: Array, high: Array) -> Elsewhere:
+def _boxed(low: Array, high: Array) -> ExternalEnv:
     """Stands for an environment whose actions are rows with these bounds."""
-    return Elsewhere(spaces.Box(-1.0, 1.0, (1,)), spaces.Box(low, high, dtype=low.dtype.type))
+    return ExternalEnv(spaces.Box(-1.0, 1.0, (1,)), spaces.Box(low, high, dtype=low.dtype.type))
 
 
 def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from birl.actions import space_of
 from birl.algorithm import building
-from birl.envs import Elsewhere, as_environment
+from birl.envs import ExternalEnv, as_environment
 from birl.errors import ConfigError, UnsupportedError
 from birl.run import asynchronous, on_policy, online
 from birl.run.agent import Agent, replay_agent, rollout_agent
@@ -20,6 +19,7 @@ from birl.run.options import (
     check_options,
     checked_agent_options,
 )
+from birl.spaces import space_of
 from birl.types import tree_map
 
 
@@ -86,7 +86,7 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     return replay_agent(algorithm, env, n, buffer, explorer, learns, given)
 
 
-def known_space(algorithm: Any) -> Elsewhere:
+def known_space(algorithm: Any) -> ExternalEnv:
     """The environment that an algorithm's networks tell of.
 
     Observations are float32, or choices. Actions have the bounds of the action scaler; else those of the policy.
@@ -99,7 +99,7 @@ def known_space(algorithm: Any) -> Elsewhere:
     scaler = algorithm.config.action_scaler
     own = 1.0 if algorithm.acts.bounded else np.inf
     low, high = (-own, own) if getattr(scaler, "minimum", None) is None else (scaler.minimum, scaler.maximum)
-    return Elsewhere(_space(observations), space_of(actions, low, high))
+    return ExternalEnv(_space(observations), space_of(actions, low, high))
 
 
 def _space(tree: Any) -> Any:

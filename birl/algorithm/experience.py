@@ -21,7 +21,7 @@ from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError, ShapeError
 from birl.models import eval_mode
-from birl.observations import drawn_from, reads
+from birl.spaces.observations import drawn_from, reads
 from birl.types import Batch, Inputs
 
 OFFLINE: Final = frozenset({"fit"})

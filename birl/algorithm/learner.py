@@ -11,27 +11,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from birl.acting.built import BuiltPolicy
+from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
-from birl.algorithm.adding import fill_networks, made_networks, with_addons
-from birl.algorithm.apart import check_apart, check_begun, check_together
+from birl.algorithm.augmented_losses import fill_networks, made_networks, with_addons
 from birl.algorithm.batches import hand_back
-from birl.algorithm.evaluated import Evaluated, same_networks
-from birl.algorithm.retuning import Change, Tuning
+from birl.algorithm.distributed_checks import check_apart, check_begun, check_together
+from birl.algorithm.evaluation_target import Evaluated, same_networks
+from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
 from birl.dataset.log_record import LogRecord
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
-from birl.engine.remote import Found
+from birl.engine.gradient_exchange import Found
 from birl.engine.resets import reset
-from birl.engine.trained import no_errors
+from birl.engine.train_state import no_errors
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError
 from birl.models import set_acting
-from birl.observations import choices_in, picked
-from birl.preprocessing.running import frozen
+from birl.preprocessing.running_scalers import frozen
 from birl.preprocessing.units import Units
-from birl.spaces import Spec
+from birl.spaces.observations import choices_in, picked
+from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
 
 COMPILE_FROM = 10_000
@@ -342,11 +342,11 @@ class Learner:
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
     def check_apart(self, count: int) -> None:
-        """See `birl.algorithm.apart.check_apart`."""
+        """See `birl.algorithm.distributed_checks.check_apart`."""
         check_apart(self, count)
 
     def check_together(self, averaged: bool = True) -> None:
-        """See `birl.algorithm.apart.check_together`."""
+        """See `birl.algorithm.distributed_checks.check_together`."""
         check_together(self, averaged)
 
     def updates_at_once(self, source: Any) -> int:

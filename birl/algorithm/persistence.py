@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from birl._version import __version__
-from birl.acting.built import BuiltPolicy
+from birl.acting.built_policy import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
-from birl.algorithm.adding import made_networks, parameters_follow
+from birl.algorithm.augmented_losses import made_networks, parameters_follow
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner
 from birl.checks import check
@@ -23,9 +23,9 @@ from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.files.budget import MAX_NETWORK_ARRAYS
-from birl.files.restore import all_or_nothing, damage_as_typed_errors
-from birl.observations import with_choices
-from birl.spaces import Spec
+from birl.files.state_restore import all_or_nothing, damage_as_typed_errors
+from birl.spaces.observations import with_choices
+from birl.spaces.specs import Spec
 from birl.types import State, Tree, tree_map
 
 File = str | Path | BinaryIO

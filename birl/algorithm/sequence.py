@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from birl.acting.context import (
+from birl.acting.export import export_policy
+from birl.acting.sequence_context import (
     ContextModule,
     IdentityTransformerActionSampler,
     SoftmaxTransformerActionSampler,
@@ -20,7 +21,6 @@ from birl.acting.context import (
     TransformerInput,
     newest_output,
 )
-from birl.acting.export import export_policy
 from birl.algorithm import environments
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import Trajectories

@@ -7,14 +7,6 @@ Type checkers find the names in ``__init__.pyi``, which ``scripts/make_algorithm
 from importlib import import_module
 from pkgutil import iter_modules
 
-from birl.acting.context import (
-    GreedyTransformerActionSampler,
-    IdentityTransformerActionSampler,
-    SoftmaxTransformerActionSampler,
-    StatefulTransformerWrapper,
-    TransformerActionSampler,
-    TransformerInput,
-)
 from birl.acting.explorers import (
     Boltzmann,
     ConstantEpsilonGreedy,
@@ -27,10 +19,18 @@ from birl.acting.explorers import (
     OrnsteinUhlenbeckNoise,
     epsilon_ladder,
 )
+from birl.acting.sequence_context import (
+    GreedyTransformerActionSampler,
+    IdentityTransformerActionSampler,
+    SoftmaxTransformerActionSampler,
+    StatefulTransformerWrapper,
+    TransformerActionSampler,
+    TransformerInput,
+)
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
 from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
-from birl.algorithm.elsewhere import called_here
+from birl.algorithm.aliases import called_here
 from birl.errors import did_you_mean
 
 __all__ = [

@@ -1,10 +1,10 @@
 # written by scripts/make_algorithm_pages.py
-from birl.acting.context import GreedyTransformerActionSampler as GreedyTransformerActionSampler
-from birl.acting.context import IdentityTransformerActionSampler as IdentityTransformerActionSampler
-from birl.acting.context import SoftmaxTransformerActionSampler as SoftmaxTransformerActionSampler
-from birl.acting.context import StatefulTransformerWrapper as StatefulTransformerWrapper
-from birl.acting.context import TransformerActionSampler as TransformerActionSampler
-from birl.acting.context import TransformerInput as TransformerInput
+from birl.acting.sequence_context import GreedyTransformerActionSampler as GreedyTransformerActionSampler
+from birl.acting.sequence_context import IdentityTransformerActionSampler as IdentityTransformerActionSampler
+from birl.acting.sequence_context import SoftmaxTransformerActionSampler as SoftmaxTransformerActionSampler
+from birl.acting.sequence_context import StatefulTransformerWrapper as StatefulTransformerWrapper
+from birl.acting.sequence_context import TransformerActionSampler as TransformerActionSampler
+from birl.acting.sequence_context import TransformerInput as TransformerInput
 from birl.acting.explorers import Boltzmann as Boltzmann
 from birl.acting.explorers import ConstantEpsilonGreedy as ConstantEpsilonGreedy
 from birl.acting.explorers import EpsilonGreedy as EpsilonGreedy

@@ -33,7 +33,7 @@ from birl.cli.train import train
 from birl.cli.tune import COMMAND, tune
 from birl.config import hyperparameters
 from birl.errors import BirlError
-from birl.ope.page import printable
+from birl.ope.html_page import printable
 from birl.run.signals import handled_by
 
 __all__ = ["main"]

@@ -12,11 +12,11 @@ import typer
 from birl.acting.explorers import ConstantEpsilonGreedy
 from birl.cli.common import load_model, note
 from birl.cli.evaluate import acting_algorithm, with_masks
-from birl.cli.folder import environment_of, target_of
 from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
+from birl.cli.run_folder import environment_of, target_of
 from birl.dataset import dump
 from birl.errors import ConfigError, WriteError
-from birl.run.collect import collect as collect_from
+from birl.run.data_collection import collect as collect_from
 from birl.seeding import seed as set_seed
 
 

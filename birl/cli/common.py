@@ -15,12 +15,12 @@ from tqdm import tqdm
 
 from birl import algos, dataset, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
-from birl.algorithm.elsewhere import called_here
+from birl.algorithm.aliases import called_here
 from birl.config import AlgorithmConfig
-from birl.dataset.log_files import table_format
+from birl.dataset.logs.files import table_format
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError, ForeignFileError
-from birl.ope.page import printable
+from birl.ope.html_page import printable
 
 _MODEL = re.compile(r"model_(\d+)\.d3")
 BEST_MODEL = "model_best.d3"

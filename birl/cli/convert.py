@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import birl.algos  # noqa: F401  read_d3rlpy finds algorithms by name
-from birl.convert import read_d3rlpy
+from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.errors import ConfigError
 
 

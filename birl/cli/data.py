@@ -10,16 +10,16 @@ import typer
 
 from birl.cli.common import load_dataset, note, print_table
 from birl.dataset import LogSchema, write_parquet
-from birl.dataset.log_files import import_files
-from birl.dataset.log_proposal import NO_REWARD, propose
-from birl.dataset.log_query import Query
 from birl.dataset.log_record import IMPORT
-from birl.dataset.splits import split as split_folder
+from birl.dataset.logs.files import import_files
+from birl.dataset.logs.proposal import NO_REWARD, propose
+from birl.dataset.logs.query import Query
+from birl.dataset.logs.splits import split as split_folder
 from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
 from birl.ope import report_data
-from birl.ope.page import printable
+from birl.ope.html_page import printable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 

@@ -10,8 +10,8 @@ import typer
 
 from birl import metrics
 from birl.cli.common import load_model, note
-from birl.cli.folder import environment_of, target_of
 from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
+from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed

@@ -21,7 +21,6 @@ from birl.acting.explorers import (
     OrnsteinUhlenbeckNoise,
     epsilon_ladder,
 )
-from birl.actions import actions_of
 from birl.algorithm import Algorithm
 from birl.cli.common import flags, import_own, make_environment
 from birl.config import AlgorithmConfig
@@ -43,6 +42,7 @@ from birl.dataset import (
 from birl.envs import Atari, FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError
 from birl.run.cluster import Cluster
+from birl.spaces import actions_of
 from birl.types import is_shape, leaf_shapes
 
 BUFFER_SIZE = 1_000_000

@@ -25,9 +25,9 @@ from birl.cli.common import (
     print_table,
     step_of,
 )
-from birl.cli.folder import settings_of
 from birl.cli.options import Device, Import, Share, Std, Temperature
 from birl.cli.policies import load_acting
+from birl.cli.run_folder import settings_of
 from birl.errors import BirlError, ConfigError, FileError
 from birl.metrics import AverageValueEstimationEvaluator
 from birl.ope.decision_page import (
@@ -40,10 +40,10 @@ from birl.ope.decision_page import (
     write_ranking,
     write_report,
 )
-from birl.ope.looks import CERTIFY, SELECT, look, question
-from birl.ope.page import plain
+from birl.ope.holdout_ledger import CERTIFY, SELECT, look, question
+from birl.ope.html_page import plain
 from birl.ope.screening import KEPT
-from birl.run.identity import digest
+from birl.run.fingerprint import digest
 
 _WORDS = ("logs", "logged", "estimated")
 _GAIN = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY", *BESIDE.values(), "DIFFERS")

@@ -23,7 +23,7 @@ from birl.cli.options import (
     TargetReturn,
     UseGymnasium,
 )
-from birl.cli.playing import play_episodes, rendering_environment
+from birl.cli.rendering import play_episodes, rendering_environment
 from birl.errors import ConfigError, WriteError, require
 
 _DEFAULT_RATE = 30

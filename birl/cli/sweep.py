@@ -12,9 +12,9 @@ import numpy as np
 
 from birl.cli.common import note, print_table
 from birl.cli.curves import RETURNS, read_curve
-from birl.cli.processes import Process, end, last_line, starter
+from birl.cli.run_processes import Process, end, last_line, starter
 from birl.errors import BirlError
-from birl.run.lock import only_run
+from birl.run.run_lock import only_run
 
 _POLL: Final = 0.2
 

@@ -15,11 +15,11 @@ import numpy as np
 import typer
 
 from birl.algorithm import Algorithm
-from birl.algorithm.population import check_many, fit_many
+from birl.algorithm.multi_seed import check_many, fit_many
 from birl.cli.common import algorithm_class, flags, import_own, load_dataset, note
+from birl.cli.default_scalers import action_scaler
 from birl.cli.evaluate import acting_algorithm, check_target
-from birl.cli.folder import RunFolder
-from birl.cli.initial import begin_with, check_initial, initial_model
+from birl.cli.initial_model import begin_with, check_initial, initial_model
 from birl.cli.online import (
     EXPLORATION,
     cluster_of,
@@ -32,9 +32,9 @@ from birl.cli.online import (
     with_defaults,
 )
 from birl.cli.options import Device, Import, TargetReturn
-from birl.cli.processes import words_of
-from birl.cli.scaling import action_scaler
-from birl.cli.settings import configure, seeds_of
+from birl.cli.overrides import configure, seeds_of
+from birl.cli.run_folder import RunFolder
+from birl.cli.run_processes import words_of
 from birl.cli.sweep import train_seeds
 from birl.cli.train_options import (
     ActionMasked,
@@ -60,7 +60,6 @@ from birl.cli.train_options import (
     Hindsight,
     HindsightShare,
     KeepModels,
-    Learners,
     LoggingSteps,
     LogGradients,
     MultiStep,
@@ -75,9 +74,10 @@ from birl.cli.train_options import (
     RandomSteps,
     Recent,
     RecipeName,
-    Shards,
+    ReplayShards,
     Shift,
     StopAt,
+    SynchronousLearners,
     Temperature,
     Trials,
     UpdateInterval,
@@ -85,7 +85,7 @@ from birl.cli.train_options import (
     Workers,
 )
 from birl.dataset import MultiStepTransitionPicker
-from birl.engine.trained import no_errors
+from birl.engine.train_state import no_errors
 from birl.envs import Stepper
 from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
@@ -184,9 +184,9 @@ def train(
     fragment: FragmentLength = None,
     on_error: OnError = None,
     address: Address = None,
-    learners: Learners = None,
+    learners: SynchronousLearners = None,
     gradients: GradientsOf = None,
-    shards: Shards = None,
+    shards: ReplayShards = None,
     atari: AtariGame = False,
     recipe: RecipeName = None,
     own: Import = None,

@@ -206,7 +206,7 @@ Address = Annotated[
         "is this machine.",
     ),
 ]
-Learners = Annotated[
+SynchronousLearners = Annotated[
     int | None,
     typer.Option(
         min=1, help="Of --collectors: processes that learn, this one included, each from its own share of the steps."
@@ -219,7 +219,7 @@ GradientsOf = Annotated[
         help="Of --learners: averaged in each update, or pushed to this process in turn.  [default: together]",
     ),
 ]
-Shards = Annotated[
+ReplayShards = Annotated[
     int | None,
     typer.Option(min=0, help="Of --collectors: processes that draw the minibatches of a replay for this one."),
 ]

@@ -16,17 +16,17 @@ from typer.core import TyperCommand
 
 from birl.algorithm import Algorithm
 from birl.cli.common import algorithm_class, flags, import_own
-from birl.cli.initial import initial_model
-from birl.cli.processes import starter
-from birl.cli.settings import configure
+from birl.cli.initial_model import initial_model
+from birl.cli.overrides import configure
+from birl.cli.run_processes import starter
+from birl.cli.study import Tuning
 from birl.cli.train import check_source, train
-from birl.cli.tuning import Tuning
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError, ForeignFileError, ResumeError
 from birl.files import atomic_write
 from birl.recipes import find
 from birl.run.checkpoint import differences
-from birl.run.lock import only_run
+from birl.run.run_lock import only_run
 
 _WORDS = "tune.json"
 _REFUSED = {

@@ -17,14 +17,15 @@ from birl.dataset.episode import (
 )
 from birl.dataset.episode_generator import EpisodeGenerator
 from birl.dataset.hdf5 import dump, load
-from birl.dataset.hindsight import HindsightSampler
-from birl.dataset.log_export import write_parquet
+from birl.dataset.hindsight_sampling import HindsightSampler
 from birl.dataset.log_schema import LogSchema
+from birl.dataset.logs.export import write_parquet
+from birl.dataset.logs.table import from_table
 from birl.dataset.mdp_dataset import MDPDataset
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
-from birl.dataset.mixed import MixedReplayBuffer
-from birl.dataset.prioritized import PrioritizedSampler
-from birl.dataset.recent import RecentSampler
+from birl.dataset.mixed_replay_buffer import MixedReplayBuffer
+from birl.dataset.prioritized_sampling import PrioritizedSampler
+from birl.dataset.recency_sampling import RecentSampler
 from birl.dataset.replay_buffer import (
     ReplayBuffer,
     create_fifo_replay_buffer,
@@ -32,7 +33,6 @@ from birl.dataset.replay_buffer import (
 )
 from birl.dataset.sampling import Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
-from birl.dataset.tables import from_table
 from birl.dataset.transitions import (
     BasicTransitionPicker,
     FrameStackTransitionPicker,

@@ -190,8 +190,8 @@ class ReplayBufferBase(ABC):
         On an accelerator it reads a mirror of the steps, which follows what is appended to the buffer:
 
         - copied to the device, each column in its own dtype, if the data lie in memory and (at the buffer's limit)
-          take no more than `birl.dataset.mirror.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then run
-          there, and so do the draws, with a generator of the device's own, seeded by the buffer's and part of the
+          take no more than `birl.dataset.device_mirror.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then
+          run there, and so do the draws, with a generator of the device's own, seeded by the buffer's and part of the
           reader's state. Rows of a ``growing`` buffer are drawn on the host, and rows written are sent before the next
           draw.
         - else, for CUDA, gathered into pinned memory. So it is for data in folders, and for growing buffers without

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from birl.actions import actions_of, actions_told
 from birl.dataset.episode import DatasetInfo, Signature
 from birl.dataset.validation import check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError
-from birl.observations import as_observations, chosen, leaf_spaces, observations_of, shapes_of
-from birl.spaces import single_spaces
+from birl.spaces import actions_of, actions_told
+from birl.spaces.observations import as_observations, chosen, leaf_spaces, observations_of, shapes_of
+from birl.spaces.specs import single_spaces
 from birl.types import ActionSpace, parts_like, tree_map
 
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from birl.actions import Actions, actions_told
 from birl.checks import check
 from birl.dataset.validation import (
     actions_shown,
@@ -22,7 +21,8 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import ConfigError, EmptyDataError, ShapeError
-from birl.observations import as_observations, observations_in, picked, wider
+from birl.spaces import Actions, actions_told
+from birl.spaces.observations import as_observations, observations_in, picked, wider
 from birl.types import (
     ActionSpace,
     Array,
@@ -113,7 +113,8 @@ class DatasetInfo:
     """Signatures, action space and action size of a dataset.
 
     Attributes:
-        observations: what observations are, see `birl.observations`, in the order of the signature; by default numbers.
+        observations: what observations are, see `birl.spaces.observations`, in the order of the signature; by
+            default numbers.
     """
 
     observation_signature: Signature

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from birl.actions import Composite
 from birl.dataset.episode import Episode
 from birl.dataset.flags import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.storage import Storage
+from birl.spaces import Composite
 from birl.types import Array, tree_map
 
 _CHUNK = 65536

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from filelock import Timeout
 
-from birl.actions import Actions, check_actions
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace
 from birl.dataset.episode import DatasetInfo, Signature
@@ -31,8 +30,9 @@ from birl.files import atomic_write, load_archive, load_config, open_binary, par
 from birl.files.budget import MAX_JSON_BYTES
 from birl.files.locks import FolderLock
 from birl.files.reading import bytes_left, take
-from birl.files.restore import checked_array, damage_as_typed_errors
-from birl.observations import choices_in, with_choices
+from birl.files.state_restore import checked_array, damage_as_typed_errors
+from birl.spaces import Actions, check_actions
+from birl.spaces.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
 _INDEX, _SAMPLER, _LOCK = "storage.json", "sampler.safetensors", "storage"

@@ -29,13 +29,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from birl.actions import actions_told
 from birl.dataset.episode import DatasetInfo, Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
 from birl.files import atomic_write, open_binary, parse_json
 from birl.files.budget import MAX_JSON_BYTES, PACKED, Budget
-from birl.observations import choices_in, with_choices
+from birl.spaces import actions_told
+from birl.spaces.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from birl.actions import actions_told
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
-from birl.dataset.incoming import row_flags
+from birl.dataset.ingest import row_flags
 from birl.dataset.replay_buffer import Place, ReplayBuffer
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -33,7 +32,8 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
-from birl.observations import (
+from birl.spaces import actions_told
+from birl.spaces.observations import (
     as_observations,
     check_inside,
     check_mask,
@@ -43,7 +43,7 @@ from birl.observations import (
     picked,
     wider,
 )
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import MASK, ActionSpace, Array, Leaf, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536

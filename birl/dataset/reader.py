@@ -14,10 +14,10 @@ import torch
 from birl.checks import check
 from birl.dataset.arrays import Place
 from birl.dataset.augmentation import Augmentation
+from birl.dataset.device_mirror import Mirror, place_near
 from birl.dataset.episodes import locate
 from birl.dataset.flags import FINAL, FIRST, NO_TRANSITION
 from birl.dataset.minibatch import TransitionMiniBatch
-from birl.dataset.mirror import Mirror, place_near
 from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage

@@ -15,6 +15,7 @@ from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
+from birl.dataset.batch_append import append_steps, lane_numbers
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, retention_of
 from birl.dataset.dataset_info import info_of_env, info_of_signatures
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
@@ -32,9 +33,8 @@ from birl.dataset.folders import (
     set_storage_state,
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
-from birl.dataset.incoming import add_extras, checked_flags, episode_rows, first_rows, observation_columns, step_columns
+from birl.dataset.ingest import add_extras, checked_flags, episode_rows, first_rows, observation_columns, step_columns
 from birl.dataset.reader import Reader, Source
-from birl.dataset.runs import append_steps, lane_numbers
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
@@ -42,7 +42,7 @@ from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProt
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from birl.observations import picked
+from birl.spaces.observations import picked
 from birl.types import ActionSpace, Array, Observation, Shape, State, Tree, parts_like, tree_map
 
 Place = str | os.PathLike[str] | torch.device

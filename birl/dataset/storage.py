@@ -25,7 +25,7 @@ from birl.dataset.eviction import enforce_limit, evict_episodes, evict_run
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.journal import Journal
 from birl.dataset.log_record import LogRecord
-from birl.observations import Choices
+from birl.spaces.observations import Choices
 from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Storage:
 
     @property
     def source(self) -> Storage:
-        """The storage that is written to; of a `birl.dataset.mirror.Mirror` another one."""
+        """The storage that is written to; of a `birl.dataset.device_mirror.Mirror` another one."""
         return self
 
     def refresh(self) -> None:

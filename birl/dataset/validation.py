@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import Space
 
-from birl.actions import KINDS, Actions, Continuous, Discrete, actions_in, actions_told, as_rows
 from birl.checks import check
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
-from birl.observations import check_mask
+from birl.spaces import KINDS, Actions, Continuous, Discrete, actions_in, actions_told, as_rows
+from birl.spaces.observations import check_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
 
 RESERVED = ("next_action", "next_action_known", "return_to_go", "episode")
@@ -271,7 +271,7 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size:
     Args:
         actions: logged ones; in parts, if ``action_size`` is a Dict or Tuple space.
         action_space: their kind; ``None`` to find it.
-        action_size: see `birl.actions.actions_told`.
+        action_size: see `birl.spaces.actions_told`.
     """
     kind = None if action_space is None else _one_kind(action_space)
     if isinstance(action_size, Space):

@@ -19,7 +19,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from birl.actions import actions_of, as_rows, environment_actions, space_of
 from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, ReplayBufferBase, Sampler, Signature, create_zero_observation
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -37,8 +36,9 @@ from birl.errors import (
     WriteError,
     require,
 )
-from birl.observations import Choices, chosen, leaf_spaces, observations_of, picked
-from birl.spaces import Spec, environment_spec
+from birl.spaces import actions_of, as_rows, environment_actions, space_of
+from birl.spaces.observations import Choices, chosen, leaf_spaces, observations_of, picked
+from birl.spaces.specs import Spec, environment_spec
 from birl.types import Array, Tree, tree_map
 
 PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")

@@ -13,6 +13,6 @@ them, so that an update is that of the joined minibatches.
 `workers` has the processes of `birl.run.asynchronous`, which one owner tells what to do.
 """
 
-from birl.distributed.processes import AverageGradients, destroy_process_group, init_process_group, joined
+from birl.distributed.ddp import AverageGradients, destroy_process_group, init_process_group, joined
 
 __all__ = ["AverageGradients", "destroy_process_group", "init_process_group", "joined"]

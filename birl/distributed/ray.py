@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from birl._version import __version__
 from birl.distributed.transport import Begin, Gone, Transport, check_version, idle
-from birl.distributed.watch import Alive, Watch
+from birl.distributed.watchdog import Alive, Watch
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
 PATIENCE: Final = 30.0

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from birl._version import __version__
-from birl.distributed.watch import Alive, Watch
+from birl.distributed.watchdog import Alive, Watch
 from birl.distributed.workers import Ended, Left, Owner, Worker, end, failure, first_ready
 from birl.errors import BirlError, ConfigError, WorkerError
 

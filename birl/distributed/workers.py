@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
 
-from birl.distributed import beginning
+from birl.distributed import process_start as beginning
 from birl.errors import BirlError, ConfigError, WorkerError
 
 _GRACE: Final = 5.0  # seconds to close an environment

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from birl.engine import stored
+from birl.engine import compile_cache as stored
+from birl.engine.cache_keys import OpaqueError, digest
 from birl.engine.compiler import Graphs, Uncopied
 from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates, drawn_ahead
-from birl.engine.digests import OpaqueError, digest
 from birl.engine.steps import Gradients, Step
-from birl.engine.trained import Trained
+from birl.engine.train_state import TrainState
 from birl.engine.update import Eager, stacked
 from birl.errors import CompileError
 from birl.models.matmul import fast_products
@@ -41,7 +41,7 @@ class Program(Eager):
 
     compiled = True
 
-    def __init__(self, trained: Trained, record: Recorder | None = None) -> None:
+    def __init__(self, trained: TrainState, record: Recorder | None = None) -> None:
         super().__init__(trained)
         self._graphs, self._record = Graphs(), record
         self._device = next(trained.nets.parameters()).device
@@ -164,7 +164,7 @@ class Program(Eager):
         folder = stored.folder()
         if folder is None or self._device.type != "cpu":
             return None
-        trained, code = self._trained, (Program._function, _OptimizerStep, Eager, Trained)
+        trained, code = self._trained, (Program._function, _OptimizerStep, Eager, TrainState)
         config = {name: value for name, value in vars(trained.config).items() if name != "compile_graph"}
         try:
             groups = {name: step.groups for name, step in self._optimizer_steps.items()}
@@ -198,7 +198,7 @@ class Program(Eager):
 class _OptimizerStep:
     """One step of an optimiser, with the clipping before it, as a function of tensors."""
 
-    def __init__(self, trained: Trained, name: str) -> None:
+    def __init__(self, trained: TrainState, name: str) -> None:
         self._trained, self._name, self._optimizer = trained, name, trained.optimizers[name]
         self._parameters = list(trained.parameters[name].values())
         groups = self._optimizer.param_groups
@@ -245,7 +245,7 @@ class _OptimizerStep:
             self.rules[group](parameter, gradient, kept, own[group])
 
 
-def supports(trained: Trained) -> bool:
+def supports(trained: TrainState) -> bool:
     """Whether all steps and optimisers can be part of a program."""
     return not any(step.apart for step in trained.steps) and all(
         rule_of(optimizer, group) is not None

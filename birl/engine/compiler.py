@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
-from birl.engine import stored
-from birl.engine.stored import Program, Wiring, compilers_folder
+from birl.engine import compile_cache as stored
+from birl.engine.compile_cache import Program, Wiring, compilers_folder
 from birl.errors import CompileError
 
 BACKEND = "inductor"

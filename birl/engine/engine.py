@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from birl.engine.compiled import Program, supports
 from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
+from birl.engine.gradient_exchange import Finding, Found, Moving, check_gradient_steps
 from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
-from birl.engine.remote import Finding, Found, Moving, check_gradient_steps
 from birl.engine.steps import Gradient, Gradients, Step, Training
-from birl.engine.trained import Trained
+from birl.engine.train_state import TrainState
 from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError, ConfigError, UnsupportedError
 from birl.models import is_recurrent
@@ -26,8 +26,8 @@ from birl.models.matmul import fast_products
 from birl.types import Batch, Inputs, Loss
 
 
-class Engine(Trained):
-    """Networks, their optimisers and the updates that move them. See `Trained`.
+class Engine(TrainState):
+    """Networks, their optimisers and the updates that move them. See `TrainState`.
 
     Attributes:
         recurrent: names of the recurrent networks.
@@ -85,13 +85,13 @@ class Engine(Trained):
         return CompiledGradients(self)
 
     def retune(self, config: Any) -> None:
-        """Go on with another configuration; see `Trained.retune`.
+        """Go on with another configuration; see `TrainState.retune`.
 
         Compiled updates hold numbers of the configuration and are made anew, unless only learning rates change, which
         they read in each update.
 
         Raises:
-            ConfigError: see `Trained.retune`.
+            ConfigError: see `TrainState.retune`.
         """
         before = self.config
         super().retune(config)

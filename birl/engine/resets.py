@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from birl.engine.trained import Trained
+from birl.engine.train_state import TrainState
 
 
 @torch.no_grad()
-def reset(trained: Trained, fresh: nn.Module, share: float | None) -> None:
+def reset(trained: TrainState, fresh: nn.Module, share: float | None) -> None:
     """Bring all trained networks to, or towards, new ones (Schwarzer et al. 2023, arXiv:2305.19452, section 3).
 
     Encoders are shrunk and perturbed: ``share * old + (1 - share) * new``. Everything else begins anew, optimisers

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from birl.engine.compiler import Graphs
 from birl.engine.gradient_statistics import WATCHED, statistics
 from birl.engine.steps import Gradients, LossFunction, Step, check_gradients, check_loss
-from birl.engine.trained import PRIORITY, Trained
+from birl.engine.train_state import PRIORITY, TrainState
 from birl.types import Batch, Loss
 
 
@@ -59,7 +59,7 @@ class Eager:
 
     compiled = False
 
-    def __init__(self, trained: Trained, move: Callable[[str, Gradients], None] | None = None) -> None:
+    def __init__(self, trained: TrainState, move: Callable[[str, Gradients], None] | None = None) -> None:
         self._trained, self.nets, self.config = trained, trained.nets, trained.config
         self._move = trained.apply if move is None else move
         self._metrics: dict[str, Tensor] = {}
@@ -107,7 +107,7 @@ class CompiledGradients(Eager):
 
     compiled = True
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: TrainState) -> None:
         super().__init__(trained)
         self._graphs = Graphs()
 

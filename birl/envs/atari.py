@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from birl.envs.making import make_env
+from birl.envs.construction import make_env
 from birl.envs.wrappers import ChannelFirst, FrameStack, wrappable
 from birl.errors import EnvironmentMismatchError
 from birl.types import Array

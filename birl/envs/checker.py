@@ -8,7 +8,7 @@ import numpy as np
 
 from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
-from birl.spaces import environment_spec, number_of_environments, single_spaces
+from birl.spaces.specs import environment_spec, number_of_environments, single_spaces
 from birl.types import tree_leaves, tree_map
 
 

@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.actions import Discrete, actions_of, all_finite, environment_actions, one_of, open_masks
 from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
-from birl.observations import Choices, check_mask, leaf_spaces, picked
-from birl.spaces import number_of_environments, single_spaces
+from birl.spaces import Discrete, actions_of, all_finite, environment_actions, one_of, open_masks
+from birl.spaces.observations import Choices, check_mask, leaf_spaces, picked
+from birl.spaces.specs import number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, State, Tree, tree_leaves, tree_map
 
 _LOG_BYTES: Final = 2**26
@@ -71,7 +71,7 @@ class Stepper:
         env: environment or vector environment.
         generator: source of reset seeds, used for nothing else.
         resumable: whether actions are kept for `get_state`; else there is no state, and nothing is cut short.
-        observations: what is read of the environment's observations, see `birl.observations`; all if ``None``.
+        observations: what is read of the environment's observations, see `birl.spaces.observations`; all if ``None``.
 
     Attributes:
         n: number of environments.

@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from birl.actions import actions_of
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
-from birl.observations import check_mask
-from birl.spaces import is_channels_last
+from birl.spaces import actions_of
+from birl.spaces.observations import check_mask
+from birl.spaces.specs import is_channels_last
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
 

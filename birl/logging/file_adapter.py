@@ -11,7 +11,7 @@ from typing import Any
 
 from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
-from birl.files.named import encode
+from birl.files.serializable import encode
 from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory
 from birl.types import GRADIENT_STATISTICS, State
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from birl.errors import require
-from birl.files.named import encode
+from birl.files.serializable import encode
 from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.logging.tensorboard_adapter import flat
 from birl.types import State

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from birl.errors import require
-from birl.files.named import encode
+from birl.files.serializable import encode
 from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.types import State
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from birl.actions import allowed_actions
 from birl.checks import check
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.errors import CorruptFileError
+from birl.spaces import allowed_actions
 from birl.types import State
 
 

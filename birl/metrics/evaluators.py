@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from birl.actions import open_masks
 from birl.dataset import EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase, TransitionMiniBatch
 from birl.dataset.reader import Reader
 from birl.errors import ConfigError, EmptyDataError
+from birl.spaces import open_masks
 from birl.types import ActionSpace, Array
 
 

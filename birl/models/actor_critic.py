@@ -12,7 +12,7 @@ from birl.models.encoders import VectorEncoderFactory
 from birl.models.policies import policy_of
 from birl.models.q_functions import ContinuousQFunction
 from birl.models.values import ValueFunction
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 

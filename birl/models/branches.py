@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from birl.actions import MultiDiscrete
 from birl.models.distributions import Categorical
 from birl.models.value_distributions import Returns
+from birl.spaces import MultiDiscrete
 
 
 @dataclass(frozen=True)

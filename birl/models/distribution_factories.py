@@ -16,7 +16,7 @@ from torch import Tensor
 
 from birl.checks import check
 from birl.errors import ConfigError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.models.distributions import Beta, Normal, SquashedNormal
 
 _STDS: Final = ("parameter", "spherical", "state", "fixed")

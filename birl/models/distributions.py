@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from birl.actions import Composite, Continuous
+from birl.spaces import Composite, Continuous
 
 ATANH_LIMIT = 1.0 - 1e-6
 """Actions are clamped to ``[-ATANH_LIMIT, ATANH_LIMIT]`` before ``atanh``: at 1 the density has no finite value."""
@@ -377,7 +377,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Joint:
-    """Independent distributions of the parts of an action; see `birl.actions.Composite`.
+    """Independent distributions of the parts of an action; see `birl.spaces.Composite`.
 
     Attributes:
         parts: a distribution for each part.

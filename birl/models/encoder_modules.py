@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from birl.errors import ConfigError
 from birl.models.layers import DenseLayer, activation_named, layer_norm
 from birl.models.noisy import Noisy
-from birl.spaces import MOST_CHANNELS, is_channels_last
+from birl.spaces.specs import MOST_CHANNELS, is_channels_last
 from birl.types import Tree, tree_leaves
 
 

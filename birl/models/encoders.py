@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Actions
 from birl.checks import Allowed, check
 from birl.errors import ConfigError, ShapeError, UnsupportedError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.models.encoder_modules import PixelEncoder, SimBaEncoder, TreeEncoder, VectorEncoder, channels_first
 from birl.models.layers import Members, activation_named
 from birl.models.noisy import check_noisy
+from birl.spaces import Actions
 from birl.types import Shape, is_shape, leaf_shapes, shape_map
 
 SIZE = Allowed(int, low=1)
@@ -44,7 +44,7 @@ class EncoderFactory(Serializable):
         """An action-conditioned encoder: ``forward(observation [M, *shape], action [M, A]) -> [M, F]``.
 
         Args:
-            observation_shape: see `birl.spaces.Spec`.
+            observation_shape: see `birl.spaces.specs.Spec`.
             action_size: number of action dimensions, or of discrete actions.
             discrete_action: whether the action comes as a one-hot vector of ``action_size``.
         """
@@ -54,7 +54,7 @@ class EncoderFactory(Serializable):
         """One encoder, or ``n`` independent ones as one module with outputs ``[N, M, F]``.
 
         Args:
-            observation_shape: see `birl.spaces.Spec`.
+            observation_shape: see `birl.spaces.specs.Spec`.
             actions: what it reads beside the observation, or ``None`` for an encoder of the observation alone.
             n: number of members, or ``None`` for a plain encoder.
 
@@ -312,7 +312,7 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
 
     Args:
         encoder: an encoder or an ensemble of encoders.
-        observation_shape: see `birl.spaces.Spec`; only needed if the encoder does not say its ``feature_size``.
+        observation_shape: see `birl.spaces.specs.Spec`; only needed if the encoder does not say its ``feature_size``.
         action_size: size of the action vector for action-conditioned encoders.
     """
     member = encoder.members[0] if isinstance(encoder, Members) else encoder

@@ -13,7 +13,7 @@ from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.noisy import Random, noise_of
 from birl.models.normalized import BatchRenorm
 from birl.models.recurrent import Recurrent
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import Inputs, Tree, shape_map, tree_leaves, tree_map
 
 

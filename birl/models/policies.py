@@ -8,12 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Composite, masks_of_choices
 from birl.models.distribution_factories import DistributionFactory, NormalFactory
 from birl.models.distributions import Beta, Categorical, Distribution, Joint, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
-from birl.spaces import Spec
+from birl.spaces import Composite, masks_of_choices
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 
@@ -189,7 +189,7 @@ class JointPolicy(_FactoryPolicy):
     """Independent distributions of the parts of an action.
 
     Args:
-        spec: shapes of observations and actions; these are `birl.actions.Composite`.
+        spec: shapes of observations and actions; these are `birl.spaces.Composite`.
         encoder_factory: makes the encoder.
         distribution: chooses the distribution of quantities.
     """

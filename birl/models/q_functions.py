@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from birl.actions import MultiDiscrete
 from birl.checks import check
 from birl.errors import ConfigError, ShapeError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.models.branches import BranchReturns
 from birl.models.dueling import LastLayers
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
@@ -26,7 +25,8 @@ from birl.models.networks import Network
 from birl.models.noisy import check_noisy
 from birl.models.risk import RiskMeasure
 from birl.models.value_distributions import Returns
-from birl.spaces import Spec
+from birl.spaces import MultiDiscrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 

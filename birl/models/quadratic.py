@@ -8,7 +8,7 @@ from torch import Tensor
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
 from birl.models.value_distributions import MeanReturns
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 

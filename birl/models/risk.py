@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from birl.checks import check
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.models.value_distributions import midpoints
 
 

@@ -15,7 +15,7 @@ from birl.models.encoders import EncoderFactory, feature_size_of
 from birl.models.layers import Dropout, activation_named, dense
 from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import Inputs, Tree
 
 _ALL = slice(None)

@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from birl.actions import Continuous
 from birl.models.distributions import Normal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork, eval_mode
-from birl.spaces import Spec
+from birl.spaces import Continuous
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 LATENT_LIMIT = 0.5

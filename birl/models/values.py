@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork, Network
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 

@@ -1,8 +1,7 @@
 """Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
 
-from birl.ope.choosing import Choice, choose, mean_ranks, turns_down
-from birl.ope.data_checks import Check
-from birl.ope.data_report import Advice, DataReport, report_data
+from birl.ope.audit.checks import Check
+from birl.ope.audit.report import Advice, DataReport, report_data
 from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
 from birl.ope.diagnostics import (
     Diagnostics,
@@ -30,6 +29,17 @@ from birl.ope.estimators import (
 )
 from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
 from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
+from birl.ope.importance_weights import (
+    Trajectories,
+    clip_ratios,
+    kernel_log_density,
+    log_ratios,
+    mixture_log_ratios,
+    padded,
+    shrink_ratios,
+    switch_ratios,
+    temper_ratios,
+)
 from birl.ope.intervals import (
     Interval,
     betting_bound,
@@ -40,12 +50,14 @@ from birl.ope.intervals import (
     t_quantile,
 )
 from birl.ope.magic import magic
-from birl.ope.marginal import marginal_ratios
+from birl.ope.marginalized_ratios import marginal_ratios
+from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
 from birl.ope.mrdr import more_robust_q
 from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
 from birl.ope.ranking import Ranking, rank
 from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
-from birl.ope.refusals import (
+from birl.ope.sensitivity import Confounded, confounded_range
+from birl.ope.validity_limits import (
     CAPPED,
     FACTS,
     LIMITS,
@@ -56,18 +68,6 @@ from birl.ope.refusals import (
     model_facts,
     tail_facts,
     weight_facts,
-)
-from birl.ope.sensitivity import Confounded, confounded_range
-from birl.ope.weights import (
-    Trajectories,
-    clip_ratios,
-    kernel_log_density,
-    log_ratios,
-    mixture_log_ratios,
-    padded,
-    shrink_ratios,
-    switch_ratios,
-    temper_ratios,
 )
 
 __all__ = [

@@ -14,9 +14,9 @@ from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.ope.decisions import Verdict
 from birl.ope.evaluation import Evaluation, Row
-from birl.ope.page import Figure, Note, Section, Table, intervals, lines, render_page, word
+from birl.ope.html_page import Figure, Note, Section, Table, intervals, lines, render_page, word
 from birl.ope.ranking import Ranking
-from birl.ope.refusals import FAMILIES, LIMITS, Finding
+from birl.ope.validity_limits import FAMILIES, LIMITS, Finding
 
 _WORDS: Final = {"ship": "ship", "do_not_ship": "do not ship", "more_data": "more data", "cannot_tell": "cannot tell"}
 _MARKS: Final[Mapping[str, Any]] = {**dict.fromkeys(_WORDS, "doubtful"), "ship": "good", "do_not_ship": "bad"}

@@ -14,7 +14,7 @@ from birl.errors import ConfigError
 from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
-from birl.ope.refusals import CAPPED, FAMILIES, LIMITS
+from birl.ope.validity_limits import CAPPED, FAMILIES, LIMITS
 
 STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
 """Exit status of each verdict."""

@@ -1,7 +1,7 @@
 """What the weights of logged episodes can carry: figures that say whether an estimate may be trusted.
 
 All are functions of arrays; `diagnose` has those of weights together. Which values are too bad is said in
-`birl.ope.refusals` alone.
+`birl.ope.validity_limits` alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.errors import DataError, ShapeError
-from birl.ope.weights import Trajectories
+from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
 TAIL = 5  # the fewest weights from which a tail can be told

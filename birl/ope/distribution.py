@@ -11,8 +11,8 @@ import numpy as np
 from birl.checks import check
 from birl.errors import DataError
 from birl.ope.estimators import Estimate, ratio_terms
+from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
-from birl.ope.weights import Trajectories
 from birl.types import Array
 
 

@@ -4,8 +4,8 @@ Each returns an `Estimate`: one term for every episode, whose mean is the estima
 is made (`birl.ope.intervals`). Where the estimate is a ratio, a term is the estimate plus the episode's influence on
 it, by leaving it out; terms that were normalised before would leave out the spread of the divisor.
 
-``r_t``, ``Q`` and ``V`` are 0 after an episode's end, and ``w_t`` keeps its value (`birl.ope.weights`). With equal
-policies every ``w_t`` is 1, and estimators of one kind agree exactly.
+``r_t``, ``Q`` and ``V`` are 0 after an episode's end, and ``w_t`` keeps its value (`birl.ope.importance_weights`). With
+equal policies every ``w_t`` is 1, and estimators of one kind agree exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from birl.errors import DataError, ShapeError
-from birl.ope.weights import Trajectories
+from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
 
@@ -134,7 +134,8 @@ def double_reinforcement_learning(of: Trajectories) -> Estimate:
     """``V(s_0) + sum_t gamma^t z_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))`` with ratios z of visits.
 
     Kallus and Uehara 2020, arXiv:1908.08526: doubly robust without products of ratios. It is right if the ratios or the
-    model are; both must not have seen the episode. A second opinion, which never decides: see `birl.ope.marginal`.
+    model are; both must not have seen the episode. A second opinion, which never decides: see
+    `birl.ope.marginalized_ratios`.
     """
     q, v, z = given("q", of.q), given("v", of.v), given("z", of.z)
     after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)

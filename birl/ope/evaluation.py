@@ -11,15 +11,17 @@ import numpy as np
 from birl.checks import check
 from birl.errors import DataError
 from birl.ope.diagnostics import diagnose
+from birl.ope.episode_arrays import Logged, View, check_columns, read
 from birl.ope.estimators import (
     ESTIMATORS,
     Estimate,
     direct_method,
     on_policy,
 )
+from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
-from birl.ope.logged import Logged, View, check_columns, read
-from birl.ope.refusals import (
+from birl.ope.sensitivity import Confounded
+from birl.ope.validity_limits import (
     FAMILIES,
     Finding,
     allowed,
@@ -29,8 +31,6 @@ from birl.ope.refusals import (
     tail_facts,
     weight_facts,
 )
-from birl.ope.sensitivity import Confounded
-from birl.ope.weights import Trajectories
 from birl.types import Array
 
 DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")

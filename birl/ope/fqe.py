@@ -10,7 +10,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast, final
 import torch
 from torch import nn
 
-from birl.acting.built import BuiltPolicy
+from birl.acting.built_policy import BuiltPolicy
 from birl.algorithm import (
     ActionSpace,
     Algorithm,
@@ -31,7 +31,7 @@ from birl.algorithm import (
     q_value,
 )
 from birl.algorithm.building import check_actions
-from birl.algorithm.evaluated import Evaluated
+from birl.algorithm.evaluation_target import Evaluated
 from birl.algorithm.persistence import saved_policy
 from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from birl.ope.estimators import Estimate, given, ratio_terms, weight_before
+from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import t_interval
-from birl.ope.weights import Trajectories
 from birl.types import Array
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from birl.ope.linear import Steps
+from birl.ope.linear_models import Steps
 from birl.types import Array
 
 _RIDGE: Final = 1e-3

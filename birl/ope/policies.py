@@ -19,22 +19,22 @@ import torch
 from torch import Tensor
 
 from birl._version import __version__
-from birl.acting.built import BuiltPolicy
-from birl.acting.drawn import DrawnModule, MixedModule
+from birl.acting.built_policy import BuiltPolicy
 from birl.acting.export import export_policy
+from birl.acting.noise_inputs import DrawnModule, MixedModule
 from birl.acting.policy import DistributionFunction
-from birl.actions import Actions, Continuous
 from birl.algorithm import Algorithm
-from birl.algorithm.acts import Acts
 from birl.algorithm.persistence import example_of, saved_policy
+from birl.algorithm.policy_api import Acts
 from birl.checks import check
 from birl.dataset.log_record import LogRecord, joined
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError
 from birl.files import load_archive, save_archive
-from birl.files.restore import damage_as_typed_errors
+from birl.files.state_restore import damage_as_typed_errors
 from birl.models import is_recurrent
 from birl.models.distributions import NEVER, Categorical, Normal
-from birl.spaces import Spec
+from birl.spaces import Actions, Continuous
+from birl.spaces.specs import Spec
 from birl.types import Array, Inputs, State, Tree, tree_leaves
 
 File = str | Path | BinaryIO
@@ -93,7 +93,7 @@ class DrawnPolicy(Acts, ABC):
     recurrent: ClassVar[bool] = False
 
     def policies(self) -> list[tuple[float, BuiltPolicy]]:
-        """See `birl.algorithm.evaluated.Evaluated`."""
+        """See `birl.algorithm.evaluation_target.Evaluated`."""
         return [(weight, member.acting) for weight, member in self.members()]
 
     def describe(self) -> dict[str, Any]:

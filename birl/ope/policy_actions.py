@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from birl.acting.built import BuiltPolicy
+from birl.acting.built_policy import BuiltPolicy
 from birl.algorithm import ActionSpace, Batch, Inputs, Learner, Transitions
 from birl.algorithm.batches import to_batch
 from birl.dataset.episodes import episode_table, farthest_end

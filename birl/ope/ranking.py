@@ -10,9 +10,9 @@ import numpy as np
 
 from birl.checks import check
 from birl.errors import ConfigError
+from birl.ope.episode_arrays import Logged, check_columns, read
 from birl.ope.evaluation import DECIDERS, Evaluation, judged
 from birl.ope.intervals import t_interval
-from birl.ope.logged import Logged, check_columns, read
 from birl.ope.screening import KEPT, screened
 
 

@@ -16,9 +16,9 @@ from birl.checks import check
 from birl.dataset.episodes import episode_table
 from birl.dataset.storage import Storage
 from birl.errors import ConfigError, EmptyDataError, ShapeError
+from birl.ope.episode_arrays import Logged, read
 from birl.ope.intervals import Interval, refit_interval
-from birl.ope.linear import Steps, weighted_q
-from birl.ope.logged import Logged, read
+from birl.ope.linear_models import Steps, weighted_q
 from birl.types import Array
 
 _AT_ONCE: Final = 20_000_000

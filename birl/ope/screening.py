@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from birl.errors import DataError
+from birl.ope.episode_arrays import Logged
 from birl.ope.estimators import weighted_per_decision
-from birl.ope.linear import weighted_q
-from birl.ope.logged import Logged
-from birl.ope.refusals import judge
-from birl.ope.weights import Trajectories
+from birl.ope.importance_weights import Trajectories
+from birl.ope.linear_models import weighted_q
+from birl.ope.validity_limits import judge
 from birl.types import Array
 
 KEPT: Final = 8
@@ -34,7 +34,7 @@ def screened(policies: Mapping[str, Any], logs: Logged, seed: int = 0) -> dict[s
 
     Args:
         policies: by name, see `birl.ope.evaluate`.
-        logs: see `birl.ope.logged.read`.
+        logs: see `birl.ope.episode_arrays.read`.
         seed: of the episodes that are drawn.
     """
     if len(logs.mask) > READ:

@@ -16,7 +16,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.errors import DataError
-from birl.ope.weights import Trajectories
+from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from birl.checks import check
 from birl.errors import ConfigError, UnsupportedError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.optimizers.schedules import LRSchedulerFactory
 from birl.optimizers.steps import RootRMSprop
 

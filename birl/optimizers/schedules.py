@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
 from birl.checks import check
 from birl.errors import ConfigError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 
 
 class LRSchedulerFactory(Serializable):

@@ -22,7 +22,7 @@ from birl.preprocessing.reward_scalers import (
     StandardRewardScaler,
     register_reward_scaler,
 )
-from birl.preprocessing.running import RunningObservationScaler, RunningRewardScaler
+from birl.preprocessing.running_scalers import RunningObservationScaler, RunningRewardScaler
 
 __all__ = [
     "ActionScaler",

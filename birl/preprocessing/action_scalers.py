@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.preprocessing.base import MinMax, Scaler, as_float
 from birl.types import Array
 

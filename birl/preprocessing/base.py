@@ -23,8 +23,8 @@ from birl.errors import (
     ShapeError,
     UnsupportedError,
 )
-from birl.files.named import decode
-from birl.spaces import single_spaces
+from birl.files.serializable import decode
+from birl.spaces.specs import single_spaces
 from birl.types import MASK, Array, Shape, State, as_parts, tree_map, without_mask
 
 _NUMBERS_AT_ONCE: Final = 2**20  # 8 MB in float64
@@ -52,7 +52,7 @@ class Scaler:
 
     @property
     def running(self) -> bool:
-        """Whether it moves with what is seen in environments; see `birl.preprocessing.running`."""
+        """Whether it moves with what is seen in environments; see `birl.preprocessing.running_scalers`."""
         return False
 
     def prepare(self, shape: Shape, gamma: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from birl.checks import check
 from birl.errors import ConfigError, ShapeError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.preprocessing.base import Affine, MinMax, Scaler, as_float
 from birl.types import Array, tree_map, without_mask
 

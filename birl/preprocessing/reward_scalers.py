@@ -14,7 +14,7 @@ import torch
 
 from birl.checks import Allowed, check
 from birl.errors import ConfigError
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 from birl.preprocessing.base import Fitted, Scaler, as_float, row_statistics
 from birl.types import Array
 

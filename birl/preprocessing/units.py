@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from birl.actions import Actions
-from birl.observations import Choices, picked
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
+from birl.spaces import Actions
+from birl.spaces.observations import Choices, picked
 from birl.types import Array, Tree, beside_mask, tree_leaves, tree_map
 
 _DOUBLE = np.dtype(np.float64)
@@ -23,7 +23,7 @@ class Units:
         device: training device.
         actions: what actions are.
         observation_scaler, action_scaler, reward_scaler: fitted scalers or ``None``.
-        observations: what observations are, if any of them is more than numbers; see `birl.observations`.
+        observations: what observations are, if any of them is more than numbers; see `birl.spaces.observations`.
     """
 
     def __init__(

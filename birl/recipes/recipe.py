@@ -9,7 +9,7 @@ from typing import Any
 
 from birl import algos
 from birl.config import AlgorithmConfig
-from birl.files.named import Serializable
+from birl.files.serializable import Serializable
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from birl.actions import all_finite, environment_actions, one_of, open_masks
 from birl.checks import check
 from birl.envs import Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import write_error
-from birl.files.restore import checked_array
+from birl.files.state_restore import checked_array
 from birl.logging.averages import Averages
-from birl.observations import check_inside, check_mask, named_map, picked
+from birl.run.agent_core import AgentCore, ReplayAgentCore, check_lanes, check_parts, example, observed
 from birl.run.checkpoint import (
     check_folder,
     checkpoint_path,
@@ -26,12 +25,13 @@ from birl.run.checkpoint import (
     restored,
     save_checkpoint,
 )
-from birl.run.identity import ACTIONS, part_settings, run_settings
-from birl.run.player import Player, ReplayPlayer, check_lanes, check_parts, example, observed
+from birl.run.fingerprint import ACTIONS, part_settings, run_settings
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
-from birl.run.replaying import begun_schedule, buffer_settings, default_buffer, replay_settings
-from birl.run.rollouts import RolloutPlayer, begin_rollouts
+from birl.run.replay_setup import begun_schedule, buffer_settings, default_buffer, replay_settings
+from birl.run.rollouts import RolloutAgentCore, begin_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
+from birl.spaces import all_finite, environment_actions, one_of, open_masks
+from birl.spaces.observations import check_inside, check_mask, named_map, picked
 from birl.types import MASK, Array, State, Tree, parts_like, tree_map
 
 
@@ -47,14 +47,14 @@ class _Episodes:
         returns: float64 ``[n]``: sums of the rewards so far.
     """
 
-    player: Player
+    player: AgentCore
     is_first: Array
     closed: Array
     reward: Array
     returns: Array
 
     @classmethod
-    def begin(cls, player: Player) -> Self:
+    def begin(cls, player: AgentCore) -> Self:
         """None has begun."""
         n = player.n
         return cls(player, np.ones(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
@@ -79,7 +79,7 @@ class Agent:
     """
 
     def __init__(
-        self, algorithm: Trainable, player: Player, env: Environment, parts: Mapping[str, Stateful], settings: Any
+        self, algorithm: Trainable, player: AgentCore, env: Environment, parts: Mapping[str, Stateful], settings: Any
     ) -> None:
         self.algorithm, self.step = algorithm, 0
         self._env, self._settings = env, {**settings, ACTIONS: algorithm.describe()["action_size"]}
@@ -216,7 +216,7 @@ class Agent:
         """
         outer = self._now
         space = single_spaces(self._env)[1]
-        self._now = _Episodes.begin(Player(self.algorithm, self._example, space, greedy=True))
+        self._now = _Episodes.begin(AgentCore(self.algorithm, self._example, space, greedy=True))
         try:
             with randomness_kept():
                 yield self
@@ -415,7 +415,7 @@ def replay_agent(
     if schedule is not None:
         parts["sampler"] = SamplerPart(schedule.source)
     _, random = reset_generator(env, given["seed"]).spawn(2)
-    player = ReplayPlayer(
+    player = ReplayAgentCore(
         algorithm,
         example(observed(algorithm, env, buffer), env, n),
         single_spaces(env)[1],
@@ -447,5 +447,5 @@ def rollout_agent(
     algorithm.build_with_env(env)
     beside = begin_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
     seen = example(observed(algorithm, env, beside.buffer), env, n)
-    player = RolloutPlayer(algorithm, seen, single_spaces(env)[1], explorer, beside)
+    player = RolloutAgentCore(algorithm, seen, single_spaces(env)[1], explorer, beside)
     return Agent(algorithm, player, env, beside.parts, {**settings, **beside.settings})

@@ -23,17 +23,17 @@ from birl.checks import check
 from birl.distributed.workers import Ended, Owner, Worker, check_given, end, first_ready
 from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
 from birl.errors import CorruptFileError, WorkerError
-from birl.files.restore import checked_array, damage_as_typed_errors
+from birl.files.state_restore import checked_array, damage_as_typed_errors
 from birl.logging import LOG
+from birl.run.agent_core import explorers_for, unmeasured
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
-from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.identity import environment_settings, part_settings, run_settings
+from birl.run.evaluation import checked_environments, online_evaluators
+from birl.run.fingerprint import environment_settings, part_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import explorers_for, unmeasured
 from birl.run.protocols import Environment, ExplorerProtocol
-from birl.run.replaying import DEFAULT_BUFFER_LIMIT
-from birl.run.rollouts import Beside, RolloutPlayer, begin_rollouts
+from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT
+from birl.run.rollouts import Beside, RolloutAgentCore, begin_rollouts
 from birl.run.session import Session
 from birl.seeding import is_seed, seed
 from birl.types import Array, State
@@ -455,7 +455,7 @@ def work(owner: Owner, given: Given) -> None:
         beside = begin_rollouts(algorithm, env, 0, None, None, replays=given.kept > 0, digested=False, limit=given.kept)
         stepper = Stepper(env, reset_generator(env, given.seed), observations=algorithm.spec.observations)
         explorer = given.explorer.renewed() if hasattr(given.explorer, "renewed") else given.explorer
-        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, explorer, beside)
+        player = RolloutAgentCore(algorithm, stepper.observation, stepper.action_space, explorer, beside)
         collector = Collector(stepper, player)
         if given.state is not None:
             with damage_as_typed_errors("the checkpoint", "the state of a worker cannot be used"):

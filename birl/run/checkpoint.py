@@ -15,8 +15,8 @@ import torch
 
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
-from birl.files.restore import Part, all_or_nothing, damage_as_typed_errors, put_back
-from birl.run.identity import ACTIONS, DIGEST
+from birl.files.state_restore import Part, all_or_nothing, damage_as_typed_errors, put_back
+from birl.run.fingerprint import ACTIONS, DIGEST
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -192,7 +192,7 @@ def restored(parts: Mapping[str, Part], state: State, label: object) -> Iterator
     """Set parts and the global random generators to the states of a checkpoint; not if that or the block fails.
 
     Args:
-        parts: by name; see `birl.files.restore.put_back`.
+        parts: by name; see `birl.files.state_restore.put_back`.
         state: from `load_checkpoint`.
         label: name of the file for messages.
     """

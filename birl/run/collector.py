@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from birl.envs import Step, Stepper
-from birl.run.player import Measure, Player, unmeasured
+from birl.run.agent_core import AgentCore, Measure, unmeasured
 from birl.types import Array, State
 
 
@@ -19,7 +19,7 @@ class Collector:
             The collector is a context then: leaving it waits for a step that was begun.
     """
 
-    def __init__(self, stepper: Stepper, player: Player, overlap: bool = False) -> None:
+    def __init__(self, stepper: Stepper, player: AgentCore, overlap: bool = False) -> None:
         self.stepper, self.player = stepper, player
         self._overlap, self._begun = overlap, False  # whether a step is under way
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
-from birl.run.identity import dataset_settings, run_settings
+from birl.run.fingerprint import dataset_settings, run_settings
 from birl.run.options import Options, checked_options
 from birl.run.protocols import Evaluator, Trainable
 from birl.run.session import SamplerPart, Session

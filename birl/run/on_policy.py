@@ -8,9 +8,16 @@ from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import UnsupportedError
+from birl.run.agent_core import check_parts, example, observed, unmeasured
 from birl.run.collector import Collector
-from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.fleet_parts import (
+from birl.run.evaluation import checked_environments, online_evaluators
+from birl.run.fingerprint import environment_settings, run_settings
+from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.replay_setup import explorer_settings
+from birl.run.rollouts import RolloutAgentCore, begin_rollouts
+from birl.run.session import Session
+from birl.run.workers.collector_setup import (
     begin_fleet,
     check_cluster,
     check_learners,
@@ -18,14 +25,7 @@ from birl.run.fleet_parts import (
     first_environment,
     generators_for,
 )
-from birl.run.identity import environment_settings, run_settings
-from birl.run.learners import Learners
-from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.player import check_parts, example, observed, unmeasured
-from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.run.replaying import explorer_settings
-from birl.run.rollouts import RolloutPlayer, begin_rollouts
-from birl.run.session import Session
+from birl.run.workers.synchronous_learners import SynchronousLearners
 
 
 def on_policy_fitter(
@@ -78,17 +78,17 @@ def on_policy_fitter(
     learners = None
     if cluster is not None and cluster.learners > 1:
         check_learners(algorithm, cluster, beside.parts)
-        learners = Learners(algorithm, None, cluster)
+        learners = SynchronousLearners(algorithm, None, cluster)
     resets = reset_generator(env, given["seed"])
     seen = observed(algorithm, env, beside.buffer)
     own = explorer[0] if isinstance(explorer, list | tuple) else explorer
     collector: Any
     if cluster is None:
         stepper = Stepper(env, resets, observations=seen)
-        player = RolloutPlayer(algorithm, stepper.observation, stepper.action_space, own, beside)
+        player = RolloutAgentCore(algorithm, stepper.observation, stepper.action_space, own, beside)
         collector = Collector(stepper, player)
     else:
-        player = RolloutPlayer(algorithm, example(seen, env, cluster.lanes), single_spaces(env)[1], own, beside)
+        player = RolloutAgentCore(algorithm, example(seen, env, cluster.lanes), single_spaces(env)[1], own, beside)
         generators = [(resets, resets.spawn(1)[0]), *generators_for(resets, cluster.collectors)[1:]]
         calls = cluster.calls(getattr(algorithm.config, "rollout_length", None), algorithm.learner.units_move)
         parts = (algorithm, sent, player, cluster, explorer, generators, n_steps)

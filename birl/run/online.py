@@ -9,19 +9,19 @@ from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import ConfigError
+from birl.run.agent_core import ReplayAgentCore, check_parts, example, observed
 from birl.run.collector import Collector
-from birl.run.evaluate import checked_environments, online_evaluators
-from birl.run.fleet_parts import begin_fleet, check_cluster, first_environment, generators_for
-from birl.run.identity import environment_settings, run_settings
-from birl.run.learners import Learners
+from birl.run.evaluation import checked_environments, online_evaluators
+from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.others import Others
-from birl.run.player import ReplayPlayer, check_parts, example, observed
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.run.pushed import Pushed
-from birl.run.replaying import begun_schedule, buffer_settings, default_buffer, replay_settings
+from birl.run.replay_setup import begun_schedule, buffer_settings, default_buffer, replay_settings
 from birl.run.session import SamplerPart, Session
-from birl.run.shards import Shards
+from birl.run.workers.collector_setup import begin_fleet, check_cluster, first_environment, generators_for
+from birl.run.workers.parameter_server import ParameterServer
+from birl.run.workers.remote_learners import RemoteLearners
+from birl.run.workers.replay_shards import ReplayShards
+from birl.run.workers.synchronous_learners import SynchronousLearners
 
 
 def online_fitter(
@@ -80,11 +80,11 @@ def online_fitter(
             UserWarning,
             stacklevel=2,
         )
-    learners: Others | None = None
+    learners: RemoteLearners | None = None
     if cluster is not None and cluster.learners > 1:
-        kind = Pushed if cluster.gradients == "pushed" else Learners
+        kind = ParameterServer if cluster.gradients == "pushed" else SynchronousLearners
         learners = kind(algorithm, buffer, cluster)
-    shards = Shards(algorithm, buffer, cluster) if cluster is not None and cluster.shards else None
+    shards = ReplayShards(algorithm, buffer, cluster) if cluster is not None and cluster.shards else None
     if learners is None:
         schedule = begun_schedule(algorithm, shards or buffer, given, n_steps, shards)
     else:
@@ -101,7 +101,7 @@ def online_fitter(
                 "wrapper around it "
                 "(birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
             )
-    player = ReplayPlayer(
+    player = ReplayAgentCore(
         algorithm,
         stepper.observation if cluster is None else example(seen, env, cluster.lanes),
         single_spaces(env)[1],

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
-from birl.spaces import Spec
+from birl.spaces.specs import Spec
 from birl.types import Array, State, Tree
 
 Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
@@ -94,7 +94,7 @@ class Learner(Protocol):
 
     @property
     def policy(self) -> Any:
-        """How it acts; see `birl.acting.built.BuiltPolicy`."""
+        """How it acts; see `birl.acting.built_policy.BuiltPolicy`."""
 
     def in_units(self, observation: Tree) -> Tree:
         """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""

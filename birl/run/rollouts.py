@@ -16,10 +16,10 @@ from birl.dataset import ReplayBuffer
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
-from birl.run.identity import dataset_settings
-from birl.run.player import Choice, Measure, Player, append_to, check_lanes, clip_episodes, unmeasured
+from birl.run.agent_core import AgentCore, Choice, Measure, append_to, check_lanes, clip_episodes, unmeasured
+from birl.run.fingerprint import dataset_settings
 from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
-from birl.run.replaying import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
+from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.session import SamplerPart
 from birl.types import Array, State, Tree, tree_map
 
@@ -41,7 +41,7 @@ class Beside:
         self.parts: dict[str, Stateful] = {}
         self.settings: dict[str, Any] = {}
 
-    def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
+    def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
         """A rollout as it is learned from."""
         return rollout
 
@@ -66,7 +66,7 @@ class _Demonstrations(Beside):
         self.parts = {"demonstrations": SamplerPart(source)}
         self.settings = {"demonstrations": dataset_settings(shown)} if digested else {}
 
-    def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
+    def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
         with measure("sample_batch"):
             drawn = self._source.draw(TransitionView(), rollout.valid.size)
         # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
@@ -83,7 +83,7 @@ class _Replays(Beside):
         self.parts = {"buffer": buffer, "sampler": SamplerPart(source)}
         self.settings = buffer_settings(buffer, digested=digested)
 
-    def lesson(self, player: Player, rollout: Rollout, measure: Measure) -> Rollout:
+    def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
         """Store a rollout, with actions as environments took them."""
         rollout = self._learner.stored(rollout)
         names = ("observation", "reward", "terminated", "truncated", "next_observation", "extra")
@@ -186,7 +186,7 @@ def _needed(config: Any) -> int:
     return max(config.replay_start, config.batch_size)
 
 
-class RolloutPlayer(Player):
+class RolloutAgentCore(AgentCore):
     """Collects the next rollout, row by row, and learns from it when it is full.
 
     Environments are given actions clipped to their bounds; the learner sees them as they were sampled.
@@ -195,7 +195,7 @@ class RolloutPlayer(Player):
         algorithm: gives the actor; its configuration gives the length of a rollout: ``rollout_length`` rows, or as many
             as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
             next rollout.
-        observation, action_space, explorer: see `Player`.
+        observation, action_space, explorer: see `AgentCore`.
         beside: what is learned from beside each rollout.
 
     Attributes:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
-from birl.files.restore import compare, damage_as_typed_errors, put_back
+from birl.files.state_restore import compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
 from birl.run.checkpoint import (
@@ -30,15 +30,15 @@ from birl.run.checkpoint import (
     restored,
     save_checkpoint,
 )
-from birl.run.evaluate import measured
+from birl.run.evaluation import measured
+from birl.run.fingerprint import ACTIONS
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.hooks import Hooks
-from birl.run.identity import ACTIONS
-from birl.run.lock import only_run
 from birl.run.options import Options
-from birl.run.origin import origin
 from birl.run.progress import Progress
 from birl.run.protocols import Evaluator, Stateful, Trainable
+from birl.run.provenance import origin
+from birl.run.run_lock import only_run
 from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
@@ -54,7 +54,7 @@ class Session:
         name: name of the run if ``experiment_name`` does not say otherwise.
         n_steps: total number of steps, those before a resume included.
         parts: further objects whose state a checkpoint holds, by name.
-        settings: JSON values that a resumed run must share, by name. See `birl.run.identity`.
+        settings: JSON values that a resumed run must share, by name. See `birl.run.fingerprint`.
         evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         dataset: what evaluators look at.
         given: all of `Options`, checked; others are left alone.

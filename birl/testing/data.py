@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from birl.actions import Actions, actions_told
 from birl.dataset import MDPDataset
-from birl.observations import Choices, as_observations
 from birl.seeding import seed as seed_everything
+from birl.spaces import Actions, actions_told
+from birl.spaces.observations import Choices, as_observations
 from birl.types import ActionSpace, Array, Batch, Tree, tree_map
 
 
@@ -28,8 +28,8 @@ def build_algorithm(
 
     Args:
         config: its configuration.
-        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
-        action_size: number of action dimensions or of discrete actions; see `birl.actions.actions_told`.
+        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
+        action_size: number of action dimensions or of discrete actions; see `birl.spaces.actions_told`.
         discrete_action: only for algorithms that handle both kinds of actions.
         seed: of the parameters.
         device: see `AlgorithmConfig.create`.
@@ -74,8 +74,8 @@ def random_dataset(
     """Random episodes of equal length. Every second one is truncated, and its last transition is kept.
 
     Args:
-        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
-        action_size: number of action dimensions or of discrete actions; see `birl.actions.actions_told`.
+        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
+        action_size: number of action dimensions or of discrete actions; see `birl.spaces.actions_told`.
         discrete_action: the kind of actions.
         episodes: number of episodes.
         episode_length: number of steps in each.

@@ -12,9 +12,9 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from birl.actions import actions_of
 from birl.dataset import MDPDataset
 from birl.errors import ConfigError
+from birl.spaces import actions_of
 from birl.types import Array
 
 PROBES = ("constant", "observation", "discount", "action", "action_observation", "time_limit")

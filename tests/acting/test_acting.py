@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils import prune
 
 from birl import algos
-from birl.acting.fast import FlatPolicy
+from birl.acting.flat_policy import FlatPolicy
 from birl.errors import NonFiniteError
 from birl.models import IQNQFunctionFactory, VectorEncoderFactory
 from birl.models.recurrent import GRUEncoderFactory

@@ -27,12 +27,12 @@ from birl.algos import (
     TD3Config,
 )
 from birl.dataset import create_fifo_replay_buffer
-from birl.envs import Elsewhere, reset_generator, single_spaces
+from birl.envs import ExternalEnv, reset_generator, single_spaces
 from birl.errors import ConfigError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.preprocessing import MinMaxActionScaler, RunningObservationScaler, RunningRewardScaler
-from birl.run.collect import collect
+from birl.run.data_collection import collect
 from birl.types import tree_leaves
 
 SMALL = VectorEncoderFactory(hidden_units=[8])
@@ -125,7 +125,7 @@ def test_off_policy(name: str, n: int) -> None:
         return config.create(), env, create_fifo_replay_buffer(30, env=env)
 
     algorithm, env, buffer = made()
-    known = Elsewhere(*single_spaces(env))
+    known = ExternalEnv(*single_spaces(env))
     agent = algorithm.agent(n, buffer, explorer(), env=known, seed=3, **schedule)
     own_loop(agent, env, reset_generator(env, 3).spawn(2)[0])
     found = bits(algorithm, buffer)
@@ -258,7 +258,7 @@ def test_spaces_that_networks_tell_of() -> None:
     scaled.create_impl((2,), 2)
     action = scaled.agent(random_steps=1).act(np.zeros(2))
     assert 0 <= action[0] <= 1 and 5 <= action[1] <= 6
-    tree = Elsewhere(spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), spaces.Box(-1, 1, (2,)))
+    tree = ExternalEnv(spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), spaces.Box(-1, 1, (2,)))
     with pytest.raises(birl.errors.EnvironmentMismatchError, match="built for"):
         algorithm.agent(env=tree)
 

@@ -22,7 +22,7 @@ from birl.algos import (
     TRPOConfig,
 )
 from birl.dataset import PrioritizedSampler
-from birl.engine.remote import Found
+from birl.engine.gradient_exchange import Found
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import VectorEncoderFactory
 from birl.optimizers import AdamFactory

@@ -11,7 +11,7 @@ import torch
 
 import birl
 from birl.algorithm.experience import Transitions
-from birl.algorithm.population import fit_many
+from birl.algorithm.multi_seed import fit_many
 from birl.algos import DQNConfig, IQLConfig, SACConfig
 from birl.dataset import (
     InfiniteBuffer,
@@ -24,7 +24,7 @@ from birl.envs import make_env
 from birl.errors import ResumeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import C51QFunctionFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
-from birl.run.replaying import buffer_settings
+from birl.run.replay_setup import buffer_settings
 from birl.testing import build_algorithm, random_dataset
 from tests.algorithms import CONTRACT_RUNS, Run, tiers
 

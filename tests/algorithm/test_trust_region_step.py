@@ -15,7 +15,7 @@ from birl.algos import TRPOConfig
 from birl.algos.trpo import TRPO, policy_loss, with_old_policy
 from birl.engine import Engine
 from birl.engine.compiled import supports
-from birl.engine.seeds import check_stackable
+from birl.engine.stacked_engine import check_stackable
 from birl.engine.update import Eager
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import VectorEncoderFactory, eval_mode

@@ -21,7 +21,10 @@ from gymnasium import spaces
 
 import birl
 from birl import algos
-from birl.actions import (
+from birl.algos import bc, discrete_sac, dqn, impala, ppo
+from birl.errors import ActionError, BirlError, ConfigError, ShapeError
+from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
+from birl.spaces import (
     Composite,
     Continuous,
     Discrete,
@@ -33,9 +36,6 @@ from birl.actions import (
     one_of,
     space_of,
 )
-from birl.algos import bc, discrete_sac, dqn, impala, ppo
-from birl.errors import ActionError, BirlError, ConfigError, ShapeError
-from birl.models import C51QFunctionFactory, IQNQFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
 from birl.testing import check_algorithm
 from birl.testing.contract import SLOW_CHECKS
 from birl.types import MASK, ActionSpace, Batch

@@ -12,7 +12,7 @@ import torch
 
 from birl import algos
 from birl.algorithm import experience
-from birl.algorithm.population import fit_many
+from birl.algorithm.multi_seed import fit_many
 from birl.algos import awr
 from birl.dataset import (
     Episode,

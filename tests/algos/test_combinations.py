@@ -10,7 +10,6 @@ import torch
 
 import birl
 from birl import algos
-from birl.actions import MultiDiscrete
 from birl.logging import NoopAdapterFactory
 from birl.models import (
     CPW,
@@ -24,6 +23,7 @@ from birl.models import (
     VectorEncoderFactory,
 )
 from birl.ope import DiscreteFQE, DiscreteFQEConfig
+from birl.spaces import MultiDiscrete
 from birl.types import Batch
 from tests.algorithms import fill
 

@@ -14,9 +14,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
 from birl import algos
-from birl.actions import allowed_actions
 from birl.dataset import FrameStackTransitionPicker, MDPDataset, create_fifo_replay_buffer
-from birl.envs import ActionMask, Elsewhere, Stepper, make_env
+from birl.envs import ActionMask, ExternalEnv, Stepper, make_env
 from birl.errors import ActionError, DataError, EnvironmentMismatchError, NonFiniteError, ShapeError
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
@@ -30,6 +29,7 @@ from birl.models import (
 from birl.models.dueling import DuelingStreams
 from birl.ope import DiscreteFQE, DiscreteFQEConfig
 from birl.preprocessing import StandardObservationScaler
+from birl.spaces import allowed_actions
 from birl.testing import build_algorithm
 from tests.algorithms import CONTRACT_RUNS, Run, tiers
 
@@ -347,7 +347,7 @@ def test_masks_are_zeros_and_ones_wherever_they_come_from(mask: Any) -> None:
     with pytest.raises((EnvironmentMismatchError, NonFiniteError), match=f"{wrong}|nan"):
         Stepper(Joined(), np.random.default_rng(0))
 
-    env = Elsewhere(space, Doors.action_space)
+    env = ExternalEnv(space, Doors.action_space)
     given = {"observation": np.zeros(2), "action_mask": mask}
     ones = {"observation": np.zeros(2), "action_mask": np.ones(A)}
     agent = algos.DQNConfig(batch_size=4).create().agent(env=env)
@@ -394,7 +394,7 @@ def test_a_refused_observation_is_not_remembered() -> None:
     space = gymnasium.spaces.Dict(
         {"observation": Doors.observation_space, "action_mask": gymnasium.spaces.MultiBinary(A)}
     )
-    agent = config.create().agent(env=Elsewhere(space, Doors.action_space), update_interval=None)
+    agent = config.create().agent(env=ExternalEnv(space, Doors.action_space), update_interval=None)
     ones = {"observation": np.ones(2), "action_mask": np.ones(A)}
     agent.act(ones)
     agent.observe(ones, 0.0, False)

@@ -14,13 +14,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
 from birl import algos
-from birl.actions import actions_of, allowed_actions, as_rows, open_masks
 from birl.dataset import MDPDataset
-from birl.envs import ActionMask, Elsewhere
+from birl.envs import ActionMask, ExternalEnv
 from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeError
 from birl.logging import NoopAdapterFactory
 from birl.metrics import DiscreteActionMatchEvaluator, TDErrorEvaluator, evaluate
 from birl.models import VectorEncoderFactory
+from birl.spaces import actions_of, allowed_actions, as_rows, open_masks
 from birl.types import MASK
 from tests.tiers import slow_but
 
@@ -248,7 +248,7 @@ def test_agents_are_asked_once_more_where_an_episode_has_ended(last: Any, tmp_pa
 def test_agents_choose_nothing_where_nothing_is_allowed() -> None:
     env = ActionMask(Guarded(SEVERAL))
     dqn = built(DQN, SEVERAL)
-    agent = dqn.agent(env=Elsewhere(env.observation_space, SEVERAL))
+    agent = dqn.agent(env=ExternalEnv(env.observation_space, SEVERAL))
     shut, free = ({"observation": np.zeros(3), MASK: np.full(5, number)} for number in (0, 1))
     with pytest.raises(EnvironmentMismatchError, match="allows no action"):
         agent.act(shut)  # no episode has ended before

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-import birl.convert
+import birl.compat.d3rlpy_models
 from birl.algos import DQNConfig, TD3Config, bcq, cql, discrete_sac, dqn, iql, nfq, sac
-from birl.convert import read_d3rlpy
+from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.engine import Gradient
 from birl.models import NormalPolicy
 from birl.models.distributions import Categorical, Normal
@@ -186,10 +186,12 @@ def test_cql_counts_the_sum_over_proposals(name: str, monkeypatch: pytest.Monkey
     """The constant has no gradient but that of ``alpha``, which is d3rlpy's to the last digits only with the sum."""
     draw_in_its_order(monkeypatch)
     expected, apart = read(DATA / "updates" / f"{name}.d3").nets.alpha.raw, []
-    configured = birl.convert._config
+    configured = birl.compat.d3rlpy_models._config
     for summed in (True, False):
         config = {"sum_proposals": summed}
-        monkeypatch.setattr(birl.convert, "_config", lambda data, c=config: dataclasses.replace(configured(data), **c))
+        monkeypatch.setattr(
+            birl.compat.d3rlpy_models, "_config", lambda data, c=config: dataclasses.replace(configured(data), **c)
+        )
         apart.append((updated(read(DATA / f"{name}.d3"))["alpha.raw"] - expected).abs().item())
     assert apart[0] < 1e-9 and apart[1] > 2e-8
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from birl import algos
-from birl.algorithm.population import fit_many
+from birl.algorithm.multi_seed import fit_many
 from birl.algos import prdc
 from birl.dataset import MDPDataset
 from birl.errors import DataError, UnsupportedError

@@ -12,7 +12,7 @@ import torch
 
 from birl import algos
 from birl.algorithm.batches import to_batch
-from birl.algorithm.population import fit_many
+from birl.algorithm.multi_seed import fit_many
 from birl.algos.rebrac import critic_loss as rebrac_critic_loss
 from birl.dataset import TransitionMiniBatch
 from birl.errors import DataError

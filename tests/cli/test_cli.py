@@ -23,7 +23,7 @@ from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig, DQ
 from birl.cli import main
 from birl.cli.common import algorithm_classes
 from birl.cli.install import EXTRAS
-from birl.cli.settings import configure
+from birl.cli.overrides import configure
 from birl.dataset import InfiniteBuffer, ReplayBuffer
 from birl.errors import ConfigError
 from birl.files import load_archive

@@ -17,7 +17,7 @@ import pytest
 
 from birl.dataset import ReplayBuffer
 from birl.datasets import get_dataset, write_minari
-from birl.run.identity import digest
+from birl.run.fingerprint import digest
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
 

@@ -32,7 +32,7 @@ from birl.cli.online import (
     training_environment,
     with_defaults,
 )
-from birl.cli.playing import play_episodes
+from birl.cli.rendering import play_episodes
 from birl.dataset import (
     EpisodicFIFOBuffer,
     FIFOBuffer,
@@ -44,15 +44,17 @@ from birl.dataset import (
     RandomShift,
     RecentSampler,
 )
-from birl.distributed.rounds import Rounds
+from birl.distributed.inline_allreduce import Rounds
 from birl.distributed.transport import Inline
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.models import EncoderFactory, MeanQFunctionFactory
-from birl.run import fleet, others, shards
-from birl.run.collecting import Collecting
-from birl.run.learning import Learning
-from birl.run.sharding import Sharding
+from birl.run.workers import collector_group as fleet
+from birl.run.workers import remote_learners as others
+from birl.run.workers import replay_shards as shards
+from birl.run.workers.collector_worker import CollectorWorker
+from birl.run.workers.learner_worker import LearnerWorker
+from birl.run.workers.replay_worker import ReplayWorker
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
 NOISY_DQN = DQNConfig(q_func_factory=MeanQFunctionFactory(noisy=True))
@@ -709,7 +711,7 @@ def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pyte
 
     def make(cluster: Any) -> Any:
         made.append(cluster)
-        return Inline(Collecting)
+        return Inline(CollectorWorker)
 
     monkeypatch.setitem(fleet.TRANSPORTS, "processes", make)
     words = [*DQN_WORDS, "--n-steps", 200, "--num-envs", 2, "--collectors", 2, "--fragment", 5, "--frame-stack", 2]
@@ -725,9 +727,9 @@ def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pyte
 
 def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(Sharding))
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(CollectorWorker))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
+    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(ReplayWorker))
     words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", 5]
     birl_(*words, "--out", tmp_path / "a", "--learners", 2)
     birl_(*words, "--out", tmp_path / "b", "--learners", 2, "--gradients", "pushed")
@@ -744,7 +746,7 @@ def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypat
 def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*DQN_WORDS, "--n-steps", 200, "--collectors", 2, "--fragment", 5]
     birl_(*words, "--out", tmp_path / "a")
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
     birl_(*words, "--out", tmp_path / "b")
     assert same(tmp_path / "a" / "model_200.d3", tmp_path / "b" / "model_200.d3")
 
@@ -769,7 +771,7 @@ def test_collectors_that_cannot_be(birl_: Any, tmp_path: Path, words: Any, says:
 def test_a_fragment_is_a_number_or_auto(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--fragment long" in birl_(*DQN_WORDS, "--out", tmp_path, "--collectors", 2, "--fragment", "long", status=2)
     made: list[Any] = []
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(Collecting))
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(CollectorWorker))
     words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", "auto"]
     birl_(*words, "--out", tmp_path / "a")
     birl_(*words, "--out", tmp_path / "b", "--on-error", "restart")

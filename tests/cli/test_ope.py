@@ -14,7 +14,7 @@ import pytest
 import birl
 from birl.cli import main
 from birl.dataset import Episode, ReplayBuffer, create_infinite_replay_buffer
-from birl.ope.looks import record_of
+from birl.ope.holdout_ledger import record_of
 from birl.types import ActionSpace
 
 QUIET = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import birl
-from birl.algorithm.served import schema_of
+from birl.algorithm.export_schema import schema_of
 from birl.cli import main
 from birl.dataset import LogSchema, ReplayBuffer
-from birl.dataset.log_files import import_files
 from birl.dataset.log_record import LogRecord, Origin, record_in
+from birl.dataset.logs.files import import_files
 from birl.errors import ConfigError, CorruptFileError
 from birl.preprocessing import MinMaxActionScaler
 

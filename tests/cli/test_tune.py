@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from cli.conftest import Shell
 
-from birl.cli import main, tuning
+from birl.cli import main
+from birl.cli import study as tuning
 from birl.cli.tune import Search, parse_search
 from birl.errors import ConfigError
-from birl.run.lock import only_run
+from birl.run.run_lock import only_run
 
 WORDS = ["tune", "DQN", "--env-id", "CartPole-v1", "--n-steps", 300]
 SEARCH = ["--search", "learning_rate=1e-5..1e-2:log", "batch_size=16,32"]

@@ -12,8 +12,8 @@ from cli.conftest import Shell
 from run.fakes import Drift
 
 from birl.distributed.transport import Gone, Inline
-from birl.run import fleet
-from birl.run.collecting import Collecting
+from birl.run.workers import collector_group as fleet
+from birl.run.workers.collector_worker import CollectorWorker
 
 WORDS = ["train", "DQN", "--env-id", "run.fakes:Drift", "--n-steps", 60, "--n-trials", 1, "--set", "batch_size=4"]
 WARNING = (
@@ -26,7 +26,7 @@ class Lossy(Inline):
     """Loses collector 1 once."""
 
     def __init__(self) -> None:
-        super().__init__(Collecting)
+        super().__init__(CollectorWorker)
         self.lost = False
 
     def wait(self) -> tuple[int, Any]:

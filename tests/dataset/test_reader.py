@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from birl.actions import Continuous
 from birl.algorithm.batches import to_batch
 from birl.dataset import FIFOBuffer, InfiniteBuffer, MDPDataset, MixedReplayBuffer, ReplayBuffer
 from birl.dataset.arrays import TorchPlace
@@ -18,6 +17,7 @@ from birl.dataset.views import SequenceView, TailView, TrajectoryView, Transitio
 from birl.files import load_archive, save_archive
 from birl.preprocessing.units import Units
 from birl.seeding import seed
+from birl.spaces import Continuous
 
 
 def data(**options: Any) -> MDPDataset:

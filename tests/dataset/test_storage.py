@@ -35,7 +35,7 @@ def make(lanes: int, limit: int | None, storage: Any = "memory") -> ReplayBuffer
     return ReplayBuffer(buffer, **signatures, lanes=lanes, storage=storage)
 
 
-class Player:
+class AgentCore:
     """Plays operations on a buffer and on the model."""
 
     def __init__(self, lanes: int, limit: int | None, storage: Any = "memory") -> None:
@@ -128,7 +128,7 @@ class Player:
 @settings(max_examples=120, deadline=None)
 @given(operations=OPERATIONS, lanes=st.sampled_from([1, 1, 3]), limit=st.sampled_from([None, 1, 2, 7, 20]))
 def test_any_history_equals_the_model(operations: list[tuple[Any, ...]], lanes: int, limit: int | None) -> None:
-    player = Player(lanes, limit if limit is None else max(limit, lanes))
+    player = AgentCore(lanes, limit if limit is None else max(limit, lanes))
     for operation in operations:
         player.play(operation)
     check(player.buffer, player.model)
@@ -137,7 +137,7 @@ def test_any_history_equals_the_model(operations: list[tuple[Any, ...]], lanes: 
 @settings(max_examples=25, deadline=None)
 @given(operations=OPERATIONS, limit=st.sampled_from([None, 5, 20]))
 def test_any_history_on_a_torch_device_equals_the_model(operations: list[tuple[Any, ...]], limit: int | None) -> None:
-    player = Player(3, limit, "cpu")
+    player = AgentCore(3, limit, "cpu")
     for operation in operations:
         player.play(operation)
     check(player.buffer, player.model)
@@ -155,7 +155,7 @@ def test_state_brings_back_contents_and_draws(
     before: list[Any], after: list[Any], lanes: int, limit: int | None, storage: str
 ) -> None:
     limit = limit if limit is None else max(limit, lanes)
-    one, two = Player(lanes, limit, storage), Player(lanes, limit, storage)
+    one, two = AgentCore(lanes, limit, storage), AgentCore(lanes, limit, storage)
     two.buffer.append_episode(Episode(np.ones((5, 2), np.float32), np.ones((5, 1), np.float32), np.ones(5), True))
     for operation in before:
         one.play(operation)

@@ -17,7 +17,6 @@ import recorded_envs  # registers its environments
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
-from birl.actions import actions_of, environment_actions, one_of
 from birl.dataset import FrameStackTransitionPicker, MDPDataset, PrioritizedSampler, ReplayBuffer
 from birl.datasets import get_dataset, get_minari, write_minari
 from birl.envs import environment_spec
@@ -29,7 +28,8 @@ from birl.errors import (
     MissingExtraError,
     WriteError,
 )
-from birl.observations import Choices
+from birl.spaces import actions_of, environment_actions, one_of
+from birl.spaces.observations import Choices
 from birl.types import ActionSpace, tree_map
 
 assert recorded_envs

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from birl.actions import Discrete
 from birl.algorithm.algorithm import Algorithm
 from birl.algos import DQN, DQNConfig
 from birl.algos.dqn import DQNNets, q_loss
@@ -19,7 +18,8 @@ from birl.engine.compiled import Program
 from birl.engine.steps import Step, check_networks
 from birl.errors import ConfigError
 from birl.models import VectorEncoderFactory
-from birl.spaces import Spec
+from birl.spaces import Discrete
+from birl.spaces.specs import Spec
 from birl.types import Batch
 
 ALWAYS = When()

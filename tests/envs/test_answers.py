@@ -13,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from run.fakes import Drift
 
-from birl.actions import Discrete
 from birl.algos import DQNConfig
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import (
@@ -28,7 +27,8 @@ from birl.envs import (
 from birl.errors import EnvironmentMismatchError, WorkerError
 from birl.logging import NoopAdapterFactory
 from birl.models import VectorEncoderFactory
-from birl.spaces import Spec, converted, number_of_environments, single_spaces
+from birl.spaces import Discrete
+from birl.spaces.specs import Spec, converted, number_of_environments, single_spaces
 from birl.types import tree_leaves
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}

@@ -14,7 +14,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from run.fakes import Drift
 
 import birl.seeding
-from birl.actions import Continuous, Discrete
 from birl.envs import (
     ActionMask,
     Stepper,
@@ -27,7 +26,8 @@ from birl.envs import (
     seed_env,
 )
 from birl.errors import ConfigError, EnvironmentMismatchError, NonFiniteError
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete
+from birl.spaces.specs import Spec
 from birl.types import tree_leaves
 
 MODES = list(AutoresetMode)

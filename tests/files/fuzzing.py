@@ -28,7 +28,7 @@ import torch
 
 import birl
 from birl.cli.curves import in_order, read_curve
-from birl.convert import read_d3rlpy
+from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.dataset import FIFOBuffer, InfiniteBuffer, ReplayBuffer, Signature
 from birl.errors import BirlError
 from birl.files import load_archive, save_archive

@@ -12,8 +12,8 @@ import torch
 import torch.distributions as td
 from torch import Tensor
 
-from birl.actions import Composite, Continuous, Discrete
 from birl.models.distributions import Beta, Categorical, Distribution, Joint, Normal, SquashedNormal
+from birl.spaces import Composite, Continuous, Discrete
 
 DOUBLE = {"dtype": torch.float64}
 ACTIONS = Composite((Continuous(2), Discrete(4)))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from birl.actions import Continuous, Discrete, MultiDiscrete
 from birl.errors import ConfigError
 from birl.models import (
     C51QFunctionFactory,
@@ -24,7 +23,8 @@ from birl.models import (
 )
 from birl.models.dueling import DuelingStreams
 from birl.run.checkpoint import differences
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete, MultiDiscrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 ENCODER = VectorEncoderFactory([8])

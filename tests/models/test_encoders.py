@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Continuous, Discrete
 from birl.algos import DecisionTransformerConfig, DQNConfig, SACConfig
 from birl.errors import ConfigError, ShapeError, UnsupportedError
-from birl.files.named import decode, encode
+from birl.files.serializable import decode, encode
 from birl.models import (
     BatchRenormEncoderFactory,
     ContinuousQFunction,
@@ -34,7 +33,8 @@ from birl.models import (
 )
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.layers import EnsembleLinear, Members
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 SMALL_FILTERS = [[4, 3, 2], [8, 2, 1]]

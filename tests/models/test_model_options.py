@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from birl import models
-from birl.actions import Continuous
 from birl.errors import ConfigError, ShapeError
 from birl.models.transformer import ContinuousDecisionTransformer
-from birl.spaces import Spec
+from birl.spaces import Continuous
+from birl.spaces.specs import Spec
 
 NAN = float("nan")
 

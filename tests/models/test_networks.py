@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Continuous, Discrete
 from birl.errors import ConfigError, ShapeError
-from birl.files.named import decode, encode
+from birl.files.serializable import decode, encode
 from birl.models import (
     C51QFunctionFactory,
     CategoricalPolicy,
@@ -40,7 +39,8 @@ from birl.models import (
 from birl.models.distributions import Categorical, Normal, SquashedNormal
 from birl.models.heads import ImplicitQuantileHead
 from birl.models.scalar import SMALLEST
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 from tests.tiers import slow_but
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Continuous, Discrete
 from birl.errors import ConfigError
 from birl.models import (
     DefaultEncoderFactory,
@@ -27,7 +26,8 @@ from birl.models import (
 )
 from birl.models.layers import DenseLayer, EnsembleLinear
 from birl.models.noisy import noise_of
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 SPEC = Spec((4,), Discrete(3))

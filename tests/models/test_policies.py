@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from birl.actions import Composite, Continuous, Discrete
 from birl.algos import PPOConfig
 from birl.errors import ConfigError
 from birl.models import (
@@ -24,7 +23,8 @@ from birl.models import (
 )
 from birl.models.distributions import Beta, Categorical, Joint, Normal, SquashedNormal
 from birl.models.policies import JointPolicy
-from birl.spaces import Spec
+from birl.spaces import Composite, Continuous, Discrete
+from birl.spaces.specs import Spec
 from birl.testing import build_algorithm
 from birl.types import Inputs
 

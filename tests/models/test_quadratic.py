@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from birl.actions import Continuous
 from birl.models import VectorEncoderFactory
 from birl.models.quadratic import QuadraticQFunction
-from birl.spaces import Spec
+from birl.spaces import Continuous
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 

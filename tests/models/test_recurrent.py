@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from birl.actions import Continuous, Discrete
 from birl.models import (
     CategoricalPolicy,
     ContinuousQFunction,
@@ -21,7 +20,8 @@ from birl.models import (
     ValueFunction,
     is_recurrent,
 )
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 STEPS, BATCH = 6, 3

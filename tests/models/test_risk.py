@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from birl.actions import Continuous, Discrete, MultiDiscrete
 from birl.errors import ConfigError
 from birl.models import (
     CPW,
@@ -27,7 +26,8 @@ from birl.models import (
     Wang,
     set_acting,
 )
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete, MultiDiscrete
+from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 ENCODER, SPEC = VectorEncoderFactory([8]), Spec((4,), Discrete(3))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from birl.actions import Continuous, Discrete
 from birl.errors import ConfigError
 from birl.models import (
     CausalTransformer,
@@ -15,7 +14,8 @@ from birl.models import (
     PositionEncodingType,
     VectorEncoderFactory,
 )
-from birl.spaces import Spec
+from birl.spaces import Continuous, Discrete
+from birl.spaces.specs import Spec
 
 B, L, A = 3, 5, 2
 

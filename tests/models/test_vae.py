@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from birl import algos
-from birl.actions import Continuous
 from birl.algos.bear import LOG_ALPHA_RANGE, alpha_loss, mmd
 from birl.losses import vae_loss
 from birl.models import GRUEncoderFactory, ResidualPolicy, VAEDecoder, VAEEncoder, VectorEncoderFactory, random_latents
 from birl.models.distributions import Normal
-from birl.spaces import Spec
+from birl.spaces import Continuous
+from birl.spaces.specs import Spec
 from birl.types import Batch, Inputs
 
 ENCODER = VectorEncoderFactory(hidden_units=[8, 8])

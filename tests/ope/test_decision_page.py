@@ -9,8 +9,8 @@ from pathlib import Path
 
 from birl.ope import evaluate, rank, verdict
 from birl.ope.decision_page import CONTRADICTED, beside, contradicts, write_ranking, write_report
-from birl.ope.page import word
-from birl.ope.refusals import Finding
+from birl.ope.html_page import word
+from birl.ope.validity_limits import Finding
 from tests.ope.test_decisions import Told, improved, logs
 
 

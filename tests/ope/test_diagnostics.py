@@ -27,7 +27,7 @@ from birl.ope import (
     weight_facts,
 )
 from birl.ope.estimators import ESTIMATORS
-from birl.ope.refusals import FAMILIES
+from birl.ope.validity_limits import FAMILIES
 
 
 def of_ratios(rho: list[list[float]], mask: list[list[bool]] | None = None, gamma: float = 1.0) -> Trajectories:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import birl
 from birl import algos
-from birl.actions import Composite, Continuous, Discrete, MultiDiscrete
 from birl.algorithm import Algorithm, Nothing, Policy, load_learnable
 from birl.config import AlgorithmConfig, config, hyperparameters
 from birl.dataset import InfiniteBuffer, MDPDataset, MultiStepTransitionPicker, PrioritizedSampler, ReplayBuffer
@@ -60,7 +59,8 @@ from birl.ope import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
 from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
 from birl.preprocessing import MinMaxActionScaler, StandardObservationScaler, StandardRewardScaler
 from birl.seeding import seed as seed_everything
-from birl.spaces import Spec
+from birl.spaces import Composite, Continuous, Discrete, MultiDiscrete
+from birl.spaces.specs import Spec
 from birl.testing import CHECKS, SLOW_CHECKS, ChainEnv, check_algorithm, collect_dataset, random_dataset
 from birl.types import ActionSpace, Inputs
 from tests.tiers import slow_but

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from birl.dataset import LogSchema
-from birl.dataset.log_files import import_files
-from birl.dataset.splits import split
+from birl.dataset.logs.files import import_files
+from birl.dataset.logs.splits import split
 from birl.errors import ConfigError, CorruptFileError, DataError
-from birl.ope import looks, rank
+from birl.ope import holdout_ledger as looks
+from birl.ope import rank
 from tests.ope.test_decisions import LOGGER, POLICY, WORLD, Told, improved, logs
 
 

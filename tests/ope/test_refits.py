@@ -29,7 +29,7 @@ from birl.ope import (
     resamples,
     return_refits,
 )
-from birl.ope.linear import Steps, weighted_q
+from birl.ope.linear_models import Steps, weighted_q
 from birl.ope.refits import weighted_refits
 from birl.testing import build_algorithm, random_dataset
 from tests.ope import planted

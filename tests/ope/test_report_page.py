@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from birl.errors import DataError, MissingExtraError
-from birl.ope import page
-from birl.ope.page import Figure, Note, Section, Table, bars, intervals, lines, render_page
+from birl.ope import html_page as page
+from birl.ope.html_page import Figure, Note, Section, Table, bars, intervals, lines, render_page
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\ud800{{ 7 * 7 }}"
 

@@ -9,8 +9,8 @@ import pytest
 
 from birl.errors import ConfigError
 from birl.ope import Choice, choose, mean_ranks, rank, ranking, screening
-from birl.ope.choosing import ranks
-from birl.ope.logged import read
+from birl.ope.episode_arrays import read
+from birl.ope.model_selection import ranks
 from birl.ope.screening import screened
 from tests.ope.test_decisions import WORLD, Noisy, Told, improved, logs, quantities
 

@@ -16,7 +16,7 @@ from torch.optim import Adam, AdamW, Optimizer, RMSprop
 
 from birl import models, optimizers
 from birl.errors import ConfigError, UnsupportedError
-from birl.files.named import decode, encode
+from birl.files.serializable import decode, encode
 from birl.models import (
     AdamFactory,
     AdamWFactory,

@@ -27,7 +27,7 @@ from birl.dataset import (
     MultiStepTransitionPicker,
 )
 from birl.errors import ConfigError, EmptyDataError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
-from birl.files.named import decode, encode
+from birl.files.serializable import decode, encode
 from birl.preprocessing import (
     ActionScaler,
     ClipRewardScaler,

@@ -14,8 +14,9 @@ import ray
 from run.test_fleet import run, sac, same
 
 import birl
-from birl.distributed.group import Gloo
-from birl.run import learners, others
+from birl.distributed.process_group import Gloo
+from birl.run.workers import remote_learners as others
+from birl.run.workers import synchronous_learners as learners
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +37,7 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
     expected = run(cluster(transport="inline"), sac)
     made: list[Any] = []
     times: list[float] = []
-    mean, begin, lose = Gloo.mean, others.TRANSPORTS["ray"], learners.Learners._lose
+    mean, begin, lose = Gloo.mean, others.TRANSPORTS["ray"], learners.SynchronousLearners._lose
 
     def meant(group: Any, value: Any) -> Any:
         times.append(time.monotonic())
@@ -49,7 +50,7 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
         lose(self, error)
 
     monkeypatch.setattr(Gloo, "mean", meant)
-    monkeypatch.setattr(learners.Learners, "_lose", lost)
+    monkeypatch.setattr(learners.SynchronousLearners, "_lose", lost)
     monkeypatch.setitem(others.TRANSPORTS, "ray", lambda given: made.append(begin(given)) or made[-1])
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(transport="ray", step_timeout=6.0), sac), expected)

@@ -15,7 +15,7 @@ import ray
 from left_behind import MARK, begun_here
 
 from birl.cli import main
-from birl.cli.processes import begin, end, last_line, starter
+from birl.cli.run_processes import begin, end, last_line, starter
 from birl.distributed.ray import Places
 from birl.errors import ConfigError
 

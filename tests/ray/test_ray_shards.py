@@ -14,7 +14,7 @@ from run.test_fleet import dqn, run, same
 import birl
 from birl.algos import ConstantEpsilonGreedy
 from birl.dataset import PrioritizedSampler
-from birl.run import shards
+from birl.run.workers import replay_shards as shards
 
 
 def test_a_shard_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -16,7 +16,7 @@ import birl.seeding
 from birl.acting.explorers import ConstantEpsilonGreedy
 from birl.algos import DiscreteACERConfig, DQNConfig, NStepDQNConfig
 from birl.dataset import create_fifo_replay_buffer
-from birl.envs import Elsewhere, Stepper, reset_generator, single_spaces
+from birl.envs import ExternalEnv, Stepper, reset_generator, single_spaces
 from birl.errors import (
     BirlError,
     ConfigError,
@@ -41,7 +41,7 @@ SCHEDULE: dict[str, Any] = {"update_interval": 2, "n_updates": 2, "update_start_
 def replay(env: Any, n: int = 1, seed: int = 0, **fields: Any) -> tuple[Agent, Any]:
     """An agent that learns from a small buffer, and the buffer."""
     birl.seeding.seed(seed)
-    learner, known = FakeLearner(remembers=True), Elsewhere(*single_spaces(env))
+    learner, known = FakeLearner(remembers=True), ExternalEnv(*single_spaces(env))
     buffer = create_fifo_replay_buffer(limit=23, env=known, lanes=n)
     options: Any = {**SCHEDULE, "seed": 3, **fields}
     given = checked_agent_options(options)
@@ -51,7 +51,7 @@ def replay(env: Any, n: int = 1, seed: int = 0, **fields: Any) -> tuple[Agent, A
 def rollout(env: Any, n: int = 1, seed: int = 0) -> tuple[Agent, Any]:
     """An agent that learns from rollouts."""
     birl.seeding.seed(seed)
-    return rollout_agent(FakeLearner(remembers=True), Elsewhere(*single_spaces(env)), n), None
+    return rollout_agent(FakeLearner(remembers=True), ExternalEnv(*single_spaces(env)), n), None
 
 
 def go_on(agent: Agent, world: Stepper, count: int) -> None:
@@ -311,7 +311,7 @@ def test_the_part_that_does_not_fit_is_named() -> None:
 
 def test_half_precision_has_its_limits_too() -> None:
     space = spaces.Box(-1, 1, (2,), np.float16)
-    agent = DQNConfig(batch_size=4).create().agent(env=Elsewhere(space, spaces.Discrete(2)))
+    agent = DQNConfig(batch_size=4).create().agent(env=ExternalEnv(space, spaces.Discrete(2)))
     agent.act(np.full(2, 6e4))
     with pytest.raises(NonFiniteError, match="must be finite"):
         agent.observe(np.array([1e9, 0.0]), 0.0, False)

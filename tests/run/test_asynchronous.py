@@ -45,9 +45,9 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import RMSpropFactory
 from birl.preprocessing import RunningObservationScaler
 from birl.run import asynchronous
+from birl.run.agent_core import explorers_for
 from birl.run.asynchronous import asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
-from birl.run.player import explorers_for
 from run.fakes import Drift
 
 SMALL = VectorEncoderFactory(hidden_units=[4])

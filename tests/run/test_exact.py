@@ -16,7 +16,7 @@ from gymnasium import spaces
 import birl.seeding
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import stepper
-from birl.run.collect import collect
+from birl.run.data_collection import collect
 from run.fakes import FakeLearner
 from run.test_ends import Scores
 from run.test_ends import run as fit

@@ -24,7 +24,7 @@ from birl.dataset import create_fifo_replay_buffer
 from birl.errors import UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import C51QFunctionFactory, LSTMEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
-from birl.run.collect import collect
+from birl.run.data_collection import collect
 from run.fakes import Drift, FakeLearner
 
 SMALL = VectorEncoderFactory([8])

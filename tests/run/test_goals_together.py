@@ -13,12 +13,14 @@ from gymnasium import spaces
 import birl
 from birl.algos import DQNConfig
 from birl.dataset import HindsightSampler, PrioritizedSampler, Sampler, Uniform
-from birl.distributed.rounds import Rounds
+from birl.distributed.inline_allreduce import Rounds
 from birl.distributed.transport import Inline
-from birl.run import fleet, others, shards
-from birl.run.collecting import Collecting
-from birl.run.learning import Learning
-from birl.run.sharding import Sharding
+from birl.run.workers import collector_group as fleet
+from birl.run.workers import remote_learners as others
+from birl.run.workers import replay_shards as shards
+from birl.run.workers.collector_worker import CollectorWorker
+from birl.run.workers.learner_worker import LearnerWorker
+from birl.run.workers.replay_worker import ReplayWorker
 from run.test_fleet import run, same
 from run.test_shards import Batches
 
@@ -61,10 +63,10 @@ def ran(cluster: birl.Cluster | None, inner: Sampler) -> Any:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(Sharding))
-    monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
+    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(ReplayWorker))
+    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
 
 
 def check_goals(batch: Any) -> float:

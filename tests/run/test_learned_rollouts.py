@@ -15,13 +15,14 @@ import birl
 from birl.algorithm.learner import Learner
 from birl.algorithm.rollouts import Rollouts
 from birl.algos import A2CConfig, IMPALAConfig, REINFORCEConfig
-from birl.distributed.rounds import Rounds
+from birl.distributed.inline_allreduce import Rounds
 from birl.distributed.transport import Inline
 from birl.engine import Engine
 from birl.errors import UnsupportedError, WorkerError
-from birl.run import fleet, others
-from birl.run.collecting import Collecting
-from birl.run.learning import Learning
+from birl.run.workers import collector_group as fleet
+from birl.run.workers import remote_learners as others
+from birl.run.workers.collector_worker import CollectorWorker
+from birl.run.workers.learner_worker import LearnerWorker
 from run import test_fleet, test_fleet_errors
 from run.fakes import Drift
 from run.test_fleet import SMALL, alike, ppo, rolled
@@ -44,9 +45,9 @@ def a2c(**fields: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(Learning))
-    monkeypatch.setattr("birl.run.fleet_parts.check_given", lambda *given: None)
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
+    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
 
 
 @pytest.mark.parametrize(("make", "count"), [(plain, 2), (a2c, 3)])

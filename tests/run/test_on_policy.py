@@ -20,7 +20,7 @@ from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.collector import Collector
 from birl.run.on_policy import on_policy_fitter
-from birl.run.rollouts import RolloutPlayer
+from birl.run.rollouts import RolloutAgentCore
 from run.fakes import Drift, FakeActor, FakeLearner
 
 MODES = [None, *AutoresetMode]
@@ -37,7 +37,7 @@ def train(learner: FakeLearner, env: Any, n_steps: int, **options: Any) -> Any:
 
 def collector(learner: FakeLearner, env: Any) -> Collector:
     stepper = Stepper(env, reset_generator(env, 1))
-    return Collector(stepper, RolloutPlayer(learner, stepper.observation, stepper.action_space))
+    return Collector(stepper, RolloutAgentCore(learner, stepper.observation, stepper.action_space))
 
 
 @pytest.mark.parametrize("kind", ["box", "dict"])

@@ -17,7 +17,7 @@ from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, NormalNoise
 from birl.dataset import create_fifo_replay_buffer, create_infinite_replay_buffer
 from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
-from birl.run.collect import collect
+from birl.run.data_collection import collect
 from birl.run.online import online_fitter
 from run.fakes import Drift, FakeLearner
 

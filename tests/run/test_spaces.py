@@ -19,8 +19,8 @@ from birl.dataset import MDPDataset, ReplayBuffer, create_fifo_replay_buffer
 from birl.errors import ConfigError, EnvironmentMismatchError, ShapeError
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
-from birl.observations import Choices
 from birl.preprocessing import MinMaxObservationScaler, PixelObservationScaler
+from birl.spaces.observations import Choices
 from birl.types import tree_map
 from run.fakes import Told
 from tests.tiers import slow_but

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from birl.actions import Actions
 from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
 from birl.engine.steps import Gradients, Training
 from birl.run.protocols import Rollout
+from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
 from birl.types import ActionSpace, Array, Batch, Tree, tree_leaves, tree_map
@@ -31,7 +31,7 @@ class Subject:
 
     Attributes:
         config: configuration of the algorithm.
-        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.Spec`.
+        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
         action_size: number of action dimensions or of discrete actions, or a list of numbers of options.
         discrete_action: only for algorithms that handle both kinds of actions, which are continuous by default.
         seed: of parameters and data.

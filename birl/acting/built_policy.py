@@ -1,0 +1,342 @@
+"""A policy with the networks and units that it acts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from birl.acting.flat_policy import FlatPolicy
+from birl.acting.policy import Policy, PolicyFunction
+from birl.errors import ActionError, ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
+from birl.files.state_restore import checked_array
+from birl.models.distributions import NEVER
+from birl.models.noisy import noise_of, noise_on
+from birl.spaces.observations import check_inside, check_mask, picked
+from birl.preprocessing.units import Units, owned
+from birl.spaces.specs import Spec
+from birl.types import ActionSpace, Array, Inputs, MASK, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves, tree_map
+from birl.spaces import allowed_actions
+
+
+class BuiltPolicy:
+    """Acts and values with given networks, in the environment's units.
+
+    Args:
+        name: of the algorithm, for messages.
+        policy: how it acts.
+        nets: the networks.
+        spec: shapes that the networks were built for.
+        units: converts to and from the units of the networks.
+        set_mode: called with ``True`` before networks act: no dropout, running statistics, fixed quantile fractions.
+
+    Attributes:
+        clips: whether actions are clipped to ``[-1, 1]`` before they are scaled.
+    """
+
+    def __init__(
+        self, name: str, policy: Policy, nets: nn.Module, spec: Spec, units: Units, set_mode: Callable[[bool], None]
+    ) -> None:
+        self.name, self.policy, self.nets, self.spec, self.units = name, policy, nets, spec, units
+        self.set_mode = set_mode
+        # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
+        ranged = policy.bounded or units.action_scaler is not None
+        self.clips = policy.clipped and ranged
+        self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
+        network = nets._modules.get(policy.network)
+        self._noise = [] if network is None else noise_of(network)
+
+    def weights(self) -> State:
+        """A copy of all that moves and that actions depend on: the networks that act, and a running scaler."""
+        own, scaler = self._own_tensors(), self.units.observation_scaler
+        moving = {} if scaler is None or not scaler.running else scaler.get_state()
+        nets = {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in own.items()}
+        return {"nets": nets, "observation_scaler": moving}
+
+    def set_weights(self, weights: State) -> None:
+        """Act with the `weights` of another policy of the same networks. They are copied in place.
+
+        Raises:
+            CorruptFileError: if they are those of other networks.
+        """
+        own, given, scaler = self._own_tensors(), weights["nets"], self.units.observation_scaler
+        if own.keys() != given.keys():
+            raise CorruptFileError(
+                f"there are weights of {', '.join(given)!s:.100}, but the networks that act are those of "
+                f"{', '.join(own)!s:.100}: use a copy of the checkpoint"
+            )
+        for name, tensor in own.items():
+            like = np.empty((), str(tensor.dtype).removeprefix("torch.")).dtype
+            checked_array(given[name], tuple(tensor.shape), like, name)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(torch.tensor(given[name]))
+        if weights["observation_scaler"]:
+            scaler.set_state(weights["observation_scaler"])  # type: ignore[union-attr]
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the networks that act, and constants beside them."""
+        names = [name for name in (self.policy.network, *self.policy.beside) if name]
+        each = {name: self.nets.get_submodule(name).state_dict() for name in names}
+        networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
+        return {**networks, **dict(self.nets.named_buffers(recurse=False))}
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the network that acts has noise in its layers, with which it explores."""
+        return bool(self._noise)
+
+    def function(self, greedy: bool) -> PolicyFunction:
+        """The policy's greedy or sampling function."""
+        return self.policy.greedy if greedy else self.policy.sample
+
+    def sampling(self) -> BuiltPolicy:
+        """The policy whose greedy actions are its samples."""
+        policy = replace(self.policy, greedy=self.policy.sample)
+        return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
+
+    @property
+    def scores(self) -> PolicyFunction:
+        """The scores by which it chooses discrete actions; see `Policy`.
+
+        Raises:
+            UnsupportedError: if it has none.
+        """
+        if self.policy.scores is None:
+            raise UnsupportedError(
+                f"{self.name} does not choose by the values of all actions: use another explorer than Boltzmann, or "
+                "DQN and its kind"
+            )
+        return self.policy.scores
+
+    def flat(self, function: PolicyFunction) -> FlatPolicy | None:
+        """The fast form of one of the policy's functions, or ``None`` if there is none; see `FlatPolicy`."""
+        flat = self._flat.get(function)
+        if flat is None and function in self._flat:
+            return None
+        if flat is None or flat.nets is not self.nets or not flat.current:
+            flat = self._flat[function] = FlatPolicy.of(self.nets, self.policy.network, function)
+        return flat
+
+    def environment_tensor(self, action: Tensor) -> Tensor:
+        """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
+        return self.units.environment_action(self.spec.actions.within(action) if self.clips else action)
+
+    def to_environment(self, action: Tensor) -> Array:
+        """The policy's actions as an array in environment units."""
+        action = self.environment_tensor(action)
+        return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
+
+    def act(
+        self, x: Tree, function: PolicyFunction, state: State | None = None, *, noise: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What a function of the policy gives for observations ``[B, *shape]``, in the fast form if there is one.
+
+        Args:
+            x: observations in environment units.
+            function: gives greedy actions, samples or scores.
+            state: recurrent states ``[B, state_size]`` by network name; ``None`` for zeros.
+            noise: whether noisy layers draw their noise, once for the whole call, as in actions that explore.
+
+        Returns:
+            Actions in the policy's range, or scores, and the states after them.
+        """
+        flat, after = None if state else self.flat(function), dict[str, Tensor]()  # states are those of modules
+        if flat is not None:
+            return flat(self.units, x), after
+        self.set_mode(True)
+        with torch.no_grad(), noise_on(self._noise if noise else ()):
+            inputs = Inputs(self.observed(x), state, state_out=after if state else None)
+            action = function(self.nets, inputs)
+            for name in state or ():
+                if name not in after:  # networks beside the policy see the same steps
+                    self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
+        return action, after
+
+    def observed(self, x: Tree) -> Tree:
+        """Observations as networks read them, in memory of their own: a user's scaler or encoder may write into it."""
+        return self.units.observation(tree_map(owned, x))
+
+    def predict(self, x: Tree, greedy: bool) -> Array:
+        """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
+        return self.to_environment(self.act(self.checked(x, chooses=True), self.function(greedy), noise=not greedy)[0])
+
+    def action_values(self, x: Tree) -> Array:
+        """Values ``[B, A]`` of all discrete actions for observations ``[B, *shape]``; see `as_values`."""
+        return as_values(self.act(self.checked(x), self.scores)[0])
+
+    def value(self, x: Tree, action: Array | None) -> Array:
+        """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]`` or ``[B, 1]``.
+
+        ``action`` may be ``None`` if the policy values states only.
+
+        Raises:
+            UnsupportedError: if the policy has no action-values.
+            ConfigError, ShapeError, ActionError: if actions are missing or do not fit; the message names them.
+        """
+        function, actions = self.policy.value, self.spec.actions
+        if function is None:
+            raise UnsupportedError(f"{self.name} has no action-values")
+        x = self.checked(x)
+        rows = len(next(tree_leaves(x)))
+        expected = (rows, *actions.shape)
+        if action is None and not self.policy.values_states:
+            raise ConfigError(
+                f"action is None, but {self.name} values an observation with an action: give actions {expected}, such "
+                "as predict(x)"
+            )
+        action = np.zeros(expected) if action is None and self.policy.values_states else action
+        action = self._stored(action, rows)
+        self.set_mode(True)
+        with torch.no_grad():
+            inputs = Inputs(self.observed(x))
+            return function(self.nets, inputs, self.units.action(action)).cpu().numpy()
+
+    def log_probability(self, x: Tree, action: Array | None, greedy: bool) -> Array:
+        """See `Acts.action_log_probability`.
+
+        Raises:
+            UnsupportedError: if no probability is known.
+            ConfigError, ShapeError, ActionError: if actions are missing or do not fit; the message names them.
+        """
+        function, actions = self.function(greedy), self.spec.actions
+        x = self.checked(x, chooses=True)
+        rows = len(next(tree_leaves(x)))
+        if action is None and actions.kind is not ActionSpace.DISCRETE:
+            raise ConfigError(
+                f"action is None, but there is no list of all actions, which are {actions}: give actions "
+                f"{(rows, *actions.shape)}, such as sample_action(x)"
+            )
+        if action is None:
+            every = torch.arange(actions.size, device=self.units.device).unsqueeze(-1).expand(-1, rows)
+        else:
+            every = self.units.action(self._stored(action, rows, finite=True))
+        if function is self.policy.sample and self.policy.distribution is not None:
+            self._check_probability(not greedy)
+            self.set_mode(True)
+            with torch.no_grad():
+                drawn = self.policy.distribution(self.nets, Inputs(self.observed(x)))
+                if not isinstance(drawn, Tensor):
+                    precise, slope = drawn.with_parameters(drawn.parameters().double()), self.log_slope(every)
+                    return self._each(precise.log_probability(every, slope, self.clips), action)
+        elif function is self.policy.sample and self.policy.explores:
+            raise UnsupportedError(
+                f"{self.name} draws its samples in a way whose density has no closed form: evaluate its greedy actions "
+                "(FQE), or wrap it, birl.ope.Gaussian(algo, std)"
+            )
+        self._check_probability(not greedy)
+        if not actions.discrete:
+            raise UnsupportedError(
+                f"{self.name} takes one action for each observation, which has no density: wrap it, birl.ope.Gaussian("
+                "algo, std), or evaluate it by a method that needs no probabilities (FQE)"
+            )
+        same = every == self.act(x, function)[0]
+        same = same.all(-1) if actions.shape else same
+        return self._each(torch.where(same, 0.0, -np.inf).double(), action)
+
+    def log_slope(self, action: Tensor) -> Tensor:
+        """As `Units.log_slope`, finite.
+
+        Raises:
+            UnsupportedError: if an action scaler leaves a dimension one value only.
+        """
+        slope = self.units.log_slope(action)
+        if bool(slope.isinf().any()):
+            raise UnsupportedError(
+                f"a dimension of {self.name}'s actions has one value only, by the action scaler, and so no density: "
+                "leave this dimension out of the actions"
+            )
+        return slope
+
+    def _check_probability(self, noise: bool) -> None:
+        if noise and self.noisy:
+            raise UnsupportedError(
+                f"{self.name} explores by noise in its layers, which leaves no probabilities of its samples: give "
+                "greedy=True, or wrap it, such as birl.ope.EpsilonGreedy(algo, 0.1)"
+            )
+        if self.policy.aims:
+            raise UnsupportedError(
+                f"{self.name} acts on contexts with a return to aim at: an observation alone gives no probability"
+            )
+
+    @staticmethod
+    def _each(found: Tensor, action: Array | None) -> Array:
+        """Log-probabilities ``[B]`` of actions; of every action ``[B, A]``, for those ``[A, B]``."""
+        array: Array = (found.t() if action is None else found).cpu().numpy()
+        return array
+
+    def _stored(self, given: Any, rows: int, finite: bool = False) -> Array:
+        """Actions as data store them ``[B, *leaf.shape]``, in an array of their own.
+
+        Raises:
+            ShapeError, ActionError: if they do not fit, or ``finite`` ones are not; the message names them.
+        """
+        actions, action = self.spec.actions, np.array(given)
+        expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
+        if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
+            given = f"{action.dtype} of shape {action.shape}"
+            raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
+        if actions.kind is not ActionSpace.CONTINUOUS and actions.outside(action) is not None:
+            raise ActionError(
+                f"actions from {action.min()} to {action.max()} were given; they must be {actions.allowed}"
+            )
+        if finite and not np.isfinite(action).all():
+            row = int(np.flatnonzero(~np.isfinite(action).reshape(rows, -1).all(1))[0])
+            raise ActionError(f"the action of row {row} is {action[row]}: actions must be finite")
+        return action.reshape(stored)
+
+    def checked(self, x: Tree, chooses: bool = False) -> Tree:
+        """Validated observations ``[B, *shape]``, in the form that `Units` takes.
+
+        Args:
+            x: the observations.
+            chooses: whether actions are to be chosen on them, of which masks must allow one.
+
+        Raises:
+            ShapeError: if their shapes or types do not fit.
+            NonFiniteError: if they hold NaN or infinity.
+        """
+        shape = self.spec.data_shape
+        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
+            return x  # the usual case; one number that is not finite leaves no finite sum of squares
+        x = parts_like(x, shape)
+        if isinstance(x, list):
+            with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
+            x = tuple(x) if with_info else np.asarray(x)
+        if isinstance(x, tuple) and is_shape(shape):
+            raise ShapeError(
+                f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
+                "(observation, info); give observation[None]"
+            )
+        x = picked(self.spec.observations, x)
+        leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
+        got = [np.shape(leaf) for leaf in leaves] or [()]
+        if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
+            wanted = [("batch", *s) for s in shapes]
+            single = len(got) == len(shapes) and all(len(g) == len(s) for g, s in zip(got, shapes, strict=True))
+            hint = ". A single observation needs a batch dimension: x[None]" if single else ""
+            raise ShapeError(
+                f"observations of shape {got if len(got) > 1 else got[0]} were given; {self.name} takes "
+                f"{wanted if len(wanted) > 1 else wanted[0]}{hint}"
+            )
+        for leaf in leaves:
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biuf":
+                raise ShapeError(f"observations of dtype {leaf.dtype} were given; they must be numbers")
+            if isinstance(leaf, np.ndarray) and not np.isfinite(leaf).all():
+                raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
+        check_inside(self.spec.observations, x)
+        if self.spec.masked:
+            check_mask(x, ShapeError, f"the observations' {MASK!r}")
+            if chooses:
+                allowed_actions(self.spec.actions, x, "the observation", ShapeError)
+        return x
+
+
+def as_values(scores: Tensor) -> Array:
+    """Scores as values: minus infinity where an action is not allowed, or a choice has fewer options than others."""
+    values: Array = scores.cpu().numpy()
+    return np.where(values > NEVER / 2, values, -np.inf).astype(values.dtype)

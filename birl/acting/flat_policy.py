@@ -1,0 +1,248 @@
+"""A fast path for small policies: their matrix products without the modules around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from birl.acting.policy import PolicyFunction, deterministic_action, mode_action, q_action, q_scores, sampled_action
+from birl.models import (
+    CategoricalPolicy,
+    DeterministicPolicy,
+    DiscreteQFunction,
+    NormalPolicy,
+    SquashedNormalPolicy,
+)
+from birl.models.encoder_modules import VectorEncoder
+from birl.models.heads import MeanHead
+from birl.models.layers import DenseLayer, EnsembleLinear, Members
+from birl.spaces.observations import Numbers
+from birl.preprocessing.units import owned
+from birl.types import ActionSpace, Array
+
+# The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
+# `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. ``ops`` is torch for
+# batches, or numpy for the output of one observation; both draw the same numbers.
+
+
+def _drawn(like: Any, draw: Callable[[Tensor], Tensor]) -> Any:
+    return draw(torch.empty_like(like)) if isinstance(like, Tensor) else draw(torch.empty(1, len(like))).numpy()[0]
+
+
+def _squashed_mode(ops: Any, network: Any, output: Any) -> Any:
+    return ops.tanh(output[..., : output.shape[-1] // 2])
+
+
+def _squashed_sample(ops: Any, network: Any, output: Any) -> Any:
+    size = output.shape[-1] // 2
+    mean, log_std = output[..., :size], output[..., size:]
+    return ops.tanh(mean + ops.exp(log_std.clip(*network.log_std_range)) * _drawn(mean, Tensor.normal_))
+
+
+def _normal_mode(ops: Any, network: Any, output: Any) -> Any:
+    return ops.tanh(output) if network.tanh_mean else output
+
+
+def _normal_sample(ops: Any, network: Any, output: Any) -> Any:
+    log_std = network.log_std if ops is torch else network.log_std.detach().numpy()
+    deviation = ops.exp(log_std.clip(*network.log_std_range))
+    return _normal_mode(ops, network, output) + deviation * _drawn(output, Tensor.normal_)
+
+
+def _categorical_sample(ops: Any, network: Any, output: Any) -> Any:
+    return (output - ops.log(_drawn(output, Tensor.exponential_))).argmax(-1)
+
+
+def _tanh(ops: Any, network: Any, output: Any) -> Any:
+    return ops.tanh(output)
+
+
+def _highest(ops: Any, network: Any, output: Any) -> Any:
+    return output.argmax(-1)
+
+
+def _output(ops: Any, network: Any, output: Any) -> Any:
+    return output
+
+
+_FromOutput = Callable[[Any, Any, Any], Any]
+_FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
+    (mode_action, SquashedNormalPolicy): _squashed_mode,
+    (mode_action, NormalPolicy): _normal_mode,
+    (mode_action, CategoricalPolicy): _highest,
+    (sampled_action, SquashedNormalPolicy): _squashed_sample,
+    (sampled_action, NormalPolicy): _normal_sample,
+    (sampled_action, CategoricalPolicy): _categorical_sample,
+    (deterministic_action, DeterministicPolicy): _tanh,
+    (q_action, DiscreteQFunction): _highest,
+    (q_scores, DiscreteQFunction): _output,
+}
+_IN_PLACE: dict[Any, Callable[[Array], Any]] = {
+    torch.relu: lambda x: np.maximum(x, 0.0, out=x),
+    torch.tanh: lambda x: np.tanh(x, out=x),
+}
+_EVERY_HOOK, _EVERY_PRE_HOOK = nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks
+_SMALL = 2**18
+"""Largest number of weights for which numpy multiplies a single vector in the calling thread."""
+
+
+def _place(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride()
+
+
+class FlatPolicy:
+    """Dense layers over vector observations, reduced to their matrix products.
+
+    For one observation, a small policy spends most of its time on overhead around its matrix products. This form gives
+    the same actions as the policy function, up to rounding. It is never stale: it shares the parameters instead of
+    copying them, and `current` checks before every call that the modules and their memory are still the same. Its
+    result does not depend on the mode of the networks, so nothing is switched between acting and learning. numpy
+    multiplies single observations, because its BLAS takes half of torch's time for them. It is never written to, so
+    threads may share it.
+
+    Make one with `of`.
+
+    Attributes:
+        nets: the networks that it was made from.
+    """
+
+    def __init__(self, nets: nn.Module, from_output: _FromOutput, parts: _Parts) -> None:
+        self.nets, self._network, self._links = nets, parts.network, parts.links
+        self._from_output = from_output
+        self._numbers = isinstance(parts.network.spec.observations, Numbers)
+        last = parts.last._parameters
+        self._layers = [(layer.activation, linear["weight"], linear["bias"]) for layer, linear in parts.layers]
+        self._siblings = parts.siblings
+        weight, bias = last["weight"], last["bias"]
+        if type(parts.last) is EnsembleLinear:
+            weight, bias = weight.detach()[0].t(), bias.detach()[0, 0]
+        self._last = weight, bias
+        linears = [*(linear for _, linear in parts.layers), last]
+        self._memory = [(each, name, each[name], _place(each[name])) for each in linears for name in ("weight", "bias")]
+        tensors = [tensor for _, *pair in self._layers for tensor in pair] + [weight, bias]
+        small = all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() <= _SMALL for x in tensors)
+        self._arrays: list[tuple[Any, Array, Array]] | None = None
+        if small and all(activation in _IN_PLACE for activation, *_ in self._layers):
+            arrays = [(_IN_PLACE[activation], w, b) for activation, w, b in self._layers] + [(None, weight, bias)]
+            self._arrays = [(activation, w.detach().numpy(), b.detach().numpy()) for activation, w, b in arrays]
+
+    @classmethod
+    def of(cls, nets: nn.Module, name: str, function: PolicyFunction) -> FlatPolicy | None:
+        """The flat form of a policy function.
+
+        Args:
+            nets: the networks.
+            name: name of the network that acts.
+            function: the policy function.
+
+        Returns:
+            ``None`` unless this module knows the function, the network is one of birl's, and its encoder has only
+            dense layers, without normalisation, dropout or hooks.
+        """
+        network: Any = nets._modules.get(name)
+        from_output = None if network is None else _FROM_OUTPUT.get((function, type(network)))
+        if from_output is None:
+            return None
+        if network.spec.actions.kind not in ActionSpace.BOTH:
+            return None
+        shape = network.spec.observation_shape
+        parts = _Parts(nets, name)
+        if not (isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)) or not parts.supported:
+            return None
+        policy = cls(nets, from_output, parts)
+        return policy if policy.current else None
+
+    @property
+    def current(self) -> bool:
+        """Whether the modules and parameters are unchanged and the modules still behave as their classes do."""
+        if _EVERY_HOOK or _EVERY_PRE_HOOK or len(self._siblings) != len(self._layers):
+            return False
+        for siblings, name, module, kind, own, after, activation in self._links:
+            if siblings.get(name) is not module or type(module) is not kind or after:
+                return False
+            if own.get("activation") is not activation:
+                return False
+            if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own or "encode" in own:
+                return False
+        for parameters, name, parameter, place in self._memory:
+            if parameters.get(name) is not parameter or _place(parameter) != place:
+                return False
+        return True
+
+    def __call__(self, units: Any, observation: Array) -> Tensor:
+        """Actions ``[B, A]`` in the policy's range, or int64 ``[B]``, for observations ``[B, F]``.
+
+        Args:
+            units: conversion of the algorithm's units.
+            observation: float array in environment units.
+        """
+        unscaled = observation.dtype == np.float32 and units.observation_scaler is None and self._numbers
+        if unscaled and len(observation) == 1 and self._arrays is not None:
+            return self._one(observation[0], self._arrays)
+        if unscaled and observation.flags.writeable and units.device.type == "cpu":
+            x = torch.from_numpy(observation)
+        else:
+            x = units.observation(owned(observation))  # a user's scaler may write into it
+        with torch.inference_mode():
+            for activation, weight, bias in self._layers:
+                x = activation(F.linear(x, weight, bias))
+            return self._from_output(torch, self._network, F.linear(x, *self._last))  # type: ignore[no-any-return]
+
+    def _one(self, x: Array, arrays: list[tuple[Any, Array, Array]]) -> Tensor:
+        for activation, weight, bias in arrays:
+            x = weight.dot(x)
+            x += bias
+            if activation is not None:
+                activation(x)
+        return torch.from_numpy(np.asarray(self._from_output(np, self._network, x))[None])
+
+
+class _Parts:
+    """The modules between an observation and the last linear layer, in order.
+
+    Attributes:
+        network: the whole network.
+        layers: the dense layers, each with the parameters of its product.
+        last: the last linear layer.
+        links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps and
+            activation.
+        siblings: the dense layers, and whatever else stands among them later.
+        supported: whether the network has no other modules.
+    """
+
+    def __init__(self, nets: nn.Module, name: str) -> None:
+        self.links: list[tuple[Any, ...]] = []
+        self.siblings: dict[str, Any] = {}
+        self.layers: list[tuple[Any, Any]] = []
+        self.network = self._follow(nets, name)
+        encoder = self._follow(self.network, "encoder")
+        if type(encoder) is Members and len(encoder.members) == 1:
+            encoder = self._follow(self._follow(encoder, "members"), "0")
+        head = self._follow(self.network, "head") if "head" in self.network._modules else self.network
+        self.last = self._follow(head, "linear")
+        self.supported = type(encoder) is VectorEncoder and type(head) in (MeanHead, type(self.network))
+        self.supported &= type(self.last) is nn.Linear or (
+            type(self.last) is EnsembleLinear and self.last.weight.shape[0] == 1 and self.last.noise is None
+        )
+        if self.supported:
+            layers = self._follow(encoder, "layers")
+            self.siblings = layers._modules
+            for key in self.siblings:
+                layer = self._follow(layers, key)
+                linear = self._follow(layer, "linear") if type(layer) is DenseLayer else None
+                self.supported &= type(linear) is nn.Linear
+                self.layers.append((layer, getattr(linear, "_parameters", {})))
+            tensors = [linear for _, linear in self.layers] + [self.last._parameters]
+            self.supported &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
+
+    def _follow(self, parent: Any, name: str) -> Any:
+        module: Any = parent._modules.get(name)
+        if module is not None:
+            own, after = vars(module), module.after._modules if type(module) is DenseLayer else None
+            self.links.append((parent._modules, name, module, type(module), own, after, own.get("activation")))
+        return module

@@ -1,0 +1,257 @@
+"""Acting on contexts: the window of an episode that a sequence model sees, and its target return."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from birl.acting.built_policy import BuiltPolicy
+from birl.acting.policy import Policy
+from birl.checks import check
+from birl.errors import ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
+from birl.preprocessing.units import Units
+from birl.types import Array, Batch, Inputs, State, Tree, as_parts, is_shape, parts_like, tree_leaves, tree_map
+
+
+def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
+    """Raise: a sequence model needs a return to aim at."""
+    raise UnsupportedError("a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)")
+
+
+ContextActor: Final = partial(Policy, greedy=_without_aim, sample=_without_aim, aims=True)
+"""Acts by a transformer on contexts, given a return to aim at."""
+
+
+@dataclass(frozen=True)
+class TransformerInput:
+    """What a sequence model sees of one episode, oldest step first, in environment units.
+
+    Attributes:
+        observations: tree ``[L, …]``.
+        actions: ``[L, A]``, or integers ``[L, 1]``; the last one is ignored.
+        rewards: ``[L, 1]``.
+        returns_to_go: ``[L, 1]``.
+        timesteps: int ``[L]``, counted from 1; 0 is padding.
+    """
+
+    observations: Tree
+    actions: Array
+    rewards: Array
+    returns_to_go: Array
+    timesteps: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observations", as_parts(self.observations))
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return len(self.timesteps)
+
+
+class TransformerActionSampler(Protocol):
+    """Turns a transformer's output for the newest step of one episode into an action."""
+
+    def __call__(self, transformer_output: Array) -> Any:
+        """The action, ``[A]`` or an integer.
+
+        Args:
+            transformer_output: ``[A]``: an action, or the logits of discrete actions.
+        """
+
+
+class IdentityTransformerActionSampler(TransformerActionSampler):
+    """The output is the action (continuous actions)."""
+
+    def __call__(self, transformer_output: Array) -> Array:
+        """The output itself."""
+        return transformer_output
+
+
+class SoftmaxTransformerActionSampler(TransformerActionSampler):
+    """Draws a discrete action with the probabilities ``softmax(logits / temperature)``.
+
+    It draws from torch's generator, as policies do, so `birl.seed` fixes the draws and a resumed run continues them.
+
+    Args:
+        temperature: above 0; higher temperatures give more even probabilities.
+
+    Raises:
+        ConfigError: if ``temperature`` is not above 0.
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = float(check("temperature", temperature, float, above=0))
+
+    def __call__(self, transformer_output: Array) -> int:
+        """The drawn action."""
+        noise = torch.empty(len(transformer_output), dtype=torch.float64).exponential_().numpy()
+        return int(np.argmax(np.asarray(transformer_output, np.float64) / self.temperature - np.log(noise)))
+
+
+class GreedyTransformerActionSampler(TransformerActionSampler):
+    """Takes the most probable discrete action."""
+
+    def __call__(self, transformer_output: Array) -> int:
+        """The action with the largest logit (the first of several)."""
+        return int(np.argmax(transformer_output))
+
+
+class TransformerActor:
+    """Acts in ``n`` environments on the last ``context_size`` steps of each."""
+
+    def __init__(self, algorithm: Any, target_return: float, sampler: TransformerActionSampler, n: int) -> None:
+        self._target = _finite("target_return", target_return)
+        self._algorithm, self._sampler, self.n = algorithm, sampler, n
+        self.extra: dict[str, Array] = {}
+        self._context: dict[str, Tree] = {}
+        """What the model sees, by name: trees ``[n, context_size, …]``, oldest step first."""
+
+    def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
+        """Actions ``[n, A]`` or int64 ``[n]``; ``reward`` is that of the previous step."""
+        first, reward = np.asarray(is_first, bool), np.asarray(reward, np.float32)
+        observation = self._algorithm.learner.policy.checked(observation, chooses=True)
+        if not np.isfinite(reward[~first]).all():
+            raise NonFiniteError(f"a reward is {reward[~first]}: no return is left to aim at")
+        context = self._context = self._context or self._padding(observation)
+        wanted, step = context["return"][:, -1, 0] - reward, context["step"][:, -1] + 1
+        for rows in tree_leaves(context):
+            rows[:, :-1] = rows[:, 1:]
+            rows[first] = 0
+        tree_map(lambda rows, x: rows.__setitem__((slice(None), -1), x), context["observation"], observation)
+        context["return"][:, -1, 0] = np.where(first, self._target, wanted)
+        context["step"][:, -1] = np.where(first, 1, np.minimum(step, self._algorithm.config.max_timestep))
+        actions = context["action"]
+        actions[:, -1] = 0
+        output = self._algorithm.predict_context(context["observation"], actions, context["return"], context["step"])
+        chosen = [np.atleast_1d(self._sampler(row)) for row in output]
+        if any(each.dtype.kind not in "biuf" or each.shape != actions.shape[2:] for each in chosen):
+            raise ShapeError(
+                f"{type(self._sampler).__name__} gave {chosen[0].tolist()!r:.80}; an action sampler gives an action of "
+                f"shape {actions.shape[2:]}, or an integer where actions are discrete"
+            )
+        actions[:, -1] = np.stack(chosen)
+        return actions[:, -1].copy().reshape(self.n, *self._algorithm.spec.actions.shape)
+
+    def _padding(self, observation: Tree) -> dict[str, Tree]:
+        """The context before the first step."""
+        leaf, lead = self._algorithm.spec.actions.leaf, (self.n, self._algorithm.config.context_size)
+        return {
+            "observation": tree_map(lambda x: np.zeros((*lead, *x.shape[1:]), x.dtype), observation),
+            "action": np.zeros((*lead, *leaf.shape), leaf.dtype),
+            "return": np.zeros((*lead, 1), np.float32),
+            "step": np.zeros(lead, np.int64),  # 0 is padding
+        }
+
+    def get_state(self) -> State:
+        """The contexts; empty before the first step."""
+        return tree_map(np.copy, self._context)  # type: ignore[no-any-return]
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        lead = self.n, self._algorithm.config.context_size
+        if state and any(np.shape(leaf)[:2] != lead for leaf in tree_leaves(state)):
+            raise CorruptFileError(f"the saved context of a sequence model is not of {lead} steps: use another copy")
+        self._context = tree_map(np.array, state)
+
+
+def _finite(name: str, value: Any) -> float:
+    """``value`` as a float.
+
+    Raises:
+        ConfigError: if it is not a number, or not finite.
+    """
+    try:
+        number = float(np.asarray(value, np.float64).reshape(()))
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} is {value!r:.80}; it must be a finite number")
+    return number
+
+
+class StatefulTransformerWrapper:
+    """A sequence model that remembers its episode: one environment, one step at a time.
+
+    It also stands in for an algorithm in evaluators: `actor` aims at this wrapper's return.
+
+    Attributes:
+        algo: the wrapped algorithm.
+    """
+
+    def __init__(self, algo: Any, target_return: float, action_sampler: TransformerActionSampler) -> None:
+        self.algo, self._target_return, self._sampler = algo, target_return, action_sampler
+        self._actor, self._begins = self.actor(), True
+
+    def predict(self, x: Tree, reward: float) -> Array:
+        """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
+        shape = self.algo.spec.data_shape
+        x = parts_like(x, shape)
+        if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
+            given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
+            raise ShapeError(
+                f"{given} was given; predict takes one observation of shape {shape}, without batch (env.reset() gives "
+                "an observation and a dict)"
+            )
+        observation = tree_map(lambda leaf: np.asarray(leaf)[None], x)
+        reward = _finite("reward", reward)
+        action = self._actor(observation, np.array([self._begins]), np.array([reward], np.float32))
+        self._begins = False
+        return action[0]
+
+    def reset(self) -> None:
+        """Forget the episode."""
+        self._actor, self._begins = self.actor(), True
+
+    def actor(self, *, greedy: bool = True, n: int = 1) -> TransformerActor:
+        """An actor for ``n`` environments that aims at this wrapper's return."""
+        return TransformerActor(self.algo, self._target_return, self._sampler, n)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "algo":
+            raise AttributeError(name)
+        return getattr(self.algo, name)
+
+
+class ContextModule(nn.Module):
+    """The exported module: the greedy policy with its scalers, from contexts to environment actions."""
+
+    def __init__(self, policy: BuiltPolicy) -> None:
+        super().__init__()
+        self.transformer = policy.nets.get_submodule(policy.policy.network)
+        self._units = policy.units
+
+    def forward(self, context: tuple[Tree, Tensor, Tensor, Tensor]) -> Tensor:
+        """Actions ``[B, A]``, or int64 ``[B]``, for observations, actions, returns-to-go and timesteps."""
+        output = newest_output(self.transformer, self._units, *context)
+        return self._units.environment_action(self._units.actions.greedy(output))
+
+
+def window_outputs(transformer: nn.Module, batch: Batch) -> Tensor:
+    """A transformer's outputs ``[B, L, A]`` for the windows of a batch."""
+    extra = batch.extra
+    output: Tensor = transformer(
+        batch.observation, batch.action, extra["returns_to_go"], extra["timestep"], batch.weight
+    )
+    return output
+
+
+def newest_output(
+    transformer: nn.Module, units: Units, observation: Tree, action: Any, returns_to_go: Any, timestep: Any
+) -> Tensor:
+    """A transformer's outputs ``[B, A]`` for the newest steps of contexts in environment units."""
+    step = units.tensor(timestep).to(torch.int64)
+    output: Tensor = transformer(
+        units.observation(observation),
+        units.action(action),
+        units.reward(returns_to_go),
+        step,
+        (step > 0).to(torch.float32),
+    )
+    return output[:, -1]

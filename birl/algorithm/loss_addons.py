@@ -1,0 +1,287 @@
+"""Terms that configurations add to losses: policies to stay near to or to go away from, and rewards to predict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from birl.acting.policy import actor_distribution
+from birl.algorithm.persistence import read_description
+from birl.checks import check
+from birl.errors import ConfigError, FileError
+from birl.files import load_archive, load_config
+from birl.files.reading import open_binary
+from birl.files.serializable import Serializable, encode
+from birl.models import Network, ResidualPolicy, eval_mode, is_recurrent
+from birl.models.distributions import Distribution
+from birl.models.loss_addon import LossAddOn
+from birl.models.noisy import noise_of
+from birl.spaces.specs import Spec
+from birl.types import Batch, weighted_mean
+
+_MODEL = "model"
+
+
+class Behaviour(Serializable):
+    """Base of policies that other policies are compared with. They are frozen."""
+
+    @abstractmethod
+    def network(self, spec: Spec, config: Any) -> nn.Module:
+        """The policy's network, without its parameters, for an algorithm's shapes and scalers.
+
+        Raises:
+            ConfigError: if it does not fit, or its policy has no distribution.
+        """
+
+    @abstractmethod
+    def fill(self, network: nn.Module) -> None:
+        """Put the parameters into the network.
+
+        Raises:
+            FileError: if they cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class ModelFile(Behaviour, type="model_file"):
+    """The policy of a model that ``algo.save`` wrote.
+
+    A model that is trained with it holds it: the file is read when networks are made, not when that model is loaded.
+
+    Attributes:
+        path: of the file.
+        digest: SHA-256 of the file; by default that of the file as it is now.
+        description: configuration and shapes of the model, as JSON; read from the file, too.
+    """
+
+    path: str
+    digest: str = ""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path):
+            raise ConfigError(f"ModelFile.path is {self.path!r:.80}; it must be the path of a model")
+        object.__setattr__(self, "path", str(self.path))
+        if not (self.digest and self.description):
+            object.__setattr__(self, "digest", _digest(self.path))
+            object.__setattr__(self, "description", json.dumps(encode(load_config(self.path, _MODEL)), sort_keys=True))
+
+    def network(self, spec: Spec, config: Any) -> nn.Module:
+        own, own_spec = read_description(json.loads(self.description))
+        name, policy = own.algorithm.__name__, own.algorithm.acts
+        if policy.distribution is not actor_distribution:
+            raise ConfigError(
+                f"{self.path} holds a {name}, whose policy is no distribution over actions of one network: take a "
+                "model of SAC, PPO, BC or another algorithm with a stochastic policy"
+            )
+        if own_spec != spec:
+            raise ConfigError(f"{self.path} was built for {own_spec}, not for {spec}: take a model for the same")
+        for field in ("observation_scaler", "action_scaler"):
+            given, its = (encode(getattr(each, field)) for each in (config, own))
+            if given != its or getattr(getattr(config, field), "running", False):
+                raise ConfigError(
+                    f"{self.path} was trained with {field}={its}, this algorithm has {given}: both see the same "
+                    "inputs, so give both the same, fitted and not a running one"
+                )
+        network: nn.Module = own.algorithm.networks(own_spec, own).get_submodule(policy.network)
+        if is_recurrent(network) or noise_of(network):
+            raise ConfigError(f"the policy in {self.path} has a memory or noise: take one without")
+        return network
+
+    def fill(self, network: nn.Module) -> None:
+        if _digest(self.path) != self.digest:
+            raise FileError(f"{self.path} has changed since its digest was taken: restore it, or make the add-on anew")
+        data, state = load_archive(self.path, _MODEL)
+        prefix = f"{read_description(data)[0].algorithm.acts.network}."
+        own = {name.removeprefix(prefix): x for name, x in state["nets"].items() if name.startswith(prefix)}
+        network.load_state_dict(own)
+
+
+def _digest(path: str) -> str:
+    with open_binary(path) as (file, _):
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _KL(LossAddOn):
+    """Base of terms that compare the policy with others; see `AttractionKL`."""
+
+    behaviours: tuple[Behaviour, ...]
+    values: tuple[float, ...] = ()
+    weight: float = 1.0
+    phase: str | None = None
+
+    def __post_init__(self) -> None:
+        self.convert_numpy_numbers()
+        name, given = type(self).__name__, self.behaviours
+        given = (given,) if isinstance(given, str | Path | Behaviour) else given
+        if not isinstance(given, list | tuple) or not given:
+            raise ConfigError(f"{name}.behaviours is {given!r:.80}; it must be paths of models: ('expert.d3',)")
+        made = tuple(ModelFile(cast(str, each)) if isinstance(each, str | Path) else each for each in given)
+        for each in made:
+            if not isinstance(each, Behaviour):
+                raise ConfigError(f"an item of {name}.behaviours is {each!r:.80}; it must be the path of a model")
+        values = tuple(self.values) if self.values else (1.0,) * len(made)
+        if len(values) != len(made):
+            raise ConfigError(f"{name} has {len(made)} behaviours and {len(values)} values: give one for each")
+        for value in values:
+            check(f"{name}.values", value, float, above=0)
+        object.__setattr__(self, "behaviours", made)
+        object.__setattr__(self, "values", values)
+        _check_shared(self)
+
+    def network(self, acting: nn.Module, spec: Spec, config: Any) -> nn.Module:
+        if config.algorithm.acts.distribution is not actor_distribution:
+            raise ConfigError(
+                f"{config.algorithm.__name__} has no policy that is a distribution over actions of one network, which "
+                f"{type(self).__name__} compares with others: leave it out, or use SAC, PPO or BC"
+            )
+        return nn.ModuleList([each.network(spec, config) for each in self.behaviours])
+
+    @property
+    def given(self) -> tuple[Behaviour, ...]:
+        return self.behaviours
+
+    def fill(self, own: nn.Module) -> None:
+        for behaviour, network in zip(self.behaviours, own.children(), strict=True):
+            behaviour.fill(network)
+
+    def divergences(self, own: nn.Module, acting: nn.Module, batch: Batch) -> list[Tensor]:
+        """``E[KL(pi_i || pi)]``, in nats, of each behaviour ``pi_i`` from the policy."""
+        policy: Distribution = acting(batch.inputs)
+        found = []
+        for network in own.children():
+            with torch.no_grad(), eval_mode(network):
+                other: Distribution = network(batch.inputs)
+            if type(other) is not type(policy):
+                raise ConfigError(
+                    f"a behaviour of {type(self).__name__} draws from a {type(other).__name__}, the policy from a "
+                    f"{type(policy).__name__}: take a model of the same kind of policy"
+                )
+            found.append(weighted_mean(other.kl(policy), batch.weight))
+        return found
+
+
+@dataclass(frozen=True)
+class AttractionKL(_KL, type="attraction_kl"):
+    """Draws the policy to the nearest of some others: ``min_i (E[KL(pi_i || pi)] - log v_i)``.
+
+    Attributes:
+        behaviours: the other policies: `ModelFile`, or paths of models. They are frozen.
+        values: ``v_i`` > 0, how much each counts; 1 for each if it is empty.
+        weight, phase: see `LossAddOn`.
+    """
+
+    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+        found = self.divergences(own, acting, batch)
+        return torch.stack([x - math.log(value) for x, value in zip(found, self.values, strict=True)]).min()
+
+
+@dataclass(frozen=True)
+class RepulsionKL(_KL, type="repulsion_kl"):
+    """Drives the policy away from others: ``-sum_i v_i min(E[KL(pi_i || pi)], cap)``.
+
+    Attributes:
+        behaviours, values: see `AttractionKL`.
+        weight, phase: see `LossAddOn`.
+        cap: divergence, in nats above 0, beyond which it does not push. Without one there is no lowest value.
+    """
+
+    cap: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(f"{type(self).__name__}.cap", self.cap, float, above=0)
+
+    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+        found = self.divergences(own, acting, batch)
+        return -torch.stack([value * x.clamp(max=self.cap) for x, value in zip(found, self.values, strict=True)]).sum()
+
+
+@dataclass(frozen=True)
+class _Predictor(LossAddOn):
+    """Base of terms that predict a number from the features of the network that acts, whose encoder learns from it."""
+
+    weight: float = 1.0
+    phase: str | None = None
+    keep_zeros: float = 1.0
+
+    trains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.convert_numpy_numbers()
+        check(f"{type(self).__name__}.keep_zeros", self.keep_zeros, float, low=0, high=1)
+        _check_shared(self)
+
+    def network(self, acting: nn.Module, spec: Spec, config: Any) -> nn.Module:
+        reads_more = isinstance(acting, ResidualPolicy) or config.algorithm.learns_from.contexts
+        if not isinstance(acting, Network) or reads_more:
+            raise ConfigError(
+                f"{type(self).__name__} predicts from what a network makes of observations alone, which the "
+                f"{type(acting).__name__} of {config.algorithm.__name__} does not tell: leave it out"
+            )
+        return nn.Linear(acting.feature_size, 1)
+
+    @abstractmethod
+    def target(self, batch: Batch) -> Tensor:
+        """What is predicted, ``[...]``."""
+
+    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+        target = self.target(batch)
+        weight = batch.weight
+        if self.keep_zeros < 1:
+            weight = weight * ((target != 0) | (torch.rand_like(target) < self.keep_zeros))
+        error = own(acting.encode(batch.inputs)).squeeze(-1) - target  # type: ignore[operator]
+        return 0.5 * weighted_mean(error.square(), weight).mean()
+
+
+@dataclass(frozen=True)
+class RewardPredictor(_Predictor, type="reward_predictor"):
+    """Predicts the reward of a step from its observation: ``0.5 * E[(r - f(o))**2]``.
+
+    ``f`` is a linear layer on the features of the network that acts: its encoder learns what rewards depend on.
+
+    Attributes:
+        weight, phase: see `LossAddOn`.
+        keep_zeros: probability, in [0, 1], with which a step whose reward is 0 counts, where nearly all are 0.
+    """
+
+    def target(self, batch: Batch) -> Tensor:
+        return batch.reward
+
+
+@dataclass(frozen=True)
+class ReturnPredictor(_Predictor, type="return_predictor"):
+    """Predicts the discounted return from an observation on: ``0.5 * E[(R - f(o))**2]``.
+
+    The return is that of the data, up to the end of the episode, or of the rollout as the algorithm has it.
+
+    Attributes:
+        weight, phase: see `LossAddOn`.
+        keep_zeros: probability, in [0, 1], with which a step whose return is 0 counts.
+    """
+
+    returns: ClassVar[bool] = True
+
+    def target(self, batch: Batch) -> Tensor:
+        found = batch.extra.get("return_to_go", batch.extra.get("return"))
+        if found is None:
+            raise ConfigError(
+                "ReturnPredictor needs returns, which these minibatches do not have: draw them with "
+                "algo.sample_minibatch(dataset), or use RewardPredictor"
+            )
+        return found
+
+
+def _check_shared(addon: LossAddOn) -> None:
+    name = type(addon).__name__
+    check(f"{name}.weight", addon.weight, float, low=0)
+    check(f"{name}.phase", addon.phase, str, optional=True)

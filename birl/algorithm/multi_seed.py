@@ -1,0 +1,408 @@
+"""Many seeds of one configuration, trained in one process at little more than the cost of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from birl import seeding
+from birl.algorithm.batches import hand_back
+from birl.algorithm.building import check_fit_arguments
+from birl.algorithm.learner import COMPILE_FROM, UPDATES_AT_ONCE
+from birl.checks import Allowed
+from birl.config import AlgorithmConfig
+from birl.dataset import ReplayBufferBase
+from birl.dataset.reader import Reader
+from birl.devices import resolve_device
+from birl.engine.stacked_engine import StackedEngine, check_stackable
+from birl.errors import ConfigError, UnsupportedError
+from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
+from birl.logging.logger import EpochAdapter, optional
+from birl.run import offline
+from birl.run.checkpoint import random_state, randomness_kept, set_random_state
+from birl.run.hooks import Hook
+from birl.run.protocols import Callback, Stateful
+from birl.run.session import says_stop
+from birl.types import Batch, State
+
+Evaluators = Mapping[str, Any]
+
+
+def fit_many(
+    config: AlgorithmConfig,
+    dataset: ReplayBufferBase,
+    n_steps: int,
+    seeds: Iterable[int] | int = range(16),
+    *,
+    device: bool | int | str | None = False,
+    n_steps_per_epoch: int = 10000,
+    experiment_name: str | None = None,
+    with_timestamp: bool = True,
+    logger_adapter: LoggerAdapterFactory | None = None,
+    show_progress: bool = True,
+    save_interval: int = 1,
+    keep_models: int | None = None,
+    evaluators: Evaluators | Callable[[int], Evaluators] | None = None,
+    callback: Callback | None = None,
+    epoch_callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
+) -> list[Any]:
+    """Train several seeds of one configuration on a dataset, all in one update.
+
+    Each seed ends, up to the rounding of floats, where it would have ended alone::
+
+        birl.seed(seed)
+        dataset = …                      # made after the seed was set
+        algorithm = config.create(device)
+        algorithm.fit(dataset, n_steps, …)
+
+    The data are held once. The generators of ``dataset`` itself and the global ones are left as they were.
+
+    Args:
+        config: configuration of any algorithm that learns from transitions, without recurrent networks, except those
+            whose experience names a reason against it (`Experience.single_seed`).
+        dataset: replay buffer or dataset.
+        n_steps: number of updates.
+        seeds: one algorithm is trained for each; 16 stands for ``range(16)``.
+        device: see `AlgorithmConfig.create`.
+        n_steps_per_epoch, save_interval, keep_models, show_progress: see `Algorithm.fit`.
+        experiment_name: name of the folder of all runs; by default the algorithm's with ``_seeds``. The run of seed 3
+            is called ``<experiment_name>/seed_3``.
+        with_timestamp: whether the time is appended to ``experiment_name``.
+        logger_adapter: makes an adapter for each seed's run; by default a `FileAdapterFactory`.
+        evaluators: name to evaluator; or, for evaluators that remember something, a function that makes them for a
+            seed. They are called for each algorithm.
+        callback, epoch_callback: called for each algorithm, see `Algorithm.fit`. ``False`` from one ends all runs.
+        checkpoint: folder of the state of all runs, from which training goes on if it is there.
+
+    Returns:
+        The trained algorithms in the order of the seeds.
+
+    Raises:
+        ConfigError: if an argument is out of range.
+        UnsupportedError: for algorithms that cannot be trained so; the message says what to do.
+        NonFiniteError: if a loss or a parameter of some seed becomes NaN or infinite. It stops all seeds.
+    """
+    values = checked_seeds(seeds)
+    if not isinstance(config, AlgorithmConfig):
+        raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
+    check_fit_arguments(dataset, None if callable(evaluators) else evaluators, callback, epoch_callback)
+    if isinstance(callback, list | tuple | Hook):
+        raise UnsupportedError("fit_many calls one function for all seeds: give callback a function, not hooks")
+    check_many(config.create(device))
+    with seeding.root_kept(), randomness_kept():
+        reader = dataset.placed_for(resolve_device(device))
+        if not isinstance(reader, Reader):
+            raise UnsupportedError(
+                f"a {type(reader).__name__} cannot be shared by several seeds: use ReplayBuffer or MixedReplayBuffer, "
+                "or train each seed by itself"
+            )
+        stack = _Stack(config, [_Run(config, dataset, reader, seed, device, evaluators) for seed in values])
+        epochs = offline.fitter(
+            cast(Any, stack),  # the loop asks for no action
+            dataset,
+            n_steps,
+            n_steps_per_epoch=n_steps_per_epoch,
+            experiment_name=experiment_name or f"{type(stack.algorithms[0]).__name__}_seeds",
+            with_timestamp=with_timestamp,
+            logger_adapter=SimpleNamespace(create=partial(_Adapters, logger_adapter or FileAdapterFactory())),
+            show_progress=show_progress,
+            save_interval=save_interval,
+            keep_models=keep_models,
+            evaluators=stack.evaluators(),
+            callback=callback and partial(stack.call_back, callback),
+            epoch_callback=epoch_callback and partial(stack.call_back, epoch_callback),
+            checkpoint=checkpoint,
+        )
+        list(epochs)
+        stack.engine.release()
+    for algorithm in stack.algorithms:
+        algorithm.learner.shared = ""
+        algorithm.engine.check_finite()
+    return stack.algorithms
+
+
+def check_many(algorithm: Any) -> None:
+    """Raise `UnsupportedError` if the class shows that `fit_many` cannot train the algorithm."""
+    name, experience = type(algorithm).__name__, algorithm.learns_from
+    experience.refuse(name, next(iter(experience.loops), "fit"))
+    if experience.single_seed:
+        raise UnsupportedError(f"{name} {experience.single_seed}: train each seed by itself")
+    if getattr(algorithm.config, "reset_interval", None) is not None:
+        raise UnsupportedError("reset_interval is not for several seeds at once yet: train each seed by itself")
+    if algorithm.built:
+        check_stackable(algorithm.engine)
+
+
+def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
+    """A number of seeds, or the seeds themselves, as a list.
+
+    Raises:
+        ConfigError: if they are none, too large, negative or not all different.
+    """
+    if not isinstance(seeds, Iterable) and Allowed(int, low=1).accepts(seeds):
+        return list(range(seeds))
+    values = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else []
+    if not values or not all(map(seeding.is_seed, values)) or len(set(values)) < len(values):
+        raise ConfigError(
+            f"seeds is {seeds!r:.80}; it must be a number of seeds, or different ints in [0, 2**32 - 1], such as "
+            "(3, 5, 7)"
+        )
+    return [int(value) for value in values]
+
+
+class _Run:
+    """One seed: its algorithm and all the randomness that it would have alone.
+
+    Attributes:
+        name: ``seed_<seed>``.
+        algorithm: built by the stack.
+        evaluators: by name.
+        remembering: those of them that have a state.
+        reader: reads the dataset with this seed's generators.
+        generator: what its losses draw from, on the training device.
+        random: state of the other global generators, as this seed's callbacks and evaluators see them.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        dataset: ReplayBufferBase,
+        reader: Reader,
+        seed: int,
+        device: Any,
+        evaluators: Any,
+    ) -> None:
+        seeding.seed(seed)
+        self.seed, self.name = seed, f"seed_{seed}"
+        self.reader = reader.renewed()
+        self.algorithm: Any = config.create(device)
+        self.evaluators: Evaluators = evaluators(seed) if callable(evaluators) else dict(evaluators or {})
+        check_fit_arguments(dataset, self.evaluators)
+        self.remembering = {name: each for name, each in self.evaluators.items() if isinstance(each, Stateful)}
+        if self.remembering and not callable(evaluators):
+            name = next(iter(self.remembering))
+            raise ConfigError(
+                f"the evaluator {name!r} remembers something, so seeds cannot share it: give a function of the "
+                f"seed that makes it, evaluators=lambda seed: {{{name!r}: …}}"
+            )
+        self.generator = torch.Generator(self.algorithm.torch_device).manual_seed(seed)
+        self.random = random_state()
+
+    @contextlib.contextmanager
+    def acting(self, *, keep: bool) -> Iterator[None]:
+        """Switch the global generators to this seed's; with ``keep``, keep their new state on exit."""
+        device = self.generator.device
+        drawn_from = (
+            torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+        )
+        with randomness_kept():
+            set_random_state(self.random)
+            drawn_from.set_state(self.generator.get_state())
+            try:
+                yield
+            finally:
+                if keep:
+                    self.random = random_state()
+                    self.generator.set_state(drawn_from.get_state())
+
+    def get_state(self) -> State:
+        """The state that the run would have alone."""
+        with self.acting(keep=False):
+            return {
+                "learner": self.algorithm.get_state(),
+                "sampler": self.reader.get_state(),
+                "random": random_state(),
+            }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self.algorithm.set_state(state["learner"])
+        self.reader.set_state(state["sampler"])
+        with self.acting(keep=True):
+            set_random_state(state["random"])
+        saved = state.get("evaluators", {})  # earlier builds of 0.1 kept them here, or nowhere; now the loop does
+        for name in self.remembering.keys() & saved.keys():  # some may have been added since
+            self.remembering[name].set_state(saved[name])
+
+
+class _Stack:
+    """All seeds behind the interface of one algorithm, which is its own learner and its own configuration."""
+
+    def __init__(self, config: AlgorithmConfig, runs: list[_Run]) -> None:
+        self.learner = self.config = self
+        self._config, self._runs, self.compiled = config, runs, config.compile_graph is True
+        self.algorithms = [run.algorithm for run in runs]
+        reader, *beside = (run.reader for run in runs)
+        self._source = SimpleNamespace(draw=partial(reader.draw, beside=beside))
+
+    def serialize(self) -> dict[str, Any]:
+        """The settings that a resumed run must share."""
+        return {**self._config.serialize(), **self.describe()}
+
+    def describe(self) -> dict[str, Any]:
+        """Seeds; each run's own ``params.json`` holds the rest."""
+        return {"seeds": [run.seed for run in self._runs]}
+
+    def build_with_dataset(self, dataset: Any) -> None:
+        """Build every algorithm as it would be built alone, and stack them."""
+        for run in self._runs:
+            with run.acting(keep=True):
+                run.algorithm.build_with_dataset(dataset)
+            run.algorithm.learner.shared = "several seeds learn in one update"
+        self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
+
+    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+        """The dataset, which is placed already."""
+        self.algorithms[0].learner.check_sampler(source)
+        if self.compiled or (self._config.compile_graph == "auto" and count >= COMPILE_FROM):
+            self.engine.record()
+        return source
+
+    def updates_at_once(self, source: Any) -> int:
+        """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
+        there = all(run.reader.device_generator is not None for run in self._runs)
+        together = there and self.engine.records and self.algorithms[0].learner.experience.gathers
+        return UPDATES_AT_ONCE if together else 1
+
+    def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
+        """``count`` updates of every algorithm with batches drawn on the device; metrics ``[k]`` as in `learn`."""
+        self.engine.prioritised = False
+        generators = [each for each in (run.reader.device_generator for run in self._runs) if each is not None]
+        metrics = self.engine.update_many(lambda: self._batch(self.draw(source)), count, generators)
+        return self._named({name: values.unbind(1) for name, values in metrics.items()})
+
+    def _batch(self, drawn: Any) -> Batch:
+        batch: Batch = self.algorithms[0].learner.batch(drawn)
+        return batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
+
+    def _named(self, metrics: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+        """Metrics of all seeds by the names that the loop knows them by."""
+        return {
+            f"{run.name}/{name}": values[index]
+            for index, run in enumerate(self._runs)
+            for name, values in metrics.items()
+        }
+
+    def draw(self, source: Any) -> Any:
+        """A minibatch for each seed, one after the other."""
+        return self.algorithms[0].learner.draw(self._source)
+
+    def learn(self, drawn: Any) -> dict[str, Tensor]:
+        """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
+        batch = self._batch(drawn)
+        self.engine.prioritised = drawn.rows is not None
+        metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
+        hand_back(drawn, batch, self.engine)
+        return self._named(metrics)
+
+    def evaluators(self) -> dict[str, Any]:
+        """Each seed's evaluators, for the loop."""
+        return {
+            f"{run.name}/{name}": (_Remembering if name in run.remembering else partial)(self._evaluate, run, each)
+            for run in self._runs
+            for name, each in run.evaluators.items()
+        }
+
+    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> Any:
+        self.engine.publish()
+        with run.acting(keep=False):  # what it draws changes nothing
+            return evaluator(run.algorithm, dataset)
+
+    def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> bool:
+        """Call a user's callback for each algorithm. Returns whether none returned ``False``."""
+        answers = []
+        for run in self.runs():
+            with run.acting(keep=True):
+                answers.append(callback(run.algorithm, epoch, step))
+        return not any(map(says_stop, answers))
+
+    def runs(self) -> list[_Run]:
+        """The runs, up to date."""
+        self.engine.publish()
+        return self._runs
+
+    def get_state(self) -> State:
+        """The states that the runs would have alone."""
+        return {run.name: run.get_state() for run in self.runs()}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        for run in self._runs:
+            run.set_state(state[run.name])
+        self.engine.restack_optimizers()
+
+
+class _Remembering(partial):  # type: ignore[type-arg]
+    """A seed's evaluator that has a state: the loop puts it back where a signal breaks an evaluation off."""
+
+    def get_state(self) -> State:
+        return self.args[1].get_state()  # type: ignore[no-any-return]
+
+    def set_state(self, state: State) -> None:
+        self.args[1].set_state(state)
+
+
+class _Adapters(EpochAdapter):
+    """Passes each seed's metrics to its own adapter, under their usual names."""
+
+    def __init__(self, factory: LoggerAdapterFactory, algo: _Stack, name: str, n_steps_per_epoch: int) -> None:
+        super().__init__()
+        self._stack = algo
+        self._loggers = {
+            run.name: BirlLogger(
+                factory,
+                f"{name}/{run.name}",
+                with_timestamp=False,
+                algo=run.algorithm,
+                n_steps_per_epoch=n_steps_per_epoch,
+            )
+            for run in algo.runs()
+        }
+
+    @property
+    def logdir(self) -> str | None:
+        """The folder of all runs' folders, if they have any."""
+        own = getattr(next(iter(self._loggers.values())).adapter, "logdir", None)
+        return None if own is None else os.path.dirname(own)
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        for logger in self._loggers.values():
+            logger.add_origin(origin)
+
+    def write_params(self, params: dict[str, Any]) -> None:
+        for run in self._stack.runs():
+            self._loggers[run.name].add_params(run.algorithm.describe())
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        for run, logger in self._loggers.items():
+            others = tuple(f"{other}/" for other in self._loggers if other != run)  # times are those of all together
+            own = [(name, value) for name, value in self._metrics.items() if not name.startswith(others)]
+            logger.write(epoch, step, {name.removeprefix(f"{run}/"): value for name, value in own})
+
+    def save_model(self, epoch: int, algo: Any) -> None:
+        for run in self._stack.runs():
+            self._loggers[run.name].save_model(epoch, run.algorithm)
+
+    def keep_models(self, newest: int) -> None:
+        for logger in self._loggers.values():
+            optional(logger.adapter, "keep_models")(newest)
+
+    def close(self) -> None:
+        for logger in self._loggers.values():
+            logger.close()
+
+    def get_state(self) -> State:
+        return {name: logger.get_state() for name, logger in self._loggers.items()}
+
+    def set_state(self, state: State) -> None:
+        for name, logger in self._loggers.items():
+            logger.set_state(state[name])

@@ -1,0 +1,222 @@
+"""The folder of a run started from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from birl.cli.common import BEST_MODEL, newest_model, note
+from birl.cli.curves import RETURNS
+from birl.cli.online import training_environment
+from birl.errors import ConfigError, FileError, ForeignFileError, ResumeError, WriteError
+from birl.files import atomic_write
+from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
+from birl.logging.logger import EpochAdapter
+from birl.run.checkpoint import checkpoint_path, differences
+from birl.run.run_lock import only_run
+
+_SETTINGS, _PLANNED = "run.json", "planned_steps"
+_OURS = ("*.csv", "metrics.jsonl", "params.json", "origin.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """Settings of the run that a run folder or a model file belongs to; none if it belongs to none."""
+    folder = path if path.is_dir() else path.parent
+    for place in (folder, folder.parent) if folder.name.startswith("seed_") else (folder,):
+        if (place / _SETTINGS).is_file():
+            return _read_settings(place / _SETTINGS)
+    return {}
+
+
+def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str, Any]:
+    """Make the environment that a model plays in, with frames stacked as in its training.
+
+    Args:
+        path: model file or run folder.
+        env_id: Gymnasium id or ``module:factory``; ``None`` for the run's.
+        **options: passed to the environment.
+
+    Returns:
+        Name and environment.
+
+    Raises:
+        ConfigError: if there is none, or if only a file says which code makes it.
+    """
+    settings = settings_of(path)
+    name = settings.get("env_id") if env_id is None else env_id
+    if not isinstance(name, str):
+        raise ConfigError(f"{path} has no environment: give --env-id, a Gymnasium id or module:factory")
+    if env_id is None and ":" in name:
+        raise ConfigError(
+            f"the run's environment is {name!r:.80}, a module to be imported, which birl does only if you say so: give "
+            f"--env-id {name!s:.80}"
+        )
+    stack = settings.get("frame_stack", 1)
+    atari = bool(settings.get("atari"))
+    return name, training_environment(name, frame_stack=stack if isinstance(stack, int) else 1, atari=atari, **options)
+
+
+def target_of(path: Path, target_return: float | None) -> float | None:
+    """The return that a sequence model aims at: as given, or that of its run."""
+    target = settings_of(path).get("target_return") if target_return is None else target_return
+    return target if isinstance(target, int | float) else None
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not isinstance(found.get("n_steps"), int):
+            raise ValueError("it holds no settings of a run")
+        return found
+    except (ValueError, RecursionError) as error:
+        raise ForeignFileError(f"{file} cannot be read ({error}): give another --out, or --fresh") from error
+
+
+class RunFolder(LoggerAdapterFactory):
+    """Settings, metrics, models and checkpoint of one run, or of the runs of several seeds.
+
+    Args:
+        path: the folder. Only files that birl writes are ever removed from it.
+        seeds: with several seeds, metrics and models of each are in ``seed_<seed>`` below it.
+    """
+
+    def __init__(self, path: Path, seeds: Sequence[int] | None = None) -> None:
+        self.path, self._seeds = path, seeds
+
+    def planned_steps(self, n_steps: int, *, extend: bool) -> int:
+        """The length that the run was begun with, which its schedules follow.
+
+        Args:
+            n_steps: its length now.
+            extend: whether that may be more.
+
+        Raises:
+            ConfigError: if there is no run to extend, or if it is not to become shorter.
+        """
+        file = self.path / _SETTINGS
+        there = file.is_file() and bool(self._files())
+        if extend and not there:
+            raise ConfigError(f"--extend: {self.path} holds no run; leave it out to begin one, or give the run's --out")
+        saved = _read_settings(file) if there else {}
+        before = saved.get("n_steps", n_steps)
+        if extend and n_steps < before:
+            raise ConfigError(f"--extend: the run in {self.path} has --n-steps {before}; give more than that")
+        return int(saved.get(_PLANNED, before)) if extend or before == n_steps else n_steps
+
+    def prepare(self, settings: dict[str, Any], planned: int, *, fresh: bool, extend: bool = False) -> bool:
+        """Make the folder ready for a run with these settings.
+
+        Args:
+            settings: JSON values.
+            planned: result of `planned_steps`.
+            fresh: whether an existing run is removed first.
+            extend: whether the run may get another length, or another score to stop at.
+
+        Returns:
+            Whether an earlier run is resumed.
+
+        Raises:
+            ResumeError: if the folder holds a run with other settings.
+            ForeignFileError: if it holds something else.
+            WriteError: if it cannot be made or written.
+        """
+        try:
+            return self._prepare(settings, planned, fresh, extend)
+        except FileError:
+            raise
+        except OSError as error:
+            raise WriteError(
+                f"the folder {self.path} cannot be made or written ({error.strerror or error}): give another --out"
+            ) from error
+
+    def _prepare(self, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
+        file = self.path / _SETTINGS
+        if self.path.exists() and not self.path.is_dir():
+            raise FileError(f"{self.path} is a file: give another --out")
+        found = self.path.iterdir() if self.path.exists() else ()
+        if not file.exists() and any(not each.name.startswith(".run.") for each in found):
+            raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        with only_run(self.path):
+            return self._settle(file, settings, planned, fresh, extend)
+
+    def _settle(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
+        if file.exists() and self._files() and not fresh:
+            saved = _read_settings(file)
+            saved.pop(_PLANNED, None)
+            if extend:
+                saved |= {name: settings.get(name) for name in ("n_steps", "stop_at") if name in {**saved, **settings}}
+                settings = {"stop_at": None, **settings} if "stop_at" in saved else settings
+            different = differences(saved, json.loads(json.dumps(settings)))
+            words = "; ".join(different).replace("algorithm.params.", "")
+            if different:
+                longer = settings["n_steps"] > saved["n_steps"]
+                raise ResumeError(
+                    f"{self.path} holds a run with other settings: {words}. Give the same settings to go on"
+                    f"{', --extend to make it longer' if longer else ''}, another --out, or --fresh to remove that run "
+                    "and start over"
+                )
+        going_on = checkpoint_path(self.path).exists() and not fresh
+        if not going_on:  # everything before the first checkpoint is logged again
+            for old in self._files():
+                old.unlink()
+        if planned != settings["n_steps"]:
+            settings = {**settings, _PLANNED: planned}
+        atomic_write(file, json.dumps(settings, indent=2).encode())
+        return going_on
+
+    def _files(self) -> list[Path]:
+        """Files of the run except its settings. If there are none, nothing can be lost."""
+        places = ("",) if self._seeds is None else ("", "seed_*/")
+        return [file for place in places for pattern in _OURS for file in self.path.glob(place + pattern)]
+
+    def results(self) -> list[str]:
+        """For each run a line with its newest and its best model."""
+        folders = [self.path] if self._seeds is None else [self.path / f"seed_{seed}" for seed in self._seeds]
+        return [_result(folder) for folder in folders]
+
+    def create(self, experiment_name: str) -> LoggerAdapter:
+        """Make the adapter that writes into this folder and prints each epoch.
+
+        The run of one seed of several is called ``<name>/seed_<seed>`` (see `birl.fit_many`).
+        """
+        if self._seeds is None:
+            return CombineAdapter([FileAdapter(self.path), _Lines()])
+        name = Path(experiment_name).name
+        return CombineAdapter([FileAdapter(self.path / name), _Lines(name)])
+
+
+def _result(folder: Path) -> str:
+    newest, best = newest_model(folder), folder / "model_best.json"
+    words = "" if newest is None else f"done: {newest.stem.removeprefix('model_')} steps, model {newest}"
+    if best.is_file():
+        found = json.loads(best.read_text(encoding="utf-8"))
+        words += f"; the best, with {found['metric']} {found['score']:.5g} at step {found['step']}: {BEST_MODEL}"
+    return words
+
+
+class _Lines(EpochAdapter):
+    """One line for each epoch.
+
+    Args:
+        run: name of the run, if there are several.
+    """
+
+    def __init__(self, run: str = "") -> None:
+        super().__init__()
+        self._run = run
+
+    def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
+        """Print nothing: gradients would fill the screen."""
+
+    def after_write_metric(self, epoch: int, step: int) -> None:
+        names = sorted((name for name in self._metrics if not name.startswith("time_")), key=_column)
+        words = [f"{name}={self._metrics[name]:.5g}" for name in names]
+        note("  ".join([*([self._run] if self._run else []), f"epoch {epoch}", f"step {step}", *words]))
+
+
+def _column(name: str) -> tuple[bool, str]:
+    """Sorts metrics: returns first, each always at the same place."""
+    return name not in RETURNS, name

@@ -1,0 +1,1 @@
+"""Tables of logged steps: schemas, import, splits and export."""

@@ -1,0 +1,195 @@
+"""Episodes as a table: a Parquet file for other programs, and the schema by which birl reads it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from birl.dataset.base import ReplayBufferBase
+from birl.dataset.episode import Episode
+from birl.dataset.log_schema import ActionColumns, LogSchema, ObservationColumn, PropensityColumn, RewardColumn
+from birl.dataset.logs.columns import rows_at_once
+from birl.errors import EmptyDataError, UnsupportedError, WriteError, require
+from birl.files import atomic_write
+from birl.spaces import Continuous, Discrete
+from birl.spaces.observations import Numbers, named_map
+from birl.types import MASK, Array, Tree, without_mask
+
+
+def write_parquet(
+    dataset: ReplayBufferBase, path: str | os.PathLike[str], *, loggers: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Write all steps as the rows of a Parquet file, some episodes at a time.
+
+    Columns: ``episode`` and ``step``, counted from 0; ``observation``, or ``observation.<part>`` for each part, and
+    ``action_mask``; ``action``, ``reward``, ``terminated``, ``truncated``; what is stored beside the steps, under its
+    name (``extra.<name>`` if that is taken); ``final_observation``, in the last row of an episode, where it is known.
+    Arrays ``[k]`` are lists.
+
+    Beside it, with the suffix ``.toml``, lies the schema that makes the same episodes of it, if there is one: for
+    observations that are one vector, with or without a mask, and actions that are one choice or quantities. Of what is
+    beside the steps it brings back propensities, loggers, clusters and times; it reads no final observations, so that
+    the last step of a cut episode is no transition then.
+
+    Args:
+        dataset: episodes.
+        path: the file.
+        loggers: names of loggers, by the numbers in the extra column ``logger``.
+
+    Returns:
+        The numbers of ``episodes`` and ``rows``, and whether there is a ``schema``.
+
+    Raises:
+        UnsupportedError: for arrays of more than one dimension, such as images.
+        EmptyDataError: if there are no episodes.
+        WriteError: if a file exists already, or cannot be written.
+        MissingExtraError: without pyarrow.
+    """
+    parquet, file = require("pyarrow.parquet", "logs"), Path(path).absolute()
+    beside = file.with_suffix(".toml")
+    for each in (file, beside):
+        if each.exists():
+            raise WriteError(f"{each} exists already: give another name, or remove it first")
+    found = {"episodes": 0, "rows": 0}
+    timed = True
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=file.parent) as work:
+            with contextlib.ExitStack() as stack:
+                writer = None
+                for episodes in _parts(dataset.episodes):
+                    table = _table(episodes, found["episodes"], loggers)
+                    if writer is None:
+                        writer = stack.enter_context(parquet.ParquetWriter(Path(work) / "steps", table.schema))
+                    writer.write_table(table)
+                    found["episodes"] += len(episodes)
+                    found["rows"] += table.num_rows
+                    timed &= all(map(_is_time, episodes))
+            if writer is None:
+                raise EmptyDataError("the dataset has no episodes: there is nothing to export")
+            os.replace(Path(work) / "steps", file)
+    except OSError as error:
+        raise WriteError(f"{path} cannot be written ({error}): give another place") from error
+    schema = _schema(dataset, timed)
+    if schema is not None:
+        atomic_write(beside, schema.text().encode())
+    return {**found, "schema": schema is not None}
+
+
+def _parts(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
+    """Some episodes at a time."""
+    some: list[Episode] = []
+    rows = 0
+    for episode in episodes:
+        some.append(episode)
+        rows += len(episode)
+        width = sum(array[:1].nbytes for array in _named(episode.observations).values())
+        if rows >= rows_at_once(width):
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
+
+
+def _named(tree: Tree) -> dict[str, Any]:
+    """The arrays of observations by the names of their columns."""
+    found: dict[str, Any] = {}
+
+    def add(leaf: Any, name: str) -> None:
+        found[f"observation{name and '.'}{name}"] = leaf
+
+    named_map(add, without_mask(tree))
+    if isinstance(tree, dict) and MASK in tree:
+        found[MASK] = tree[MASK]
+    return found
+
+
+def _table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> Any:
+    arrow = require("pyarrow", "logs")
+    lengths = np.array([len(episode) for episode in episodes])
+    ends = lengths.cumsum() - 1
+    columns: dict[str, Any] = {
+        "episode": np.repeat(np.arange(first, first + len(episodes)), lengths),
+        "step": np.arange(lengths.sum()) - np.repeat(ends + 1 - lengths, lengths),
+    }
+    seen = [_named(episode.observations) for episode in episodes]
+    for name in seen[0]:
+        columns[name] = np.concatenate([each[name] for each in seen])
+    for name in ("actions", "rewards"):
+        values = np.concatenate([getattr(episode, name) for episode in episodes])
+        columns[name[:-1]] = values[:, 0] if values.shape[1:] == (1,) else values
+    for name in ("terminated", "truncated"):
+        columns[name] = np.zeros(lengths.sum(), bool)
+        columns[name][ends] = [getattr(episode, name) for episode in episodes]
+    for name in episodes[0].extra or {}:
+        values = np.concatenate([(episode.extra or {})[name] for episode in episodes])
+        if name == "logger" and len(loggers):
+            values = np.array([str(each) for each in loggers])[values]
+        columns[f"extra.{name}" if name in columns or name.startswith("final_") else name] = values
+    arrays = {name: _column(arrow, name, values, None) for name, values in columns.items()}
+    last = zip(ends, (episode.final_observation for episode in episodes), strict=True)
+    finals = [(end, _named(final)) for end, final in last if final is not None]
+    for name, values in seen[0].items():
+        gone = np.ones(lengths.sum(), bool)
+        rows = np.zeros((len(gone), *values.shape[1:]), values.dtype)
+        for end, final in finals:
+            gone[end], rows[end] = False, final[name]
+        arrays[f"final_{name}"] = _column(arrow, name, rows, gone)
+    return arrow.table(arrays)
+
+
+def _column(arrow: Any, name: str, values: Array, missing: Array | None) -> Any:
+    if values.ndim > 2:
+        raise UnsupportedError(
+            f"{name} has the shape {values.shape[1:]} in each step; columns hold numbers or lists of them: export to "
+            "Minari, or write an .h5 file (dump)"
+        )
+    if values.ndim == 1:
+        return arrow.array(values, mask=missing)
+    mask = None if missing is None else arrow.array(missing)
+    return arrow.FixedSizeListArray.from_arrays(arrow.array(values.ravel()), values.shape[1], mask=mask)
+
+
+def _is_time(episode: Episode) -> bool:
+    time = (episode.extra or {}).get("time")
+    return time is not None and time.ndim == 1 and bool(np.isfinite(time).all() and (np.diff(time) > 0).all())
+
+
+def _schema(dataset: ReplayBufferBase, timed: bool) -> LogSchema | None:
+    """What the columns mean, if a schema can say it."""
+    info = dataset.dataset_info
+    actions, parts = info.actions, _named(info.observations)
+    mask = parts.pop(MASK, None)
+    if len(parts) != 1 or not all(isinstance(part, Numbers) for part in parts.values()):
+        return None
+    if not isinstance(actions, Discrete | Continuous) or (isinstance(actions, Discrete) and actions.start):
+        return None
+    if isinstance(actions, Discrete):
+        action = ActionColumns(kind="discrete", column="action", size=actions.size, mask=None if mask is None else MASK)
+    else:
+        action = ActionColumns(kind="continuous", column="action")
+    extra = dataset.episodes[0].extra or {}
+    propensity = None
+    if "propensities" in extra:
+        propensity = PropensityColumn(column="propensities", kind="vector")
+    elif "log_propensity" in extra:
+        propensity = PropensityColumn(column="log_propensity", kind="log" if actions.discrete else "log_density")
+    return LogSchema(
+        episode="episode",
+        observation=tuple(ObservationColumn(column=name) for name in parts),
+        action=action,
+        reward=RewardColumn(column="reward"),
+        propensity=propensity,
+        time="time" if timed else None,
+        terminated="terminated",
+        truncated="truncated",
+        unmarked="truncated",  # of one that still runs
+        logger="logger" if "logger" in extra else None,
+        cluster="cluster" if "cluster" in extra else None,
+    )

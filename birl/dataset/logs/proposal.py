@@ -1,0 +1,296 @@
+"""A schema to begin with: what is in a log's columns, and which roles their names and contents suggest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from birl.dataset.log_schema import toml
+from birl.dataset.logs.columns import Column, check_columns, check_rows, column_of_arrow, rows_of
+from birl.dataset.logs.files import Logs, sources_of
+from birl.errors import DataError, ShapeError
+
+NO_REWARD: Final = (
+    "no column is called like the reward, so that it may stand among the observations: write it below [reward] instead"
+)
+_NEEDED: Final = ("episode", "action", "reward")
+_SEEN: Final = 1000  # different values that are counted
+_LISTED: Final = 20  # categories that are proposed
+_MAX_COLUMNS: Final = 2000
+_NESTED: Final = "structures, or lists of no or several lengths"
+
+# Names in logs of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW, and common ones.
+_NAMES: Final = {
+    "episode": "episode|episode_?ids?|episode_?index|eps_?id|mdp_?id|traj(ectory)?(_?id)?|session(_?id)?|trip(_?id)?",
+    "time": "time|times|timestamp|time_?step|ts|t|at|step|step_?(id|index)|sequence_?number|date|datetime",
+    "action": "actions?|act|a|chosen_?action|_?label_?action",
+    "reward": "rewards?|r|_?label_?reward",
+    "terminated": "terminated|terminateds|terminals?|is_?terminal|dones?|_?done_?",
+    "truncated": "truncated|truncateds|truncations?|time_?outs?|is_?last",
+    "propensity": "propensity|propensities|p_?scores?|pscore|action_?prob(ability)?|prob(ability)?|p"
+    "|behaviou?r_?prob(ability)?|action_?logp|log_?p(rob)?|action_?log_?prob|_?label_?probability",
+    "mask": "action_?mask|possible_?actions_?mask|allowed(_?actions)?|legal_?actions(_?mask)?",
+    "logger": "logger|policy(_?(id|name|version))?|model_?(id|version)|behaviou?r_?policy",
+    "cluster": "cluster|user(_?id)?|customer(_?id)?|patient(_?id)?|machine(_?id)?|device(_?id)?|uid",
+    "next": "next_?(obs|observations?|state|features|state_?features|action|actions)|new_?obs",
+}  # fmt: skip
+_ROLES: Final = {role: re.compile(names, re.IGNORECASE) for role, names in _NAMES.items()}
+
+
+@dataclass
+class Profile:
+    """What a column holds."""
+
+    kind: str = ""
+    width: int = 0
+    missing: int = 0
+    infinite: int = 0
+    low: Any = None
+    high: Any = None
+    values: dict[Any, None] = field(default_factory=dict)
+    whole: bool = True
+
+    def add(self, column: Column, name: str) -> None:
+        """Take rows of the column."""
+        self.missing += int(column.missing.sum())
+        there = column.values[~column.missing]
+        if not len(there):
+            return
+        width = there.shape[1] if there.ndim > 1 else 0
+        kind = column.kind if self.kind in ("", column.kind) else "numbers"
+        numbers = column.kind not in ("text", "dates") and self.kind not in ("text", "dates")
+        if self.kind and (width != self.width or (kind != self.kind and not numbers)):
+            raise DataError(f"column {name!r:.60} holds {self.kind} and {column.kind}, or lists of several lengths")
+        self.kind, self.width = kind, width
+        if there.dtype.kind == "f":
+            self.infinite += int(np.isinf(there).sum())
+            there = there[np.isfinite(there)]
+        if column.labels is not None:
+            new = [column.labels[index] for index in np.unique(there)]
+        elif there.size:
+            self.low = there.min() if self.low is None else min(self.low, there.min())
+            self.high = there.max() if self.high is None else max(self.high, there.max())
+            self.whole &= there.dtype.kind != "f" or bool(np.all(there == np.floor(there)))
+            new = [] if width or len(self.values) > _SEEN else np.unique(there)[: _SEEN + 1].tolist()
+        else:
+            new = []
+        for value in new:
+            if len(self.values) <= _SEEN:
+                self.values[value] = None
+
+    def __str__(self) -> str:
+        words = [f"lists of {self.width} {self.kind}" if self.width else self.kind or "nothing but nulls"]
+        if self.low is not None:
+            low, high = (f"{end:.6g}" if self.kind == "numbers" else str(end)[:26] for end in (self.low, self.high))
+            words.append(f"from {low} to {high}")
+        if not self.width and self.kind != "true/false":
+            words.append(f"{'over ' if len(self.values) > _SEEN else ''}{min(len(self.values), _SEEN)} different")
+        words += [f"{self.infinite} infinite, which is an error"] * bool(self.infinite)
+        return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schema to be read and corrected.
+
+    Attributes:
+        text: the schema in TOML, each line with its reason.
+        missing: the roles ``"episode"``, ``"action"`` and ``"reward"`` that no column's name tells.
+    """
+
+    text: str
+    missing: tuple[str, ...]
+
+
+def propose(logs: Logs) -> Proposal:
+    """Propose a schema for the logs.
+
+    A role that several columns could have gets none: they are listed.
+
+    Args:
+        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
+
+    Raises:
+        FileError, DataError: if a file cannot be used.
+        MissingExtraError: without pyarrow.
+    """
+    profiles: dict[str, Profile] = {}
+    rows = 0
+    sources = sources_of(logs)
+    for source in sources:
+        begin = rows
+        for batch in source.read(None):
+            names = tuple(batch.schema.names)
+            if len(names) > _MAX_COLUMNS:
+                raise DataError(
+                    f"{source} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
+                    "by hand, which names those that matter"
+                )
+            check_columns(names, names, str(source))
+            for name in names:
+                profile = profiles.setdefault(name, Profile())
+                try:
+                    profile.add(column_of_arrow(batch.column(name), name, rows_of(str(source), rows - begin)), name)
+                except ShapeError:  # of structures, or of lists of several lengths
+                    profile.kind = _NESTED
+            rows += batch.num_rows
+        check_rows(rows - begin, str(source))
+    found = _found(list(profiles))
+    text = _text(profiles, found, rows, [str(source) for source in sources])
+    return Proposal(text, tuple(role for role in _NEEDED if not found[role]))
+
+
+def _found(names: list[str]) -> dict[str, list[str]]:
+    """The columns that are called like each role."""
+    found: dict[str, list[str]] = {role: [] for role in _ROLES}
+    for name in names:
+        for role, pattern in _ROLES.items():
+            if pattern.fullmatch(name):
+                found[role].append(name)
+                break
+    return found
+
+
+def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
+    used = {name for names in found.values() for name in names}
+    lines = [
+        f"# Proposed for {rows} rows of {_comment(', '.join(files[:5]))}{' and others' * (len(files) > 5)}.",
+        "# Read each line: what is wrong here is wrong in every result.",
+    ]
+    lines += [f"# {text}" for text in _missing(found)] + [""]
+    maybe = {role: [] if found[role] else _candidates(role, profiles, used, rows) for role in _CONTENTS}
+    for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
+        lines += _line(role, role, found[role], profiles, role == "episode", maybe.get(role, []))
+    if not found["time"]:
+        lines.append("# Without a time the rows of an episode must stand in their order in the log.")
+    if not found["terminated"]:
+        lines.append('# No column is called like the ends of the task. If it never ends: unmarked = "truncated".')
+        lines.append('# If the last step of every episode is its end: unmarked = "terminated".')
+    else:
+        lines.append('# unmarked = "truncated"   # where the log or a limit cut episodes, which then have no mark')
+    lines.append("")
+    for name in (name for name in profiles if name not in used):
+        roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in maybe[role]]
+        proposed = [] if name in maybe["time"] else _observation(name, profiles[name], rows)
+        if name in maybe["reward"] and not roles:
+            proposed.insert(0, f"# if {_comment(name)} is the reward, take it out here and name it in [reward]")
+        if roles:  # what is known only after an action must not become an observation by oversight
+            what = " or the ".join(roles)
+            reason = f"# {_comment(name)} may be the {what}; it is an observation only if it was known before"
+            proposed = [reason, *(line if line.startswith("#") or not line else f"# {line}" for line in proposed)]
+        lines += proposed
+    lines += ["[action]", *_line("action", "column", found["action"], profiles, True, maybe["action"])]
+    if len(found["action"]) == 1:
+        lines += _action(profiles[found["action"][0]])
+    else:
+        lines.append('# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"')
+    lines += _line("mask", "mask", found["mask"], profiles, False)
+    lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True, maybe["reward"])]
+    if not found["reward"]:
+        lines.append("# Write the name of the reward's column here, and take it out above: it is no observation.")
+    lines.append("# lower = 0.0   # the least that it can be, which some estimates need")
+    lines.append("")
+    if len(found["propensity"]) == 1:
+        name = found["propensity"][0]
+        lines += ["[propensity]", *_line("propensity", "column", [name], profiles, False), _kind(name, profiles[name])]
+    elif found["propensity"]:
+        lines += ["# [propensity]", *_line("propensity", "column", found["propensity"], profiles, False)]
+    else:
+        lines.append("# No column looks like probabilities of the logged actions: then evaluation rests on models.")
+    for name in found["next"]:
+        lines.append(f"# not used: {toml(name)}, {_comment(profiles[name])}: the next row of the episode has it")
+    return "\n".join(lines) + "\n"
+
+
+def _missing(found: dict[str, list[str]]) -> list[str]:
+    """What every log needs, and no name, or more than one, tells: until it is written, nothing can be imported."""
+    none = [role for role in _NEEDED if not found[role]]
+    several = [role for role in _NEEDED if len(found[role]) > 1]
+    others = [role for role in none if role != "reward"]
+    said = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
+    said += [NO_REWARD] * ("reward" in none)
+    return said + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(several)
+
+
+def _comment(value: Any) -> str:
+    return toml(str(value))[1:-1]
+
+
+_CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
+    "time": lambda one, rows: one.kind == "dates" and len(one.values) > 1,
+    "episode": lambda one, rows: one.kind in ("text", "whole numbers") and _LISTED < len(one.values) < rows,
+    "terminated": lambda one, rows: one.kind in ("true/false", "whole numbers") and {*one.values} == {0, 1},
+    "action": lambda one, rows: one.kind in ("text", "whole numbers") and 1 < len(one.values) <= min(_LISTED, rows / 2),
+    "reward": lambda one, rows: (
+        one.low != one.high
+        and (one.kind in ("numbers", "true/false") or (one.kind == "whole numbers" and len(one.values) < rows))
+    ),
+}
+"""What columns of a role hold, of those that most logs have. Said where no name tells it."""
+
+
+def _candidates(role: str, profiles: dict[str, Profile], used: set[str], rows: int) -> list[str]:
+    """Columns whose contents could have a role."""
+    fits = _CONTENTS[role]
+    return [name for name, one in profiles.items() if name not in used and not one.width and fits(one, rows)]
+
+
+def _line(
+    role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool, maybe: Sequence[str] = ()
+) -> list[str]:
+    """The line of a role: chosen if one column could have it, listed if several, said if there is none."""
+    if len(names) == 1:
+        return [f"{key} = {toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
+    if names:
+        lines = [f"# {key} = {toml(name)}   # {_comment(profiles[name])}" for name in names]
+        kind = f"the mark {role}" if role in ("terminated", "truncated") else f"the {role}"
+        return [f"# {len(names)} columns could be {kind}; take one:", *lines]
+    lines = [f"# {key} = …   # needed: no column is called like the {role}"] if needed else []
+    return lines + [f"# {key} = {toml(name)}   # it may be: {_comment(profiles[name])}" for name in maybe]
+
+
+def _observation(name: str, profile: Profile, rows: int) -> list[str]:
+    lines = ["[[observation]]", f"column = {toml(name)}   # {_comment(profile)}"]
+    if profile.kind == "text":
+        if len(profile.values) > _LISTED or len(profile.values) > rows / 2:
+            reason = "text with too many different values for categories"
+            return [f"# not used: {toml(name)}, {_comment(profile)}: {reason}", ""]
+        lines.append(f"values = {toml(sorted(profile.values))}   # each becomes a number of the observation")
+        lines.append("unknown = true" if profile.missing else "# unknown = true   # if there may be others later")
+    elif profile.kind not in ("numbers", "whole numbers", "true/false"):
+        return [f"# not used: {toml(name)}, {_comment(profile)}: it is no number", ""]
+    elif profile.low == profile.high and not profile.width:
+        return [f"# not used: {toml(name)}, {_comment(profile)}: it is always the same", ""]
+    elif profile.missing:
+        lines.append('# missing = "forward"   # or "drop", or "fill": it must be said')
+        lines.append("# fill = 0.0")
+        lines.append("# indicator = true")
+    return [*lines, ""]
+
+
+def _action(profile: Profile) -> list[str]:
+    if profile.kind == "text":
+        values = toml(sorted(profile.values))
+        return ['kind = "discrete"', f"values = {values}   # all that were taken: add others that could be"]
+    if profile.width or not profile.whole:
+        return ['kind = "continuous"']
+    size = int(profile.high) + 1 if profile.high is not None else 1
+    if profile.kind == "whole numbers" and profile.low < 0:
+        return ['kind = "discrete"', f"values = {toml(sorted(profile.values))}   # all that were taken: add others"]
+    if profile.kind == "numbers":
+        return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
+    return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest that was taken, plus one"]
+
+
+def _kind(name: str, profile: Profile) -> str:
+    if profile.width:
+        return 'kind = "vector"'
+    if "log" in name.lower() or (profile.high is not None and profile.high <= 0):
+        return 'kind = "log"   # its name, or no value above 0; "log_density" of continuous actions'
+    if profile.high is not None and profile.high > 1:
+        return 'kind = "density"   # values above 1 are no probabilities'
+    return 'kind = "probability"   # "density" of continuous actions'

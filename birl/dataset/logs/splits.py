@@ -1,0 +1,182 @@
+"""Parts of a folder of episodes: to learn from, to choose by, and to certify with."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from birl.checks import check
+from birl.dataset.buffers import InfiniteBuffer
+from birl.dataset.episodes import EpisodeTable, episode_table
+from birl.dataset.flags import FINAL
+from birl.dataset.log_record import IMPORT, SCHEMA, digest_of
+from birl.dataset.logs.columns import rows_at_once
+from birl.dataset.logs.files import new_place, write_notes
+from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.storage import Storage
+from birl.errors import ConfigError, DataError, ForeignFileError
+from birl.files import parse_json
+from birl.types import Array, tree_leaves
+
+LEAST_EPISODES: Final = 30
+"""Fewer episodes (or clusters) carry no statement about their mean."""
+WAYS: Final = ("episode", "cluster", "time")
+
+
+def split(
+    folder: str | os.PathLike[str], by: str, shares: Mapping[str, float], *, out: Any = None, seed: int = 0
+) -> dict[str, dict[str, int]]:
+    """Write parts of a folder of episodes as folders ``<out>/<name>``. Episodes stay whole.
+
+    Args:
+        folder: what `birl.dataset.logs.files.import_files` wrote.
+        by: ``"episode"``: drawn at random; ``"cluster"``: whole clusters, drawn at random; ``"time"``: by the time of
+            the first step, the first part the earliest.
+        shares: share of the episodes by name of the part, each above 0, which sum to at most 1.
+        out: where the parts go; ``folder`` itself if ``None``.
+        seed: of what is drawn.
+
+    Returns:
+        For each part the numbers of ``episodes``, ``steps`` and, if there are any, ``clusters``.
+
+    Raises:
+        ConfigError: if shares or names are not usable.
+        DataError: if a part would have fewer than 30 episodes (or clusters), or there are no clusters or times.
+        WriteError: if a part is there already.
+    """
+    hint = ": to keep what shares a column together, name the column as cluster in the schema, and split by 'cluster'"
+    check("by", by, str, hint, choices=WAYS)
+    _check_shares(shares)
+    notes, schema, whole = _notes(Path(folder))
+    data = ReplayBuffer.open(folder)
+    storage, table = data.storage, episode_table(data.storage)
+    first = storage.rows(table.lane, table.start)
+    cluster = storage.take("extra.cluster", first) if "extra.cluster" in storage.leaves else None
+    order, unit = _order(storage, by, first, cluster, np.random.default_rng(seed))
+    parts = _parts(order, unit, shares)
+    for name, episodes in parts.items():
+        _check_size(name, episodes if unit is None else np.unique(unit[episodes]), len(order), unit, shares)
+    places = {name: new_place(Path(folder if out is None else out) / name) for name in parts}
+    found: dict[str, dict[str, int]] = {}
+    for name, episodes in parts.items():
+        found[name] = {"episodes": len(episodes), "steps": int(table.length[episodes].sum())}
+        if cluster is not None:
+            found[name]["clusters"] = len(np.unique(cluster[episodes]))
+        told = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
+        with tempfile.TemporaryDirectory(prefix=".split-", dir=places[name].parent) as work:
+            _copy(data, table, np.sort(episodes), Path(work) / "data")
+            write_notes(Path(work) / "data", {**notes, "part": told}, schema)
+            os.replace(Path(work) / "data", places[name])
+    return found
+
+
+def _check_shares(shares: Mapping[str, float]) -> None:
+    check("shares", shares, Mapping, ": give a share for each name")  # type: ignore[type-abstract]
+    if not shares:
+        raise ConfigError("shares are empty; give a share for each part, such as train=.6,select=.2,certify=.2")
+    for name, share in shares.items():
+        check(f"share of {name!r:.60}", share, float, above=0, high=1)
+        if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+            raise ConfigError(f"a part is called {name!r:.60}; its name must be a word, as its folder is called so")
+    if math.fsum(shares.values()) > 1 + 1e-9:
+        total = math.fsum(shares.values())
+        raise ConfigError(f"the shares {dict(shares)!s:.200} sum to {total:.6g}; it must be at most 1")
+
+
+def _notes(folder: Path) -> tuple[dict[str, Any], str, str]:
+    """What an import wrote beside the steps: its notes, the schema, and the digest of the notes."""
+    try:
+        data = (folder / IMPORT).read_bytes()
+        notes = parse_json(data, str(folder / IMPORT))
+        schema = (folder / SCHEMA).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ForeignFileError(f"{folder} has no {IMPORT}: give a folder that `birl data import` wrote") from error
+    if not isinstance(notes, dict) or "part" in notes:
+        raise DataError(f"{folder} is a part of a split itself: split the whole, so that no part knows another")
+    return notes, schema, digest_of(data)
+
+
+def _order(
+    storage: Storage, by: str, first: Array, cluster: Array | None, rng: np.random.Generator
+) -> tuple[Array, Array | None]:
+    """Episodes in the order in which the parts take them, and what must stay whole beside episodes."""
+    if by == "time":
+        if "extra.time" not in storage.leaves:
+            raise DataError("the steps have no times: name their column in the schema, or split by episode")
+        return np.argsort(storage.take("extra.time", first), kind="stable"), None
+    if by == "episode":
+        if cluster is not None and len(np.unique(cluster)) < len(cluster):
+            raise DataError(
+                "the episodes belong to clusters, which would be in several parts, so that one would know of another: "
+                "split by cluster (--by cluster), or leave cluster out of the schema if its episodes are independent"
+            )
+        return rng.permutation(len(first)), None
+    if cluster is None:
+        raise DataError("the episodes have no clusters: name their column in the schema, or split by episode")
+    drawn = rng.permutation(int(cluster.max()) + 1)
+    return np.argsort(drawn[cluster], kind="stable"), cluster
+
+
+def _parts(order: Array, unit: Array | None, shares: Mapping[str, float]) -> dict[str, Array]:
+    """The episodes of each part: consecutive ones of ``order``, cut where the shares say, but never within a unit."""
+    own = order if unit is None else unit[order]
+    ends = np.flatnonzero(np.append(own[1:] != own[:-1], True)) + 1  # where a cut may be
+    parts, begin, total = {}, 0, 0.0
+    for name, share in shares.items():
+        total += share
+        stop = int(ends[np.argmin(abs(ends - total * len(order)))])
+        parts[name] = order[begin:stop]
+        begin = max(begin, stop)
+    return parts
+
+
+def _check_size(name: str, members: Array, count: int, unit: Array | None, shares: Mapping[str, float]) -> None:
+    if len(members) >= LEAST_EPISODES:
+        return
+    what, there = ("clusters", len(np.unique(unit))) if unit is not None else ("episodes", count)
+    least, needed = LEAST_EPISODES / there, math.ceil(LEAST_EPISODES / min(shares.values()))
+    do = "take fewer parts"
+    if least * len(shares) <= 1:
+        do = f"give each part a share of at least {math.ceil(1000 * least) / 1000:.3g}"
+    raise DataError(
+        f"the part {name!r} would have {len(members)} of {there} {what}, at least {LEAST_EPISODES} are needed to say "
+        f"anything about a mean: {do}, or log at least {needed} {what} for these shares"
+    )
+
+
+def _copy(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path) -> None:
+    """Write these episodes into a new folder, some thousand rows at a time."""
+    storage, info = data.storage, data.dataset_info
+    part = ReplayBuffer(
+        InfiniteBuffer(),
+        observation_signature=info.observation_signature,
+        action_signature=info.action_signature,
+        reward_signature=info.reward_signature,
+        action_space=info.action_space,
+        action_size=info.action_size,
+        observation_space=info.observations,
+        storage=folder,
+    )
+    sizes = table.length[episodes] + 1
+    part.storage.reserve(int(sizes.sum()))
+    for name in storage.extra_names:
+        part.storage.add_extra(name, storage.leaves[name])
+    observations = list(tree_leaves(storage.observation_names))
+    row = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in storage.leaves.values())
+    block = np.cumsum(sizes) // rows_at_once(row)
+    for number in np.unique(block):
+        own = episodes[block == number]
+        begins, counts = table.start[own], table.length[own] + 1
+        ahead = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = storage.rows(np.repeat(table.lane[own], counts), np.repeat(begins, counts) + ahead)
+        flags = storage.flags[rows]
+        final = (flags & FINAL) != 0
+        steps = {name: storage.take(name, rows[~final]) for name in storage.leaves}
+        part.storage.extend(0, flags, steps, {name: storage.take(name, rows[final]) for name in observations})
+    part.close()

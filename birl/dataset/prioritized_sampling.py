@@ -1,0 +1,272 @@
+"""Prioritised sampling: steps whose values were predicted badly are drawn more often."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from birl.checks import check
+from birl.dataset.flags import HEAD, NO_TRANSITION
+from birl.dataset.sampling import Complete, Generators, Rows, Sampler, nothing_to_draw
+from birl.dataset.storage import Storage
+from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
+from birl.files.state_restore import checked_array
+from birl.types import FLOAT32_MAX, Array, State
+
+_TOP: Final = 1024  # sums in the highest level: a cumulative sum of these is quicker than descending to them
+
+
+class PrioritizedSampler(Sampler):
+    """Draws steps in proportion to their priorities (Schaul et al. 2015, arXiv:1511.05952, proportional variant).
+
+    A step is drawn with probability ``P = p**alpha / sum(p**alpha)``, where ``p = |delta| + epsilon`` is the size of
+    its newest TD error (with quantiles or categories: its loss; of a sequence 0.9 of the largest plus 0.1 of the mean
+    over its steps, as in R2D2). A minibatch takes one step from each of ``batch_size`` equal parts of the total
+    (appendix B.2.1). New steps have the largest priority so far. Weights ``(N * P)**-beta``, over the largest one of
+    the minibatch, correct the losses (section 3.4).
+
+    Every algorithm that learns from TD errors hands priorities back, in every loop and in ``update``.
+
+    Args:
+        alpha: how much priorities count, in [0, 1]; 0 is uniform.
+        beta: how much of the bias is corrected, in [0, 1]; 1 is all of it.
+        beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` if it does not.
+        epsilon: added to every error, above 0, so that every step can be drawn.
+
+    The paper takes ``alpha=0.6``, ``beta=0.4`` rising to 1 over the run, and a quarter of the learning rate.
+    """
+
+    def __init__(
+        self, alpha: float = 0.6, beta: float = 0.4, beta_steps: int | None = None, epsilon: float = 1e-6
+    ) -> None:
+        self.alpha = float(check("alpha", alpha, float, low=0, high=1))
+        self.beta = float(check("beta", beta, float, low=0, high=1))
+        self.beta_steps = check("beta_steps", beta_steps, int, optional=True, low=1)
+        self.epsilon = float(check("epsilon", epsilon, float, above=0))
+        self._forget(0, 0)
+
+    def _forget(self, lanes: int, capacity: int) -> None:
+        """Begin with no known step. Leaf ``n`` of the tree is for row ``n`` of a storage of this layout."""
+        self._lanes, self._capacity = lanes, capacity
+        self._tree, self._number = SumTree(lanes * capacity), np.full(lanes * capacity, -1)
+        self._start, self._end = np.zeros((2, lanes), np.int64)
+        self._version = -1
+        self._greatest, self._draws = 1.0, 0
+
+    # -- following the storage -------------------------------------------------------------------------------------
+
+    def _follow(self, storage: Storage) -> None:
+        """Forget the steps that are gone, and give new ones the largest priority."""
+        if storage.version == self._version:
+            return
+        if storage.lanes != self._lanes or (storage.end < self._end).any() or (storage.start < self._start).any():
+            self._forget(storage.lanes, storage.capacity)  # other steps
+        elif storage.capacity != self._capacity:
+            self._move(storage.capacity)
+        lane, position = _spans(self._start, storage.start)
+        gone = np.unique(storage.rows(lane, position))
+        self._tree.set(gone, 0.0)
+        self._number[gone] = -1
+        # The last step but one may have been waiting for its next observation.
+        lane, position = storage.live(np.maximum(self._end - 2, storage.start))
+        rows, number = storage.rows(lane, position), position * storage.lanes + lane
+        fresh = ((storage.flags[rows] & NO_TRANSITION) == 0) & (self._number[rows] != number)
+        self._number[rows[fresh]] = number[fresh]
+        self._tree.set(rows[fresh], self._greatest)
+        self._start, self._end = storage.start.copy(), storage.end.copy()
+        self._version = storage.version
+
+    def _move(self, capacity: int) -> None:
+        """The same steps in the layout of a storage that has grown."""
+        old = np.flatnonzero(self._number >= 0)
+        number, priority = self._number[old], self._tree.of(old)
+        self._capacity = capacity
+        self._tree, self._number = SumTree(self._lanes * capacity), np.full(self._lanes * capacity, -1)
+        leaf = self._leaf(number)
+        self._number[leaf] = number
+        self._tree.set(leaf, priority)
+
+    def _leaf(self, number: Array) -> Array:
+        """The leaves of steps by their numbers."""
+        if self._lanes == 1:
+            return number % self._capacity if self._end[0] > self._capacity else number
+        position, lane = np.divmod(number, self._lanes)
+        return lane * self._capacity + position % self._capacity
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
+        if reject != NO_TRANSITION:
+            raise UnsupportedError(
+                "a PrioritizedSampler draws transitions and sequences, by their TD errors; windows of trajectories "
+                "have none: make the dataset without sampler="
+            )
+        self._follow(storage)
+        uniform = generators.host.random(count)
+        rows = self._find((np.arange(count) + uniform) / count, storage)
+        if complete is not None and (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
+            while True:
+                lost = np.flatnonzero(~storage.place.host(complete(storage, storage.place.indices(rows))))
+                if not len(lost):
+                    break
+                self._tree.set(rows[lost], 0.0)  # a stacked frame was evicted, for good
+                if self._tree.total == 0:
+                    raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
+                rows[lost] = self._find(generators.host.random(len(lost)), storage)
+        priority = self._tree.of(rows)
+        least, beta = priority[priority.argmin()], self._present_beta()
+        weight = (least / priority) ** beta  # N and the total cancel
+        self._draws += 1
+        scale = float((self._tree.total / least) ** beta)
+        return Rows(storage.place.indices(rows), weight.astype(np.float32)[:, None], scale=scale)
+
+    def _find(self, share: Array, storage: Storage) -> Array:
+        """The rows at these shares ``[k]``, in [0, 1), of the total."""
+        if self._tree.total == 0:
+            raise nothing_to_draw(storage)
+        return self._tree.find(share * self._tree.total)
+
+    def _present_beta(self) -> float:
+        if self.beta_steps is None:
+            return self.beta
+        return self.beta + (1 - self.beta) * min(self._draws / self.beta_steps, 1.0)
+
+    def update(self, rows: Rows, priority: Array) -> None:
+        priority = np.asarray(priority, np.float64)
+        if not len(priority):
+            return
+        # Of small arrays, argmin and argmax take a fifth of the time of min and max; both stop at nan, too.
+        if not 0 <= priority[priority.argmin()] <= priority[priority.argmax()] <= FLOAT32_MAX:
+            wrong = np.flatnonzero(~((priority >= 0) & (priority <= FLOAT32_MAX)))
+            raise NonFiniteError(
+                f"the priority of a step is {priority[wrong[0]]:.6g}; it must be finite in float32 and at least 0. "
+                "If it is a TD error, training diverges: lower the learning rate, clip gradients or scale rewards"
+            )
+        leaf = self._leaf(rows.generation)
+        known = self._number[leaf] == rows.generation
+        if not known.all():
+            leaf, priority = leaf[known], priority[known]
+            if not len(leaf):
+                return
+        value = (priority + self.epsilon) ** self.alpha
+        self._tree.set(leaf, value)
+        self._greatest = max(self._greatest, float(value[value.argmax()]))
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> State:
+        lane, position = _spans(self._start, self._end)
+        leaf = lane * self._capacity + position % max(self._capacity, 1)
+        return {
+            "start": self._start.copy(),
+            "end": self._end.copy(),
+            "alpha": self.alpha,
+            "capacity": self._capacity,
+            "priority": self._tree.of(leaf),
+            "known": self._number[leaf] >= 0,
+            "greatest": self._greatest,
+            "draws": self._draws,
+        }
+
+    def set_state(self, state: State) -> None:
+        start, end = (np.asarray(state[name]) for name in ("start", "end"))
+        capacity, lanes = check("capacity", state["capacity"], int, low=0, error=CorruptFileError), len(start)
+        for name, value in (("start", start), ("end", end)):
+            checked_array(value, (lanes,), np.int64, name)
+        counts = end - start
+        if (start < 0).any() or (counts < 0).any() or (counts > capacity).any():
+            raise CorruptFileError(f"priorities are saved of the steps {start!s:.60} to {end!s:.60}: use a copy")
+        lane, position = _spans(start, end)
+        priority = checked_array(state["priority"], (len(lane),), np.float64, "priority")
+        known = checked_array(state["known"], (len(lane),), np.bool_, "known")
+        greatest = check("greatest", state["greatest"], float, above=0, error=CorruptFileError)
+        draws = check("draws", state["draws"], int, low=0, error=CorruptFileError)
+        alpha = check("alpha", state["alpha"], float, low=0, high=1, error=CorruptFileError)
+        if not (np.isfinite(priority).all() and (priority >= 0).all() and not priority[~known].any()):
+            raise CorruptFileError("saved priorities must be finite and at least 0: restore the file from a copy")
+        if alpha != self.alpha:  # of a folder that another sampler has left; with 0, all were as good as 1
+            change = self.alpha / alpha if alpha else 0.0
+            priority, greatest = np.where(priority > 0, priority**change, 0.0), float(greatest) ** change
+        self._forget(lanes, capacity)
+        leaf = lane * capacity + position % max(capacity, 1)
+        self._number[leaf[known]] = (position * lanes + lane)[known]
+        self._tree.set(leaf, priority)
+        self._start, self._end, self._greatest, self._draws = start.copy(), end.copy(), float(greatest), draws
+
+
+class SumTree:
+    """Numbers with the sums of pairs, of pairs of pairs and so on, in one array.
+
+    Node ``n`` is the sum of the nodes ``2 n`` and ``2 n + 1``; the leaves are the last half. Every sum is made of the
+    two below it, never adjusted: the tree is a function of its leaves.
+
+    Args:
+        size: number of leaves.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._count = 1 << max(size - 1, 0).bit_length()
+        self._nodes = np.zeros(2 * self._count)
+        self._top = min(self._count, _TOP)  # sums in the highest level, and its first node
+        self._depth = (self._count // self._top).bit_length() - 1
+        self._sums: Array | None = None
+
+    @property
+    def total(self) -> float:
+        """Sum of all leaves."""
+        return float(self._cumulated()[-1])
+
+    def _cumulated(self) -> Array:
+        """The sums of the first 0, 1, 2 … numbers of the highest level."""
+        if self._sums is None:
+            self._sums = np.zeros(self._top + 1)
+            self._nodes[self._top : 2 * self._top].cumsum(out=self._sums[1:])
+        return self._sums
+
+    def of(self, leaf: Array) -> Array:
+        """The values of leaves ``[k]``."""
+        return self._nodes[self._count :].take(leaf)
+
+    def set(self, leaf: Array, value: Array | float) -> None:
+        """Change leaves ``[k]``. Of a leaf that is named twice one of the values counts."""
+        if not len(leaf):
+            return
+        nodes, node = self._nodes, leaf + self._count
+        self._sums, nodes[node] = None, value
+        sparse = min((self._count // (8 * len(leaf))).bit_length(), self._depth + 1)  # levels much wider than k
+        pairs = nodes.view(np.complex128)  # node n's two children are element n
+        for above in node >> np.arange(1, sparse)[:, None]:
+            pair = pairs.take(above)
+            nodes[above] = pair.real + pair.imag
+        for level in range(max(sparse, 1), self._depth + 1):
+            first = self._count >> level
+            np.add(nodes[2 * first : 4 * first : 2], nodes[2 * first + 1 : 4 * first : 2], out=nodes[first : 2 * first])
+
+    def find(self, mass: Array) -> Array:
+        """For each ``mass`` ``[k]``, in [0, total), the leaf up to which the leaves add up to more."""
+        sums = self._cumulated()
+        node = np.minimum(sums[1:].searchsorted(mass, side="right"), self._top - 1)
+        mass = mass - sums.take(node)
+        node += self._top
+        for _ in range(self._depth):
+            node += node  # quicker than a shift by a number
+            left = self._nodes.take(node)
+            right = mass >= left
+            left *= right
+            mass -= left
+            node += right
+        value, leaf = self._nodes.take(node), node - self._count
+        if value[value.argmin()] > 0:
+            return leaf
+        leaves = self._nodes[self._count :]
+        for behind in np.flatnonzero(value == 0):  # rounding has led behind the last leaf above 0 that was meant
+            leaf[behind] = np.flatnonzero(leaves[: leaf[behind]])[-1]
+        return leaf
+
+
+def _spans(begin: Array, end: Array) -> tuple[Array, Array]:
+    """Lanes and positions from ``begin`` up to ``end``, both ``[lanes]``."""
+    counts = np.maximum(end - begin, 0)
+    lane = np.repeat(np.arange(len(begin)), counts)
+    return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)

@@ -1,0 +1,133 @@
+"""Updates between two processes: one computes gradients, the other one moves the parameters by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from birl.engine.steps import Gradient, Gradients, LossFunction, Step, TargetUpdate
+from birl.engine.train_state import PRIORITY, TrainState
+from birl.engine.update import Eager
+from birl.errors import ConfigError, UnsupportedError
+from birl.types import Batch, Loss
+
+
+class Found(NamedTuple):
+    """What a gradient step of an update found, without having moved anything.
+
+    Attributes:
+        gradients: by parameter name.
+        loss: with its metrics, detached.
+    """
+
+    gradients: Gradients
+    loss: Loss
+
+    def to(self, device: torch.device) -> Found:
+        """The same on a device."""
+        own, metrics = ({k: x.to(device) for k, x in each.items()} for each in (self.gradients, self.loss.metrics))
+        return Found(own, Loss(self.loss.value.to(device), metrics))
+
+
+class Finding(Eager):
+    """Computes the gradients of an update, and leaves parameters and targets where they are."""
+
+    def __init__(self, trained: TrainState) -> None:
+        super().__init__(trained)
+        self.found: list[dict[str, Found]] = []
+        self._last: list[Found] = []
+
+    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
+        """The gradient steps of one update. Returns the metrics."""
+        self._last, steps = [], [step for step in due if isinstance(step, Gradient)]
+        metrics = super().update(batch, steps)
+        self.found.append({step.name: each for step, each in zip(steps, self._last, strict=True)})
+        return metrics
+
+    def reduce(self, gradients: Gradients) -> Gradients:
+        """Nothing: the process that moves the parameters reduces."""
+        return gradients
+
+    def apply(self, name: str, gradients: Gradients) -> None:
+        """Nothing: the process that moves the parameters applies."""
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        gradients, value = super().gradients(loss, of, batch)
+        kept = {key: metric for key, metric in value.metrics.items() if key != PRIORITY}  # priorities are used here
+        self._last.append(Found(gradients, replace(value, metrics=kept, share={})))
+        return gradients, value
+
+    def only(self, name: str) -> dict[str, Found]:
+        """What was found, in the one update that there may be between two states of the parameters.
+
+        Raises:
+            UnsupportedError: if there were several.
+        """
+        if len(self.found) != 1:
+            raise UnsupportedError(
+                f"{name} made {len(self.found)} updates of one rollout, each of which needs the parameters that the "
+                "one before has moved; gradients are found for one update at a time: let it make one pass with one "
+                "minibatch (PPO: n_epochs=1, and batch_size at least the steps of a rollout), or use A3C"
+            )
+        return self.found[0]
+
+
+class Moving(Eager):
+    """Makes updates by what was `Found` elsewhere: parameters, optimisers and targets move here."""
+
+    def __init__(self, trained: TrainState, found: Mapping[str, Found]) -> None:
+        super().__init__(trained)
+        self._found = dict(found)
+
+    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
+        """One update with the steps that are due. Returns the metrics."""
+        names = [step.name for step in due if isinstance(step, Gradient)]
+        if names != list(self._found):
+            raise ConfigError(
+                f"gradients of the steps {', '.join(self._found) or 'none'} were given, and the next update makes "
+                f"{', '.join(names) or 'none'}: find them after as many updates as they are applied after"
+            )
+        for name, found in self._found.items():
+            own = self._trained.parameters[name]
+            if {k: x.shape for k, x in found.gradients.items()} != {k: x.shape for k, x in own.items()}:
+                raise ConfigError(
+                    f"the gradients of the step {name!r} are not those of its parameters: find them with the same "
+                    "configuration and shapes"
+                )
+        self._left = iter(self._found.values())
+        return super().update(batch, due)
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        return next(self._left)
+
+
+def _other_steps(trained: TrainState) -> list[str]:
+    """Names of the steps that are neither gradient steps nor target updates."""
+    return [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
+
+
+def check_gradient_steps(trained: TrainState, name: str) -> None:
+    """Raise `UnsupportedError` if an update of the algorithm called ``name`` has other steps than gradient steps."""
+    others = _other_steps(trained)
+    if others:
+        raise UnsupportedError(
+            f"an update of {name} has steps that are no gradient steps ({', '.join(others)}): their gradients cannot "
+            "be found apart from them"
+        )
+
+
+def check_single(trained: TrainState, name: str) -> None:
+    """Raise `UnsupportedError` if gradients of the algorithm called ``name`` cannot be found by workers."""
+    others = _other_steps(trained)
+    if others or len(trained.gradient_steps) != 1:
+        names = ", ".join([step.name for step in trained.gradient_steps] + others)
+        raise UnsupportedError(
+            f"an update of {name} has several steps, or one that is no gradient step ({names}), each of which needs "
+            "the parameters that the one before has moved; a worker finds one gradient at a time: use A3C"
+        )

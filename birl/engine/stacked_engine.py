@@ -1,0 +1,377 @@
+"""Several engines of one configuration moved by one update: parameters, moments and gradients stacked.
+
+Everything that differs between seeds (parameters, minibatches, random numbers) gets a first dimension ``[S]``; a loss
+and its gradients are traced once, as one graph, and run for all seeds at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from birl.engine.compiled import Due, Program, supports
+from birl.engine.compiler import has_compiler
+from birl.engine.cuda_graphs import Recorder, record_cuda_graph
+from birl.engine.engine import Engine
+from birl.engine.memory import keep_freed_memory
+from birl.engine.stacked_loss import StackedLoss
+from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Training, Update
+from birl.engine.train_state import TrainState, clip
+from birl.engine.update import Eager, LossModule
+from birl.engine.update import stacked as joined_metrics
+from birl.errors import CompileError, ConfigError, UnsupportedError
+from birl.optimizers.steps import ELEMENTWISE
+from birl.types import Batch, Loss, State
+
+_NOISE: Final = "noise of a stacked loss "
+"""How the names of random numbers in a batch begin."""
+
+_SHARED = ("step", "mu_product")
+"""State that an optimiser keeps once per parameter: the same for all seeds."""
+
+
+class StackedEngine(Eager):
+    """Engines that were built alike, updated together.
+
+    From now on the engines' parameters, buffers and moments are views of the stacked ones: they are always those of
+    the last update. Counters and schedules follow in `publish`. `release` gives every engine its own tensors again.
+
+    Args:
+        engines: engines of one configuration and one shape, ``S`` in number, after the same number of updates.
+        generators: the torch generator that each engine's losses draw from, on the training device.
+
+    Attributes:
+        nets: the stacked networks: every parameter and every saved buffer is ``[S, …]``.
+        priority: of the elements ``[S, …]``. See `Engine`.
+
+    Raises:
+        ConfigError: if the engines differ.
+        UnsupportedError: if they cannot be stacked; the message says what to do instead.
+    """
+
+    def __init__(self, engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
+        _check_alike(engines, generators)
+        self._engines, self._generators = tuple(engines), tuple(generators)
+        first = self._engines[0]
+        nets = copy.deepcopy(first.nets)
+        # Optimisers are made for one engine, because factories look at names and dimensions; its tensors grow later.
+        super().__init__(TrainState(nets, [self._stackable(step) for step in first.steps], first.config))
+        self._trained.clip = vmap(clip, (0, None))
+        self.priority: Tensor | None = None
+        self._losses: dict[Hashable, StackedLoss] = {}
+        self._known: dict[Hashable, tuple[StackedLoss, ...]] = {}  # of each kind of update
+        self._program: _StackedProgram | None = None
+        self._stack()
+        self.restack_optimizers()
+
+    def record(self) -> None:
+        """Compile whole updates from now on, and record them, where the device can replay recordings.
+
+        Elsewhere losses alone are compiled, and only if the configuration says so.
+        """
+        device = next(iter(self.saved.values())).device
+        if device.type == "cuda" and has_compiler(device) and supports(self._trained):
+            known = (Training, Polyak, HardCopy)
+            if all(isinstance(step, known) for step in self._trained.steps):
+                self._program = _StackedProgram(self, self._trained, record_cuda_graph)
+
+    @property
+    def records(self) -> bool:
+        """Whether updates are recorded and replayed, so that several can be made in one call."""
+        return self._program is not None
+
+    def _stackable(self, step: Step) -> Step:
+        """The step itself; a custom target update, which need not be elementwise, is made for each engine in turn."""
+        if not isinstance(step, TargetUpdate) or type(step) in (Polyak, HardCopy):
+            return step
+        each = tuple(Eager(engine) for engine in self._engines)
+        return _OneByOne(step.source, step.target, step.when, step=step, updates=each)
+
+    @torch.no_grad()
+    def _stack(self) -> None:
+        """Move all saved tensors into stacked ones."""
+        self.nets.requires_grad_(False)  # gradients come from the graph
+        self.saved = _saved(self.nets)
+        parts = [_saved(engine.nets) for engine in self._engines]
+        for name, tensor in self.saved.items():
+            tensor.data = torch.stack([own[name].detach() for own in parts])
+            for own, part in zip(parts, tensor.data, strict=True):
+                own[name].data = part
+
+    def restack_optimizers(self) -> None:
+        """Copy counters, moments and schedules from the engines, whose own are unused afterwards."""
+        _carry(self._engines[0], self._trained, _joined([_states(engine) for engine in self._engines]))
+        self._trained.version += 1
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def update(self, batch: Batch, due: Sequence[Step] | None = None) -> dict[str, Tensor]:
+        """One update of every engine.
+
+        Args:
+            batch: a minibatch for each engine, every tensor ``[S, …]``.
+            due: the steps; by default those that are due.
+
+        Returns:
+            The losses and their metrics, ``[S]``, on the device.
+        """
+        keep_freed_memory()
+        self._trained.grad_step += 1
+        due = self._trained.due() if due is None else due
+        if self._program is None:
+            metrics = super().update(batch, due)
+        else:
+            before = [each.get_state() for each in self._generators] if self._program.is_new(due) else []
+            try:
+                metrics = self._program.update(batch, due)
+            except CompileError as error:  # raised before anything has changed but the generators
+                if self.config.compile_graph is True:
+                    raise
+                warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
+                self._program = None
+                for generator, state in zip(self._generators, before, strict=True):
+                    generator.set_state(state)
+                metrics = super().update(batch, due)
+        self.priority = self._trained.take_priority(metrics)
+        return metrics
+
+    def update_many(
+        self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
+    ) -> dict[str, Tensor]:
+        """``count`` updates of every engine, as one recording where the device can replay one.
+
+        Args:
+            draw, count, generators: see `Engine.update_many`; the minibatches are those of `update`.
+
+        Returns:
+            Losses and metrics ``[k, S]`` of the ``k`` updates that had them.
+        """
+        if self._program is not None:
+            dues = [self._trained.due(ahead) for ahead in range(1, count + 1)]
+            metrics = self._program.update_many(draw, dues, (*generators, *self._generators))
+            if metrics is not None:
+                self._trained.grad_step += count
+                return metrics
+        return joined_metrics(self.update(draw()) for _ in range(count))
+
+    def losses(self, batch: Batch, due: Sequence[Step]) -> tuple[StackedLoss, ...]:
+        """The losses of an update, in order."""
+        kind = tuple(step.name for step in due), self.prioritised, batch.signature
+        if kind not in self._known:
+            trial = _Trial(self, self._trained)
+            trial.update(batch, due)
+            self._known[kind] = tuple(trial.losses)
+        return self._known[kind]
+
+    def noise(self, losses: Sequence[StackedLoss]) -> dict[str, Tensor]:
+        """The random numbers of losses by name, drawn as each engine would draw them alone."""
+        drawn = [number for loss in losses for number in loss.draw(self._generators)]
+        return {f"{_NOISE}{index}": number for index, number in enumerate(drawn)}
+
+    @property
+    def prioritised(self) -> bool:
+        """See `Engine`."""
+        return self._trained.prioritised
+
+    @prioritised.setter
+    def prioritised(self, value: bool) -> None:
+        self._trained.prioritised = value
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`; everything is ``[S, …]``."""
+        found = self.loss(loss, of, batch)
+        return found(self.saved, batch, found.draw(self._generators))
+
+    def loss(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> StackedLoss:
+        """A loss for all seeds and batches like this one."""
+        key = (loss, of, batch.signature, self.prioritised)
+        if key not in self._losses:
+            self._losses[key] = StackedLoss(
+                LossModule(loss, self.nets, self.config),
+                self.saved,
+                list(self._trained.parameters_of(of)),
+                batch,
+                prioritised=self.prioritised,
+                compiled=self.config.compile_graph is True and not self.records,
+            )
+        return self._losses[key]
+
+    # -- the engines -----------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
+        self._trained.store_counts()
+        for number, engine in enumerate(self._engines):
+            _carry(self._trained, engine, _part(_states(self._trained), number))
+
+    def release(self) -> None:
+        """Publish, and give every engine its own tensors, so that it can be trained alone."""
+        self.publish()
+        for engine in self._engines:
+            state = engine.get_state()
+            for name, tensor in _saved(engine.nets).items():
+                tensor.data = state["nets"][name]
+            engine.set_state(state)  # its own moments
+
+
+@dataclass(frozen=True)
+class _OneByOne(TargetUpdate):
+    """A target update that each engine makes by itself."""
+
+    step: TargetUpdate = field(kw_only=True)
+    updates: tuple[Eager, ...] = field(kw_only=True)
+
+    def __call__(self, on: Update, batch: Batch) -> Batch:
+        for update in self.updates:
+            self.step(update, batch)
+        return batch
+
+
+class _StackedProgram(Program):
+    """Whole updates of a stacked engine as programs. The random numbers of its losses travel in the batch."""
+
+    def __init__(self, stacked: StackedEngine, trained: TrainState, record: Recorder) -> None:
+        super().__init__(trained, record)
+        self._stacked = stacked
+        self._sequence: tuple[StackedLoss, ...] = ()
+
+    @property
+    def shelf(self) -> None:
+        """They are not kept on disk."""
+
+    def _prepared(self, batch: Batch, due: Due) -> Batch:
+        self._sequence = self._stacked.losses(batch, due)
+        return replace(batch, extra={**batch.extra, **self._stacked.noise(self._sequence)})
+
+    def _losses(self, move: Callable[[str, Gradients], None]) -> Eager:
+        return _InOrder(self._trained, move, self._stacked.saved, self._sequence)
+
+
+class _Trial(Eager):
+    """Goes through an update to know its losses. Nothing is drawn, and nothing moves."""
+
+    def __init__(self, stacked: StackedEngine, trained: TrainState) -> None:
+        super().__init__(trained, lambda name, gradients: None)
+        self._stacked = stacked
+        self._saved = {name: tensor.detach().clone() for name, tensor in stacked.saved.items()}
+        self.losses: list[StackedLoss] = []
+
+    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
+        """See `Eager`."""
+        return super().update(batch, [step for step in due if isinstance(step, Training)])
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        self.losses.append(self._stacked.loss(loss, of, batch))
+        return self.losses[-1](self._saved, batch, self.losses[-1].blanks())
+
+    def assign(self, parameters: Mapping[str, Tensor]) -> None:
+        """Nothing moves."""
+
+
+class _InOrder(Eager):
+    """Makes an update of known losses, one after the other, with random numbers that come with the batch."""
+
+    def __init__(
+        self,
+        trained: TrainState,
+        move: Callable[[str, Gradients], None],
+        saved: Mapping[str, Tensor],
+        sequence: Sequence[StackedLoss],
+    ) -> None:
+        super().__init__(trained, move)
+        self._saved, self._sequence = saved, sequence
+        self._next = self._used = 0
+
+    def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
+        """See `Update.gradients`."""
+        made = self._sequence[self._next]
+        noise = [batch.extra[f"{_NOISE}{self._used + index}"] for index in range(made.draws)]
+        self._next += 1
+        self._used += made.draws
+        rest = {name: value for name, value in batch.extra.items() if not name.startswith(_NOISE)}
+        return made(self._saved, replace(batch, extra=rest), noise)
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def _saved(nets: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name. Other buffers are constants, the same for all seeds."""
+    names = nets.state_dict().keys()
+    return {name: tensor for name, tensor in (*nets.named_parameters(), *nets.named_buffers()) if name in names}
+
+
+def _states(trained: TrainState) -> State:
+    return {name: optimizer.state_dict() for name, optimizer in trained.optimizers.items()}
+
+
+def _carry(source: TrainState, target: TrainState, states: State) -> None:
+    """Carry counters and schedules over, and load ``states`` into the optimisers."""
+    target.grad_step, target.step_counts = source.grad_step, dict(source.step_counts)
+    for name, optimizer in target.optimizers.items():
+        optimizer.load_state_dict(states[name])
+        if target.schedulers[name] is not None:
+            target.schedulers[name].load_state_dict(source.schedulers[name].state_dict())
+
+
+def _joined(states: Sequence[Any], key: Any = None) -> Any:
+    """The states of the engines' optimisers as one, with stacked tensors."""
+    first = states[0]
+    if isinstance(first, dict):
+        return {key: _joined([state[key] for state in states], key) for key in first}
+    if isinstance(first, Tensor):
+        return first.clone() if key in _SHARED else torch.stack(list(states))
+    return first
+
+
+def _part(state: Any, number: int, key: Any = None) -> Any:
+    """One engine's part of a joined state, whose tensors it shares."""
+    if isinstance(state, dict):
+        return {key: _part(value, number, key) for key, value in state.items()}
+    return state[number] if isinstance(state, Tensor) and key not in _SHARED else state
+
+
+def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
+    if not engines or len(engines) != len(generators):
+        raise ConfigError(f"{len(engines)} engines with {len(generators)} generators; at least one of each is needed")
+    first = engines[0]
+    shapes = {name: tensor.shape for name, tensor in _saved(first.nets).items()}
+    for engine in engines[1:]:
+        if (
+            {name: tensor.shape for name, tensor in _saved(engine.nets).items()} != shapes
+            or engine.steps != first.steps
+            or engine.grad_step != first.grad_step
+        ):
+            raise ConfigError("engines of different configurations, shapes or numbers of updates cannot be stacked")
+    check_stackable(first)
+
+
+def check_stackable(engine: Engine) -> None:
+    """Raise `UnsupportedError` if engines like this one cannot be stacked; some losses show it only later."""
+    if engine.recurrent:
+        raise UnsupportedError(
+            f"recurrent networks ({', '.join(engine.recurrent)}) cannot be trained for several seeds at once: use an "
+            "encoder without memory, or train each seed by itself"
+        )
+    for name, optimizer in engine.optimizers.items():
+        if type(optimizer) not in ELEMENTWISE:
+            names = sorted(each.__name__ for each in ELEMENTWISE)
+            raise UnsupportedError(
+                f"the optimiser {type(optimizer).__name__} of the step {name!r} does not treat numbers one by one, so "
+                f"several seeds cannot share it: use one of {', '.join(names)}, or train each seed by itself"
+            )
+    for step in engine.steps:
+        if step.apart:
+            raise UnsupportedError(
+                f"the step {step.name!r} cannot be made for several seeds at once, because {step.apart}: train each "
+                "seed by itself"
+            )

@@ -1,0 +1,356 @@
+"""Networks with their optimisers: the state that updates change and files keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
+from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError
+from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
+from birl.optimizers.schedules import advance
+from birl.optimizers.steps import step_by_kernel
+from birl.types import State
+
+PRIORITY: Final = "priority of each element"
+"""Where updates report `Loss.priority`, beside metrics."""
+
+
+def no_errors(name: str) -> UnsupportedError:
+    """The algorithm called ``name`` is given a prioritised sampler, to which it has nothing to hand back."""
+    return UnsupportedError(
+        f"a prioritised sampler draws by TD errors, which {name} does not have: make the dataset or buffer without "
+        "sampler="
+    )
+
+
+class _Made(NamedTuple):
+    """See `TrainState`."""
+
+    optimizers: dict[str, Any]
+    schedulers: dict[str, Any]
+    clip_norms: dict[str, float | None]
+
+
+class TrainState:
+    """Networks, their optimisers and schedules, and the counters of their steps.
+
+    Args:
+        nets: module whose children are the networks, by name.
+        steps: the steps of one update, in order; those that do not belong to ``config`` are left out.
+        config: the algorithm's configuration.
+
+    Attributes:
+        steps: the steps of one update, in order.
+        trainings: those of them that lower a loss.
+        gradient_steps: those of them that have an optimiser.
+        targets: those of them that move target networks.
+        parameters: by name, for each step that lowers a loss.
+        optimizers, schedulers, clip_norms: of each gradient step. They are made when one of them is asked for first:
+            processes that only act need none, and torch loads its compiler for them (2 s, 70 MB).
+        step_counts: of each gradient step.
+        grad_step: number of updates so far.
+        version: changes whenever optimisers or their states are replaced.
+        reduce: applied to each step's gradients before the optimiser sees them, if it is not ``None``. Distributed
+            training puts its all-reduce here.
+        watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
+            names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
+            clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
+        prioritised: whether updates report `Loss.priority`.
+        clip: scales gradients down to a largest joint norm.
+
+    Raises:
+        ConfigError: if a step names a network that does not exist.
+    """
+
+    def __init__(self, nets: nn.Module, steps: Sequence[Step], config: Any) -> None:
+        self.nets, self.config = nets, config
+        self.steps = tuple(step for step in steps if step.when.holds(config))
+        check_networks(self.steps, nets)
+        self.trainings = tuple(step for step in self.steps if isinstance(step, Training))
+        self.gradient_steps = tuple(step for step in self.steps if isinstance(step, Gradient))
+        self.targets = tuple(step for step in self.steps if isinstance(step, TargetUpdate))
+        for target in self.targets:
+            nets.get_submodule(target.target).requires_grad_(False)
+        self.grad_step = self.version = 0
+        self.reduce: Callable[[Gradients], Gradients] | None = None
+        self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
+        self.prioritised = False
+        self.clip = clip
+        self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
+        self.parameters = {step.name: self.parameters_of(step.networks) for step in self.trainings}
+        self.reset_optimizers()
+
+    def parameters_of(self, networks: tuple[str, ...]) -> dict[str, Tensor]:
+        """Parameters of some networks, by name."""
+        if networks not in self._parameters:
+            self._parameters[networks] = {
+                f"{network}.{name}": parameter
+                for network in networks
+                for name, parameter in self.nets.get_submodule(network).named_parameters()
+            }
+        return self._parameters[networks]
+
+    def due(self, ahead: int = 0) -> tuple[Step, ...]:
+        """The steps of this update, or of one that comes ``ahead`` updates later."""
+        update = self.grad_step + ahead
+        return tuple(step for step in self.steps if step.when.is_due(update, self.config))
+
+    def take_priority(self, metrics: dict[str, Tensor]) -> Tensor | None:
+        """Take the priorities of the elements out of an update's metrics; ``None`` if this update had none.
+
+        Raises:
+            UnsupportedError: if they are used, and all losses have been computed without any.
+        """
+        found = metrics.pop(PRIORITY, None)
+        if found is None and self.prioritised and all(self.step_counts.values()):
+            raise no_errors(type(self.config).__name__.removesuffix("Config"))
+        return found
+
+    # -- optimisers ------------------------------------------------------------------------------------------------
+
+    def reset_optimizers(self) -> None:
+        """Make all optimisers and schedules anew."""
+        self._made: _Made | None = None
+        self.step_counts = dict.fromkeys((step.name for step in self.gradient_steps), 0)
+        self._counts_stored = True
+        self.version += 1
+
+    @property
+    def optimizers(self) -> dict[str, Any]:
+        """See above."""
+        return self._parts.optimizers
+
+    @property
+    def schedulers(self) -> dict[str, Any]:
+        """See above; ``None`` for constant rates."""
+        return self._parts.schedulers
+
+    @property
+    def clip_norms(self) -> dict[str, float | None]:
+        """See above; ``None`` for gradients that are not clipped."""
+        return self._parts.clip_norms
+
+    @property
+    def _parts(self) -> _Made:
+        if self._made is None:
+            made = _Made({}, {}, {})
+            for step in self.gradient_steps:
+                rate, factory = self.config.optimizer(*step.fields)
+                optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+                made.optimizers[step.name] = optimizer
+                made.schedulers[step.name] = factory.create_scheduler(optimizer)
+                made.clip_norms[step.name] = factory.clip_grad_norm
+            self._made = made
+        return self._made
+
+    def retune(self, config: Any) -> None:
+        """Go on with another configuration of the same networks and steps. Moments, counters and schedules go on.
+
+        A schedule is where it would be if it had begun with the new configuration.
+
+        Raises:
+            ConfigError: if an optimiser cannot go on from the moments of the present one. Nothing has changed then.
+        """
+        self.store_counts()
+        made = {}
+        for step in self.gradient_steps:
+            rate, factory = config.optimizer(*step.fields)
+            if (rate, factory) != self.config.optimizer(*step.fields):
+                optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+                schedule = factory.create_scheduler(optimizer)
+                _take_over(step.name, optimizer, self.optimizers[step.name])
+                if schedule is not None:
+                    old = self.schedulers[step.name]
+                    advance(schedule, optimizer, self.step_counts[step.name] if old is None else old.last_epoch)
+                made[step.name] = optimizer, schedule, factory.clip_grad_norm
+        for name, (optimizer, schedule, limit) in made.items():
+            self.optimizers[name], self.schedulers[name], self.clip_norms[name] = optimizer, schedule, limit
+        self.config = config
+        self.version += bool(made)
+
+    def apply(self, name: str, gradients: Mapping[str, Tensor]) -> None:
+        """Clip, step an optimiser and its learning-rate schedule."""
+        self.store_counts()
+        parameters, limit = self.parameters[name], self.clip_norms[name]
+        own = []
+        for key, parameter in parameters.items():
+            gradient = gradients[key]
+            if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            own.append(gradient)
+        if limit is not None:
+            own = self.clip(own, limit)
+        if not step_by_kernel(self.optimizers[name], list(parameters.values()), own):
+            for parameter, gradient in zip(parameters.values(), own, strict=True):
+                parameter.grad = gradient
+            self.optimizers[name].step()
+            for parameter in parameters.values():
+                parameter.grad = None
+        self.step_counts[name] += 1
+        if self.schedulers[name] is not None:
+            self.schedulers[name].step()
+
+    def count(self, name: str) -> None:
+        """Count an optimiser's step that was made without the optimiser, and move the schedule on."""
+        self.step_counts[name] += 1
+        self._counts_stored = False
+        if self.schedulers[name] is not None:
+            self.optimizers[name]._opt_called = True  # otherwise the schedule warns that no step was made
+            self.schedulers[name].step()
+
+    def store_counts(self) -> None:
+        """Write the step counts into the optimisers' states.
+
+        Call it before the states are read or an optimiser steps.
+        """
+        if not self._counts_stored:
+            for name, optimizer in self.optimizers.items():
+                for state in optimizer.state.values():
+                    if "step" in state:
+                        state["step"].fill_(self.step_counts[name])
+            self._counts_stored = True
+
+    def forget_moments(self) -> None:
+        """Set the moments and step counts of all optimisers to 0, in place. Schedules go on."""
+        for optimizer in self.optimizers.values():
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        value.zero_()
+        self.step_counts = dict.fromkeys(self.step_counts, 0)
+        self._counts_stored = True
+
+    def copy_optimizer(self, name: str, source: TrainState) -> None:
+        """Copy the state of a step's optimiser from elsewhere, whose parameters have the same shapes."""
+        source.store_counts()
+        self._load_optimizer(name, source.optimizers[name].state_dict())
+
+    def _load_optimizer(self, name: str, state: State) -> None:
+        optimizer = self.optimizers[name]
+        saved = _copied(state)  # load_state_dict would share the tensors
+        optimizer.load_state_dict(
+            {
+                "state": {int(key): value for key, value in saved["state"].items()},
+                "param_groups": [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)],
+            }
+        )
+        counts = [int(each["step"]) for each in optimizer.state.values() if "step" in each]
+        self.step_counts[name] = max(counts, default=1 if optimizer.state else 0)
+        self.version += 1
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def check_finite(self) -> None:
+        """Raise if a parameter is NaN or infinite.
+
+        Raises:
+            NonFiniteError: naming the parameter and the step that trains it.
+        """
+        for name, tensor in self.nets.named_parameters():
+            if not bool(torch.isfinite(tensor).all()):
+                steps = [step for step, own in self.parameters.items() if name in own]
+                raise NonFiniteError(
+                    f"after {self.grad_step} updates the parameter {name!r} (step: {', '.join(steps) or 'target'}) "
+                    "is NaN or infinite: lower its learning rate, clip its gradient (optim_factory=AdamFactory("
+                    "clip_grad_norm=1.0)) or scale rewards and observations"
+                )
+
+    def get_state(self) -> State:
+        """A copy of everything that an update reads or writes."""
+        self.store_counts()
+        return {
+            "grad_step": self.grad_step,
+            "nets": {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()},
+            "optimizers": {name: _copied(optimizer.state_dict()) for name, optimizer in self.optimizers.items()},
+            "schedulers": {name: _scheduler_state(each) for name, each in self.schedulers.items() if each is not None},
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`.
+
+        Raises:
+            CorruptFileError: if the state does not fit the networks.
+        """
+        if not isinstance(state["grad_step"], int) or state["grad_step"] < 0:
+            raise CorruptFileError(f"grad_step is {state['grad_step']!r}; it must be an int >= 0")
+        self._check_networks(state["nets"])
+        refuse_nonfinite("parameter", state["nets"])
+        for name, optimizer in self.optimizers.items():
+            check_optimizer(name, optimizer, state["optimizers"][name])
+        self.nets.load_state_dict(dict(state["nets"]))
+        for name in self.optimizers:
+            self._load_optimizer(name, state["optimizers"][name])
+        for name, scheduler in self.schedulers.items():
+            if scheduler is not None:
+                scheduler.load_state_dict({**scheduler.state_dict(), **state["schedulers"][name]})
+        self.grad_step = int(state["grad_step"])
+
+    def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load parameters and buffers by name; shapes and names must match exactly.
+
+        Raises:
+            CorruptFileError: naming what is missing, unexpected or of another shape.
+        """
+        self._check_networks(tensors)
+        self.nets.load_state_dict(dict(tensors))
+
+    def _check_networks(self, tensors: Mapping[str, Tensor]) -> None:
+        own = self.nets.state_dict()
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        if missing or extra:
+            raise CorruptFileError(
+                f"the saved parameters do not belong to these networks: missing {missing[:3]}, unexpected {extra[:3]}. "
+                "Build the algorithm with the configuration and shapes it was saved with."
+            )
+        for name, tensor in tensors.items():
+            if tensor.shape != own[name].shape:
+                raise CorruptFileError(
+                    f"parameter {name!r} was saved with shape {tuple(tensor.shape)} but has shape "
+                    f"{tuple(own[name].shape)} here: use the shapes and configuration it was saved with"
+                )
+
+
+def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Gradients scaled so that their joint norm is at most ``limit``."""
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    return [gradient * scale for gradient in gradients]
+
+
+def _take_over(name: str, optimizer: Any, old: Any) -> None:
+    """Let an optimiser, made anew for the same parameters, go on from the moments of another one."""
+    groups, state = optimizer.state_dict()["param_groups"], old.state_dict()["state"]
+    try:
+        if type(optimizer) is not type(old):
+            raise CorruptFileError(f"it would become a {type(optimizer).__name__}")
+        check_optimizer(name, optimizer, _copied({"state": state, "param_groups": groups}))
+    except CorruptFileError as error:
+        raise ConfigError(
+            f"the {type(old).__name__} of the step {name!r} has moments that its new settings cannot go on from: "
+            f"{str(error).partition(': ')[2].partition('. Build')[0] or error}. Give one of the same kind, or make "
+            "another algorithm"
+        ) from error
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a state dict, with string keys only and lists of dicts as dicts."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {str(key): _copied(item) for key, item in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {str(index): _copied(item) for index, item in enumerate(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _scheduler_state(scheduler: Any) -> State:
+    return {
+        key: value
+        for key, value in scheduler.state_dict().items()
+        if isinstance(value, int | float | list) and not (isinstance(value, list) and any(v is None for v in value))
+    }

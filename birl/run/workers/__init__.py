@@ -1,0 +1,1 @@
+"""Worker processes of a run: collectors, replay shards and further learners."""

@@ -1,0 +1,274 @@
+"""Environments that fail under collectors, and fragments whose length is measured."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import birl
+from birl.algorithm.learner import Learner
+from birl.distributed.transport import Inline
+from birl.errors import ConfigError, EnvironmentMismatchError, WorkerError
+from birl.run.cluster import FIRST_FRAGMENT, fragment_for
+from birl.run.workers import collector_group as fleet
+from birl.run.workers.collector_worker import CollectorWorker
+from run.fakes import Drift
+from run.test_fleet import alike, here, lags, ppo, rolled, run, same, stopped, unruly
+from tests.tiers import slow_but
+
+__all__ = ["here"]
+
+
+class Breaks(Drift):
+    """Fails in the fifth step of every third episode, which its seed tells."""
+
+    def __init__(self, at: int = 5, **options: Any) -> None:
+        super().__init__(end=0.0, **options)
+        self.at = at
+
+    def reset(self, **options: Any) -> Any:
+        observation = super().reset(**options)
+        self.bad = self.np_random.integers(3) == 0
+        return observation
+
+    def step(self, action: Any) -> Any:
+        if self.bad and self.steps == self.at - 1:
+            raise ZeroDivisionError("of the user")
+        return super().step(action)
+
+
+def test_the_error_of_an_environment_tells_what_leads_there() -> None:
+    with pytest.raises(WorkerError, match=r"environment [01] of collector 0, reset with seed [0-9]+") as e:
+        run(birl.Cluster(2, 2, 6), env=Breaks())
+    said = str(e.value)
+    assert "ZeroDivisionError: of the user" in said and "on_error='restart'" in said
+    seed, actions = int(said.split("seed ")[1].split(",")[0]), said.split("by its actions: [")[1].split("]")[0]
+    env = Breaks()
+    env.reset(seed=seed)
+    *before, last = map(int, actions.split(", "))
+    assert len(before) == 4
+    for action in before:
+        env.step(action)
+    with pytest.raises(ZeroDivisionError):
+        env.step(last)
+
+
+RESTART = birl.Cluster(3, 2, 4, "turns", on_error="restart")
+
+
+ORDERS = [(order, fragment) for order in ("together", "turns") for fragment in (1, 4, 7)]
+
+
+@pytest.mark.parametrize(("order", "fragment"), slow_but([("together", 4), ("turns", 7)], ORDERS))
+def test_failed_environments_are_made_anew(
+    order: str, fragment: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = birl.Cluster(3, 2, fragment, order, on_error="restart")
+    found: list[Any] = []
+    with caplog.at_level(logging.WARNING, "birl"):
+        expected = run(cluster, env=Breaks(), n_steps=120)
+    warned = [record.getMessage() for record in caplog.records if "made anew" in record.getMessage()]
+    buffer = expected[1]
+    assert 120 <= buffer.step_count < 126 and len(warned) > 3
+    assert all("ZeroDivisionError: of the user by its actions: [" in words for words in warned)
+    broken = 0
+    for episode in buffer.episodes:  # an episode that failed has all its steps but the one that did, and is truncated
+        steps = episode.observations[:, 1]
+        assert np.array_equal(steps, np.arange(len(steps))) and not episode.terminated
+        broken += len(steps) == 4
+    assert 0 <= broken - len(warned) <= 6  # the run may end where another episode has four steps
+    unruly(monkeypatch, 1, loss=0.3)
+    assert same(run(cluster, env=Breaks(), n_steps=120), expected)
+    monkeypatch.undo()
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
+    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    found = lags(cluster, monkeypatch, env=Breaks(), n_steps=120)
+    assert found[-1]["environment_errors"] == len(warned)
+
+
+def test_a_run_with_failures_resumes(tmp_path: Path) -> None:
+    expected = run(RESTART, env=Breaks())
+    assert same(stopped(tmp_path, RESTART, 27, env=Breaks()), expected)
+
+
+@pytest.mark.parametrize("cluster", [(1, 1, 5), (1, 1, 10), (3, 2, 5), (3, 2, 10)])
+def test_rollouts_are_full_whatever_fails(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[Any] = []
+    monkeypatch.setattr("run.test_fleet.Drift", Breaks)
+    learn = Learner.learn
+    monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
+    own = birl.Cluster(*cluster, on_error="restart")
+    expected = rolled(own, ppo, n_steps=120)
+    assert [len(each.valid) for each in learned[:-1]] == [10] * (len(learned) - 1)
+    assert sum(int(each.valid.sum()) for each in learned) == 120
+    lanes = cluster[0] * cluster[1]
+    columns = {name: np.concatenate([getattr(each, name) for each in learned]) for name in ("valid", "truncated")}
+    columns["step"] = np.concatenate([each.next_observation[..., 1] for each in learned])
+    for lane in range(lanes):
+        kept = columns["valid"][:, lane]
+        steps, cut = columns["step"][kept, lane], columns["truncated"][kept, lane]
+        restarts = np.flatnonzero(steps == 1)[1:]
+        ended = steps[restarts - 1]
+        assert set(ended) == {4, 7} and (cut[restarts - 1] | (ended == 4)).all()
+    unruly(monkeypatch, 1, loss=0.2)
+    assert alike(rolled(own, ppo, n_steps=120), expected)
+
+
+class NeverWorks(Drift):
+    def step(self, action: Any) -> Any:
+        raise ZeroDivisionError("of the user")
+
+
+def test_what_fails_again_and_again_ends_the_run() -> None:
+    with pytest.raises(WorkerError, match="environment 0 of collector 0(.|\n)*ZeroDivisionError: of the user"):
+        run(birl.Cluster(2, 1, 4, restarts=3, on_error="restart"), env=NeverWorks())
+
+
+# -- environments that never begin -------------------------------------------------------------------------------------
+
+
+class NoReset(Drift):
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        raise ZeroDivisionError(f"with seed {options['seed']} of the user")
+
+
+def no_third(number: int) -> Any:
+    if number == 2:
+        raise ZeroDivisionError("of the maker")
+    return Drift()
+
+
+@pytest.mark.parametrize("on_error", ["stop", "restart"])
+def test_the_error_of_a_first_reset_tells_its_seed(on_error: str) -> None:
+    says = "environment 3 of collector 1 has failed in its first reset, with seed ([0-9]+), and(.|\n)*restart"
+    with pytest.raises(WorkerError, match=says) as e:
+        run(birl.Cluster(2, 2, 6, on_error=on_error), env=lambda number: NoReset() if number == 3 else Drift())
+    seed = str(e.value).split("with seed ")[1].split(",")[0]
+    assert f"ZeroDivisionError: with seed {seed} of the user" in str(e.value)
+
+
+def test_the_error_of_a_factory_tells_which_environment() -> None:
+    with pytest.raises(WorkerError, match="environment 2 of collector 1 has failed while it was made, and") as e:
+        run(birl.Cluster(2, 2, 6, on_error="restart"), env=no_third)
+    assert "ZeroDivisionError: of the maker" in str(e.value)
+
+
+def test_an_error_of_birl_while_environments_are_made_keeps_its_type() -> None:
+    with pytest.raises(ConfigError, match="no environment can be made from 'Nothing-v0'") as e:
+        run(birl.Cluster(2, 2, 6), env=lambda number: birl.envs.make_env("Nothing-v0") if number == 2 else Drift())
+    sent = pickle.loads(pickle.dumps(e.value))  # noqa: S301  as a process sends it
+    assert sent.__notes__ == ["This was in environment 2 of collector 1, while it was made."]
+
+
+def test_environments_of_a_run_have_the_same_spaces() -> None:
+    says = r"environment 3 of collector 1 is not like .* observations \(2,\) and 3 discrete .* and 2 action dimensions"
+    with pytest.raises(EnvironmentMismatchError, match=says) as e:
+        run(birl.Cluster(2, 2, 6), env=lambda number: Drift(discrete=number != 3))
+    assert not hasattr(e.value, "__notes__")  # the message says it all
+
+
+# -- fragments whose length is measured --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What a step takes, as collectors tell it."""
+    told = [0.1 / 7]
+    kept = CollectorWorker.__call__
+
+    def call(self: Any, order: Any, weights: Any) -> Any:
+        return kept(self, order, weights)._replace(seconds=told[0])
+
+    monkeypatch.setattr(CollectorWorker, "__call__", call)
+    return told
+
+
+@pytest.mark.parametrize("order", ["together", "turns", "arrival"])
+def test_fragments_are_measured_once(seconds: list[float], order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = birl.Cluster(2, 1, "auto", order)
+    found = lags(cluster, monkeypatch, n_steps=200)
+    sizes = [each.get("fragment") for each in found]
+    assert sizes[0] is None and set(sizes[2:]) == {7.0}
+    lengths: list[int] = []
+    hear = fleet.CollectorGroup._hear_of
+    monkeypatch.setattr(
+        fleet.CollectorGroup,
+        "_hear_of",
+        lambda s, place, own: lengths.append(len(own.rows["valid"])) or hear(s, place, own),
+    )
+    _, buffer = run(cluster, n_steps=200)
+    first = 2 * cluster.taking(order).credit
+    assert lengths[:first] == [FIRST_FRAGMENT] * first and set(lengths[first:-2]) == {7}
+    assert buffer.step_count == 200
+
+
+@pytest.mark.parametrize("at", [5, 90])
+def test_a_resumed_run_keeps_its_fragments(seconds: list[float], at: int, tmp_path: Path) -> None:
+    """After 90 steps the length is known: however long a step takes then, the run goes on with it."""
+    cluster = birl.Cluster(2, 1, "auto", "turns")
+    expected = run(cluster, n_steps=150)
+
+    def callback(_: Any, epoch: int, step: int) -> None:
+        if step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        run(cluster, n_steps=150, checkpoint=tmp_path, callback=callback)
+    seconds[0] = 0.1 / 3
+    again = run(cluster, n_steps=150, checkpoint=tmp_path)
+    assert same(again, expected)
+
+
+def test_how_long_fragments_are() -> None:
+    assert [fragment_for(each) for each in (0.01, 0.002, 1.0, 1e-6, 0.0)] == [10, 50, 1, 1000, 1000]
+
+
+def test_measured_time_is_that_of_steps() -> None:
+    found: list[float] = []
+
+    class Told(CollectorWorker):
+        def __call__(self, order: Any, weights: Any) -> Any:
+            fragment = super().__call__(order, weights)
+            found.append(fragment.seconds)
+            return fragment
+
+    class Waits(Drift):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.02)
+            return super().step(action)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Told))
+        run(birl.Cluster(1, 2, 3), env=Waits(), n_steps=12)
+    assert min(found) >= 0.04  # two environments, one after another
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"fragment": "long"}, "Cluster.fragment is 'long'; it must be an int >= 1 or 'auto' or None"),
+        ({"on_error": "ignore"}, "Cluster.on_error is 'ignore'; it must be one of 'stop', 'restart'"),
+        ({"resources": {"num_gpus": 1}}, "Cluster.resources is .*but collectors are 'processes'"),
+        ({"resources": {"num_gpus": -1}, "transport": "ray"}, r"Cluster.resources\['num_gpus'\] is -1"),
+        ({"resources": {"num_cpus": 0}, "transport": "ray"}, "Cluster.resources asks for nothing"),
+        ({"resources": 2, "transport": "ray"}, "Cluster.resources is 2; it must be a dict"),
+    ],
+)
+def test_clusters_that_cannot_be(fields: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        birl.Cluster(**fields)
+
+
+def test_what_collectors_are_given() -> None:
+    assert birl.Cluster(transport="ray").asked == {"CPU": 1.0}
+    given = {"num_cpus": 2, "num_gpus": 0.5, "simulator": 1}
+    assert birl.Cluster(transport="ray", resources=given).asked == {"CPU": 2.0, "GPU": 0.5, "simulator": 1.0}

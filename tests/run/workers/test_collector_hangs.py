@@ -1,0 +1,113 @@
+"""Collectors that do not move any more are ended and made anew; those that hang in the same place again end the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import birl
+from birl.distributed.transport import Gone, Processes
+from birl.distributed.watchdog import START, Watch
+from birl.errors import ConfigError, WorkerError
+from run.fakes import Drift
+from run.test_fleet import run, sac, same
+
+
+class Fails(Drift):
+    """Does what the first file of a folder is called, in the middle of an episode, and removes the file before."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(False)
+        self.folder = str(folder)
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
+            left[0].unlink()
+            kind = left[0].suffix
+            if kind == ".hang":
+                time.sleep(600)
+            else:
+                os.kill(os.getpid(), getattr(signal, kind[1:]))
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_hanging_stopped_and_crashed_collectors_change_nothing(tmp_path: Path) -> None:
+    env = Fails(tmp_path)
+    expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=env)
+    for number, kind in enumerate(("hang", "SIGSTOP", "SIGSEGV")):
+        (tmp_path / f"{number}.{kind}").touch()
+    assert same(run(birl.Cluster(2, 1, 4, step_timeout=8.0), sac, env=env), expected)
+    assert not list(tmp_path.iterdir())
+
+
+class Hangs(Drift):
+    def step(self, action: Any) -> Any:
+        time.sleep(600 if self.steps == 3 else 0)
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_what_hangs_again_in_the_same_place_is_named() -> None:
+    says = (
+        "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 of collector "
+        "0, reset with seed [0-9]+, in step 4 of 6 of its order 0"
+    )
+    with pytest.raises(WorkerError, match=says):
+        run(birl.Cluster(1, 1, 6, step_timeout=8.0), env=Hangs(end=0.0))
+
+
+class Naps:
+    """Sleeps as long as it is told, in as many places."""
+
+    def __init__(self, given: Any) -> None:
+        self.place = "none"
+
+    def __call__(self, order: Any, beside: Any) -> Any:
+        for i in range(order[1]):
+            self.place = str(i)
+            time.sleep(order[0])
+        return os.getpid()
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.slow
+def test_slow_workers_are_no_hung_ones() -> None:
+    workers = Processes(Naps, step_timeout=3.0)
+    workers.start(0, None)
+    workers.send(0, (0.4, 10), None)  # longer than the limit, but always in another place
+    first = workers.wait()[1]
+    workers.send(0, (600.0, 1), None)
+    with pytest.raises(Gone) as e:
+        workers.wait()
+    assert (e.value.index, e.value.place, e.value.how) == (0, "0", "because it did not move for 3 seconds")
+    workers.start(0, None)
+    workers.send(0, (0.0, 1), None)
+    assert workers.wait()[1] != first  # another process
+    workers.close()
+
+
+def test_time_that_nobody_waited_does_not_count() -> None:
+    watch = Watch(8.0)
+    watch.start(0)
+    assert watch.slice == 1.0
+    assert not any(watch.waited(0, 100.0) for _ in range(int(START)))  # of each, one second counts
+    assert watch.waited(0, 1.0) and watch.verdict(0) == ("because it did not begin for 300 seconds", "its beginning")
+    watch.saw(0, "here")
+    assert not any(watch.waited(0, 1.0) for _ in range(8))
+    watch.saw(0, "here")
+    assert watch.waited(0, 0.5) and watch.verdict(0) == ("because it did not move for 8 seconds", "here")
+    watch.saw(0, "there")
+    assert not watch.waited(0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["step_timeout", "patience"])
+def test_limits_are_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Cluster.{name} is 0; it must be a float > 0"):
+        birl.Cluster(**{name: 0})

@@ -1,0 +1,60 @@
+"""Several learners with a sampler that is not uniform: rows are chosen, weighed and given priorities as one would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from birl.dataset import PrioritizedSampler, RecentSampler
+from birl.dataset.prioritized_sampling import SumTree
+from birl.distributed.inline_allreduce import Rounds
+from birl.distributed.transport import Inline
+from birl.run.workers import collector_group as fleet
+from birl.run.workers import remote_learners as others
+from birl.run.workers.collector_worker import CollectorWorker
+from birl.run.workers.learner_worker import LearnerWorker
+from run.test_fleet import dqn, run, same
+from run.test_learners import Notes, cluster
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
+    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
+    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+
+
+def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are over the largest one of all minibatches, and every tree gets the errors of its own steps."""
+    notes, drawn, given = Notes(monkeypatch), [], []
+    find, update = SumTree.find, PrioritizedSampler.update
+
+    def found(tree: Any, mass: Any) -> Any:
+        leaf = find(tree, mass)
+        drawn.append((tree.total, tree.of(leaf)))
+        return leaf
+
+    def updated(sampler: Any, rows: Any, priority: Any) -> None:
+        given.append((sampler, np.array(priority)))
+        update(sampler, rows, priority)
+
+    monkeypatch.setattr(SumTree, "find", found)
+    monkeypatch.setattr(PrioritizedSampler, "update", updated)
+    run(cluster(order="together"), dqn, n_steps=60, stored=lambda: {"sampler": PrioritizedSampler(0.7, 0.5)})
+    first, second = notes.batches.values()
+    assert len(first) == len(second) == len(drawn) // 2 == len(given) // 2 > 10
+    for number, batches in enumerate(zip(first, second, strict=True)):
+        probability = [priority / total for total, priority in drawn[2 * number : 2 * number + 2]]
+        least = np.concatenate(probability).min()
+        for batch, own in zip(batches, probability, strict=True):
+            np.testing.assert_allclose(batch.weight.numpy(), (least / own) ** 0.5, rtol=1e-5)
+    assert len({id(sampler) for sampler, _ in given}) == 2
+    assert not any(np.array_equal(one[1], other[1]) for one, other in zip(given[::2], given[1::2], strict=True))
+
+
+def test_recent_steps_are_those_of_each_learner() -> None:
+    options: Any = {"n_steps": 60, "stored": lambda: {"sampler": RecentSampler(period=10, smallest=5)}}
+    assert same(run(cluster(), dqn, **options), run(cluster(), dqn, **options))
+    assert not same(run(cluster(), dqn, n_steps=60), run(cluster(), dqn, **options))
