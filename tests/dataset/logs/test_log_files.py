@@ -16,7 +16,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from birl.dataset import LogSchema, ReplayBuffer, from_table, log_columns, log_files
+from birl.dataset import LogSchema, ReplayBuffer, from_table
+from birl.dataset.logs import columns as log_columns
+from birl.dataset.logs import files as log_files
 from birl.dataset.logs.files import import_files
 from birl.dataset.logs.proposal import propose
 from birl.dataset.logs.splits import split

@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from birl.dataset import LogSchema, ReplayBuffer, from_table, log_query
+from birl.dataset import LogSchema, ReplayBuffer, from_table
+from birl.dataset.logs import query as log_query
 from birl.dataset.logs.files import import_files
 from birl.dataset.logs.proposal import propose
 from birl.dataset.logs.query import Query

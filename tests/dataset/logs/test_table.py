@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow
 import pytest
 
-from birl.dataset import LogSchema, ReplayBuffer, from_table, log_columns, tables
+from birl.dataset import LogSchema, ReplayBuffer, from_table
+from birl.dataset.logs import columns as log_columns
+from birl.dataset.logs import table as tables
 from birl.dataset.storage import Storage
 from birl.errors import (
     ActionError,
