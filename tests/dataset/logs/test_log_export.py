@@ -18,9 +18,9 @@ from birl.dataset import (
     ReplayBuffer,
     Signature,
     from_table,
-    log_columns,
     write_parquet,
 )
+from birl.dataset.logs import columns as log_columns
 from birl.datasets import get_dataset
 from birl.errors import EmptyDataError, UnsupportedError, WriteError
 from birl.run.fingerprint import digest
