@@ -1,10 +1,4 @@
 # written by scripts/make_algorithm_pages.py
-from birl.acting.sequence_context import GreedyTransformerActionSampler as GreedyTransformerActionSampler
-from birl.acting.sequence_context import IdentityTransformerActionSampler as IdentityTransformerActionSampler
-from birl.acting.sequence_context import SoftmaxTransformerActionSampler as SoftmaxTransformerActionSampler
-from birl.acting.sequence_context import StatefulTransformerWrapper as StatefulTransformerWrapper
-from birl.acting.sequence_context import TransformerActionSampler as TransformerActionSampler
-from birl.acting.sequence_context import TransformerInput as TransformerInput
 from birl.acting.explorers import Boltzmann as Boltzmann
 from birl.acting.explorers import ConstantEpsilonGreedy as ConstantEpsilonGreedy
 from birl.acting.explorers import EpsilonGreedy as EpsilonGreedy
@@ -15,6 +9,12 @@ from birl.acting.explorers import LinearDecayEpsilonGreedy as LinearDecayEpsilon
 from birl.acting.explorers import NormalNoise as NormalNoise
 from birl.acting.explorers import OrnsteinUhlenbeckNoise as OrnsteinUhlenbeckNoise
 from birl.acting.explorers import epsilon_ladder as epsilon_ladder
+from birl.acting.sequence_context import GreedyTransformerActionSampler as GreedyTransformerActionSampler
+from birl.acting.sequence_context import IdentityTransformerActionSampler as IdentityTransformerActionSampler
+from birl.acting.sequence_context import SoftmaxTransformerActionSampler as SoftmaxTransformerActionSampler
+from birl.acting.sequence_context import StatefulTransformerWrapper as StatefulTransformerWrapper
+from birl.acting.sequence_context import TransformerActionSampler as TransformerActionSampler
+from birl.acting.sequence_context import TransformerInput as TransformerInput
 from birl.algorithm.algorithm import Algorithm as Algorithm
 from birl.algorithm.sequence import TransformerAlgorithm as TransformerAlgorithm
 from birl.algos.a2c import A2C as A2C

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.algorithm.test_population import SEEDS, assert_close, continuous, discrete, episodes, same_bits, together
 
 import birl
 from birl.algos import DQNConfig, SACConfig, TD3Config
@@ -19,6 +18,7 @@ from birl.engine import compiler
 from birl.engine.stacked_engine import StackedEngine, _StackedProgram
 from birl.errors import CompileError
 from birl.optimizers import AdamFactory
+from tests.algorithm.test_multi_seed import SEEDS, assert_close, continuous, discrete, episodes, same_bits, together
 from tests.engine.test_compiled import _Tape
 from tests.tiers import slow_but
 

@@ -24,7 +24,7 @@ from birl.dataset import MDPDataset, ReplayBuffer
 from birl.errors import BirlError, CorruptFileError, FileError, ForeignFileError, UnsupportedError
 from birl.types import ActionSpace
 
-DATA = Path(__file__).parent / "data" / "d3rlpy"
+DATA = Path(__file__).parents[1] / "data" / "d3rlpy"
 INPUTS = np.load(DATA / "data.npz")
 UNLIKE = ("bcq", "plas", "plas_with_perturbation")
 MODELS = sorted(path.stem for path in DATA.glob("*.d3") if path.stem not in UNLIKE)

@@ -30,7 +30,7 @@ COMPILES = compiler.has_compiler(torch.device("cpu"))  # without a compiler noth
 
 SCRIPT = """
 import sys
-from tests.engine.test_stored import sac, trained
+from tests.engine.test_compile_cache import sac, trained
 print(trained(sac()))
 """
 

@@ -14,7 +14,7 @@ import pytest
 import ray
 from left_behind import MARK, begun_here
 from run.fakes import Drift
-from run.test_fleet import dqn, run, sac, same
+from run.workers.test_collector_group import dqn, run, sac, same
 
 import birl
 import birl.distributed.ray

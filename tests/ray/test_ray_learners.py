@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import ray
-from run.test_fleet import run, sac, same
+from run.workers.test_collector_group import run, sac, same
 
 import birl
 from birl.distributed.process_group import Gloo

@@ -11,7 +11,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from run.fakes import Drift
-from run.test_fleet import run, sac, same
+from run.workers.test_collector_group import run, sac, same
 
 import birl
 from birl.errors import WorkerError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import ray
-from run.test_fleet import dqn, run, same
+from run.workers.test_collector_group import dqn, run, same
 
 import birl
 from birl.algos import ConstantEpsilonGreedy

@@ -21,8 +21,8 @@ from birl.run.workers import replay_shards as shards
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from birl.run.workers.replay_worker import ReplayWorker
-from run.test_fleet import run, same
-from run.test_shards import Batches
+from run.workers.test_collector_group import run, same
+from run.workers.test_replay_shards import Batches
 
 STEPS = 8
 PLACE = spaces.Box(0, 1e6, (1,), np.float32)

@@ -23,10 +23,10 @@ from birl.run.workers import collector_group as fleet
 from birl.run.workers import remote_learners as others
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
-from run import test_fleet, test_fleet_errors
 from run.fakes import Drift
-from run.test_fleet import SMALL, alike, ppo, rolled
-from run.test_learners import Notes, Unruly, joined
+from run.workers import test_collector_errors, test_collector_group
+from run.workers.test_collector_group import SMALL, alike, ppo, rolled
+from run.workers.test_synchronous_learners import Notes, Unruly, joined
 
 
 def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
@@ -115,7 +115,7 @@ def test_the_first_one_learns_alone_from_rollouts_with_missing_steps(monkeypatch
         return learn(self, drawn)
 
     monkeypatch.setattr(Learner, "learn", learned)
-    monkeypatch.setattr(test_fleet, "Drift", test_fleet_errors.Breaks)
+    monkeypatch.setattr(test_collector_group, "Drift", test_collector_errors.Breaks)
     algorithm = rolled(cluster(on_error="restart"), n_steps=200)
     parts, wholes = ([count for n, count in missing if n == lanes] for lanes in (2, 4))
     assert parts and not any(parts) and wholes and all(wholes)

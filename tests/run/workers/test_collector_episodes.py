@@ -13,7 +13,7 @@ from birl.algorithm.learner import Learner
 from birl.algos import REINFORCEConfig
 from birl.models import NormalFactory
 from birl.preprocessing import RunningObservationScaler, RunningRewardScaler
-from run.test_fleet import GRU, SMALL, alike, here, ppo, rolled, unruly
+from run.workers.test_collector_group import GRU, SMALL, alike, here, ppo, rolled, unruly
 
 __all__ = ["here"]
 

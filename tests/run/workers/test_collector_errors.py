@@ -21,7 +21,7 @@ from birl.run.cluster import FIRST_FRAGMENT, fragment_for
 from birl.run.workers import collector_group as fleet
 from birl.run.workers.collector_worker import CollectorWorker
 from run.fakes import Drift
-from run.test_fleet import alike, here, lags, ppo, rolled, run, same, stopped, unruly
+from run.workers.test_collector_group import alike, here, lags, ppo, rolled, run, same, stopped, unruly
 from tests.tiers import slow_but
 
 __all__ = ["here"]
@@ -102,7 +102,7 @@ def test_a_run_with_failures_resumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cluster", [(1, 1, 5), (1, 1, 10), (3, 2, 5), (3, 2, 10)])
 def test_rollouts_are_full_whatever_fails(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[Any] = []
-    monkeypatch.setattr("run.test_fleet.Drift", Breaks)
+    monkeypatch.setattr("run.workers.test_collector_group.Drift", Breaks)
     learn = Learner.learn
     monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
     own = birl.Cluster(*cluster, on_error="restart")

@@ -15,7 +15,7 @@ from birl.distributed.transport import Gone, Processes
 from birl.distributed.watchdog import START, Watch
 from birl.errors import ConfigError, WorkerError
 from run.fakes import Drift
-from run.test_fleet import run, sac, same
+from run.workers.test_collector_group import run, sac, same
 
 
 class Fails(Drift):

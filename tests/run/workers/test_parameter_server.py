@@ -25,7 +25,7 @@ from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from birl.run.workers.parameter_server import ParameterServer
 from run.fakes import Drift
-from run.test_fleet import dqn, run, sac, same
+from run.workers.test_collector_group import dqn, run, sac, same
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
 

@@ -33,7 +33,7 @@ from birl.run.workers import replay_shards as shards
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.replay_worker import ReplayWorker
 from run.fakes import Drift
-from run.test_fleet import dqn, rolled, run, sac, same
+from run.workers.test_collector_group import dqn, rolled, run, sac, same
 
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
 GREEDY = {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
@@ -97,7 +97,7 @@ def test_every_shard_draws_its_part_from_its_own_collectors(ahead: bool, monkeyp
         append(observation, *given, lanes=lanes, **options)
 
     buffer.append_batch = appended
-    monkeypatch.setattr("run.test_fleet.create_fifo_replay_buffer", lambda *given, **options: buffer)
+    monkeypatch.setattr("run.workers.test_collector_group.create_fifo_replay_buffer", lambda *given, **options: buffer)
     run(cluster(order="turns", ahead=ahead), n_steps=90)
     assert len(batches.all) > 10
     for half in range(2):

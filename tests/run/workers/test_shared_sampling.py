@@ -15,8 +15,8 @@ from birl.run.workers import collector_group as fleet
 from birl.run.workers import remote_learners as others
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
-from run.test_fleet import dqn, run, same
-from run.test_learners import Notes, cluster
+from run.workers.test_collector_group import dqn, run, same
+from run.workers.test_synchronous_learners import Notes, cluster
 
 
 @pytest.fixture(autouse=True)

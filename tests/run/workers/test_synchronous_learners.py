@@ -37,7 +37,7 @@ from birl.run.workers import synchronous_learners as learners
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from run.fakes import Drift
-from run.test_fleet import dqn, run, sac, same
+from run.workers.test_collector_group import dqn, run, sac, same
 
 
 def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
@@ -129,7 +129,7 @@ def test_every_learner_draws_from_its_own_collectors(order: str, limit: int, mon
         append(observation, *given, lanes=lanes, **options)
 
     buffer.append_batch = appended
-    monkeypatch.setattr("run.test_fleet.create_fifo_replay_buffer", lambda *given, **options: buffer)
+    monkeypatch.setattr("run.workers.test_collector_group.create_fifo_replay_buffer", lambda *given, **options: buffer)
     algorithm, _ = run(cluster(environments=2, order=order), n_steps=90)
     own, other = notes.batches.values()
     assert len(own) == len(other) == algorithm.grad_step > 10
@@ -279,8 +279,8 @@ def test_stopped_learners_are_noticed(monkeypatch: pytest.MonkeyPatch, caplog: A
 SCRIPT = """
 import os
 import birl
-from run import test_learners
-from run.test_fleet import run, sac
+from run.workers import test_synchronous_learners as here
+from run.workers.test_collector_group import run, sac
 
 if __name__ == "__main__":
     def tell(algorithm, epoch, step):
@@ -288,10 +288,10 @@ if __name__ == "__main__":
             print(*(worker.number for worker in made[0]._workers.values()), flush=True)
 
     made = []
-    begin = test_learners.others.TRANSPORTS["processes"]
-    test_learners.others.TRANSPORTS["processes"] = lambda given: made.append(begin(given)) or made[-1]
-    test_learners.fleet.TRANSPORTS["processes"] = lambda given: test_learners.Inline(test_learners.Collecting)
-    run(test_learners.cluster(collectors=2), sac, n_steps=10**6, callback=tell)
+    begin = here.others.TRANSPORTS["processes"]
+    here.others.TRANSPORTS["processes"] = lambda given: made.append(begin(given)) or made[-1]
+    here.fleet.TRANSPORTS["processes"] = lambda given: here.Inline(here.CollectorWorker)
+    run(here.cluster(collectors=2), sac, n_steps=10**6, callback=tell)
 """
 
 
@@ -299,7 +299,10 @@ if __name__ == "__main__":
 def test_learners_end_with_the_first_one(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         numbers = [int(number) for number in process.stdout.readline().split()]
