@@ -16,11 +16,23 @@ from birl.errors import ActionError, ConfigError, CorruptFileError, NonFiniteErr
 from birl.files.state_restore import checked_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
-from birl.spaces.observations import check_inside, check_mask, picked
 from birl.preprocessing.units import Units, owned
-from birl.spaces.specs import Spec
-from birl.types import ActionSpace, Array, Inputs, MASK, State, Tree, is_shape, leaf_shapes, parts_like, tree_leaves, tree_map
 from birl.spaces import allowed_actions
+from birl.spaces.observations import check_inside, check_mask, picked
+from birl.spaces.specs import Spec
+from birl.types import (
+    MASK,
+    ActionSpace,
+    Array,
+    Inputs,
+    State,
+    Tree,
+    is_shape,
+    leaf_shapes,
+    parts_like,
+    tree_leaves,
+    tree_map,
+)
 
 
 class BuiltPolicy:

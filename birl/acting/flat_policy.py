@@ -21,8 +21,8 @@ from birl.models import (
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
-from birl.spaces.observations import Numbers
 from birl.preprocessing.units import owned
+from birl.spaces.observations import Numbers
 from birl.types import ActionSpace, Array
 
 # The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.

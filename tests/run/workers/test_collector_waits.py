@@ -14,15 +14,16 @@ import pytest
 
 import birl
 from birl.distributed import transport, workers
-from birl.distributed.rounds import Rounds
+from birl.distributed.inline_allreduce import Rounds
 from birl.distributed.transport import Inline, Processes, Transport
 from birl.errors import WorkerError
-from birl.run import fleet, fleet_parts
-from birl.run.collecting import Collecting
-from birl.run.fleet import Fleet
 from birl.run.session import Session
+from birl.run.workers import collector_group as fleet
+from birl.run.workers import collector_setup as fleet_parts
+from birl.run.workers.collector_group import CollectorGroup
+from birl.run.workers.collector_worker import CollectorWorker
 from run.fakes import Drift
-from run.test_fleet import run, sac, same, unruly
+from run.workers.test_collector_group import run, sac, same, unruly
 
 pytestmark = pytest.mark.timeout(120)  # what fails here would hang
 
@@ -30,21 +31,21 @@ pytestmark = pytest.mark.timeout(120)  # what fails here would hang
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors are in this process."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Collecting))
+    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
     monkeypatch.setattr(fleet_parts, "check_given", lambda *given: None)
 
 
 def miscounted(monkeypatch: pytest.MonkeyPatch, name: str, by: int) -> None:
     """Let a count of steps be wrong by some after the first order."""
-    order, done = Fleet._order, []
+    order, done = CollectorGroup._order, []
 
-    def wrong(self: Fleet, place: Any) -> None:
+    def wrong(self: CollectorGroup, place: Any) -> None:
         order(self, place)
         if not done:
             setattr(self, name, getattr(self, name) + by)
             done.append(name)
 
-    monkeypatch.setattr(Fleet, "_order", wrong)
+    monkeypatch.setattr(CollectorGroup, "_order", wrong)
 
 
 @pytest.mark.usefixtures("here")
@@ -60,12 +61,12 @@ def test_steps_that_no_collector_makes_are_an_error(
 
 @pytest.mark.usefixtures("here")
 def test_counting_a_step_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = Fleet.count
+    count = CollectorGroup.count
 
-    def twice(self: Fleet, step: int, **options: Any) -> list[float]:
+    def twice(self: CollectorGroup, step: int, **options: Any) -> list[float]:
         return count(self, step, **options) + (count(self, step, **options) if step == 3 else [])
 
-    monkeypatch.setattr(Fleet, "count", twice)
+    monkeypatch.setattr(CollectorGroup, "count", twice)
     with pytest.raises(WorkerError, match="step 50 of 50 is missing.*report this error"):
         run(birl.Cluster(2, 1, 4, "turns"))
 
@@ -73,15 +74,17 @@ def test_counting_a_step_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("order", ["together", "turns", "arrival"])
 def test_an_order_that_was_never_sent_is_an_error(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Fleet._send
-    monkeypatch.setattr(Fleet, "_send", lambda self, place, order: order.number == 5 or send(self, place, order))
+    send = CollectorGroup._send
+    monkeypatch.setattr(
+        CollectorGroup, "_send", lambda self, place, order: order.number == 5 or send(self, place, order)
+    )
     with pytest.raises(WorkerError, match="answered (all their orders|order [0-9]+, but order 5 was its next)"):
         run(birl.Cluster(2, 1, 4, order))
 
 
 @pytest.mark.parametrize("make", [Inline, Rounds, lambda begin: Processes(begin, 60.0)], ids=["i", "r", "p"])
 def test_there_is_no_answer_without_an_order(make: Callable[[Any], Transport]) -> None:
-    made = make(Collecting)
+    made = make(CollectorWorker)
     with pytest.raises(WorkerError, match="the run waits for an answer, but its workers have answered all their order"):
         made.wait()
     made.close()
