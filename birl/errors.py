@@ -7,7 +7,7 @@
     ├── ConfigError                   (ValueError)    an option is unknown, of the wrong type or out of range
     ├── DataError                     (ValueError)    data that cannot be learned from
     │   ├── ShapeError                                a shape, length or dtype does not fit
-    │   ├── NonFiniteError                            NaN or infinity in data, a loss or a gradient
+    │   ├── NonFiniteError                            NaN or infinity in data, a loss or a parameter
     │   ├── ActionError                               an action outside its space, or a space that cannot be told
     │   └── EmptyDataError                            nothing to sample from
     ├── EnvironmentMismatchError      (ValueError)    an environment and a model do not belong together
@@ -81,7 +81,7 @@ class ShapeError(DataError):
 
 
 class NonFiniteError(DataError):
-    """NaN or infinity in data, a loss or a gradient."""
+    """NaN or infinity in data, a loss, a parameter or a moment of an optimiser."""
 
 
 class ActionError(DataError):

@@ -442,7 +442,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         The file is complete or not there: a failure leaves what was there before.
 
         Raises:
-            NonFiniteError: if a parameter is NaN or infinite.
+            NonFiniteError: if a parameter, or a moment of its optimiser, is NaN or infinite: it could not be loaded.
             WriteError: if the file cannot be written.
         """
         persistence.save(self.learner, fname)

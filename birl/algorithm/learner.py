@@ -436,9 +436,13 @@ class Learner:
         placed = getattr(source, "placed_for", None)
         return source if placed is None else placed(self.device, growing=growing)
 
-    def get_state(self) -> State:
-        """Everything that training reads or writes. Raises `NonFiniteError` if a parameter is not finite."""
+    def check_finite(self) -> None:
+        """Raise `NonFiniteError` if a parameter, or a moment of its optimiser, is NaN or infinite."""
         self.engine.check_finite()
+
+    def get_state(self) -> State:
+        """Everything that training reads or writes. Raises what `check_finite` raises."""
+        self.check_finite()
         scalers = ((name, getattr(self.config, name)) for name in SCALERS)
         fitted = {name: scaler.get_state() for name, scaler in scalers if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}

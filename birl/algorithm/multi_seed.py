@@ -23,7 +23,7 @@ from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
 from birl.devices import resolve_device
 from birl.engine.stacked_engine import StackedEngine, check_stackable
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError, NonFiniteError, UnsupportedError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
@@ -89,7 +89,7 @@ def fit_many(
     Raises:
         ConfigError: if an argument is out of range.
         UnsupportedError: for algorithms that cannot be trained so; the message says what to do.
-        NonFiniteError: if a loss or a parameter of some seed becomes NaN or infinite. It stops all seeds.
+        NonFiniteError: if a loss, a parameter or a moment of some seed becomes NaN or infinite. It stops all seeds.
     """
     values = checked_seeds(seeds)
     if not isinstance(config, AlgorithmConfig):
@@ -303,6 +303,18 @@ class _Stack:
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
         hand_back(drawn, batch, self.engine)
         return self._named(metrics)
+
+    def check_finite(self) -> None:
+        """Raise `NonFiniteError`, naming the seed, if a parameter or a moment of some seed is NaN or infinite."""
+        try:
+            self.engine.check_finite()
+        except NonFiniteError as found:
+            for run in self.runs():
+                try:
+                    run.algorithm.engine.check_finite()
+                except NonFiniteError as error:
+                    raise NonFiniteError(f"{run.name}: {error}") from found
+            raise
 
     def evaluators(self) -> dict[str, Any]:
         """Each seed's evaluators, for the loop."""

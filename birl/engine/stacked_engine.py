@@ -206,6 +206,10 @@ class StackedEngine(Eager):
 
     # -- the engines -----------------------------------------------------------------------------------------------
 
+    def check_finite(self) -> None:
+        """See `TrainState.check_finite`: one check for all seeds, which does not name the seed."""
+        self._trained.check_finite()
+
     def publish(self) -> None:
         """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
         self._trained.store_counts()

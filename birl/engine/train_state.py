@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError
-from birl.optimizers.saved_state import check_optimizer, refuse_nonfinite
+from birl.optimizers.saved_state import check_optimizer, first_nonfinite, moments_in, refuse_nonfinite
 from birl.optimizers.schedules import advance
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
@@ -75,7 +75,7 @@ class TrainState:
         self.targets = tuple(step for step in self.steps if isinstance(step, TargetUpdate))
         for target in self.targets:
             nets.get_submodule(target.target).requires_grad_(False)
-        self.grad_step = self.version = 0
+        self.grad_step = self.version = self._finite_at = 0  # the last: updates when all was seen to be finite
         self.reduce: Callable[[Gradients], Gradients] | None = None
         self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
         self.prioritised = False
@@ -244,20 +244,44 @@ class TrainState:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def check_finite(self) -> None:
-        """Raise if a parameter is NaN or infinite.
+    def check_finite(self, *, moments: bool = True) -> None:
+        """Raise if a number of the networks or, with ``moments``, of the optimisers is NaN or infinite.
+
+        Such a state cannot be loaded (see `set_state`), so it must not be saved.
 
         Raises:
-            NonFiniteError: naming the parameter and the step that trains it.
+            NonFiniteError: naming the parameter, and the step that trains it.
         """
-        for name, tensor in self.nets.named_parameters():
-            if not bool(torch.isfinite(tensor).all()):
-                steps = [step for step, own in self.parameters.items() if name in own]
-                raise NonFiniteError(
-                    f"after {self.grad_step} updates the parameter {name!r} (step: {', '.join(steps) or 'target'}) "
-                    "is NaN or infinite: lower its learning rate, clip its gradient (optim_factory=AdamFactory("
-                    "clip_grad_norm=1.0)) or scale rewards and observations"
-                )
+        name = first_nonfinite(self.nets.state_dict())
+        if name is not None:
+            steps = [step for step, own in self.parameters.items() if name in own]
+            raise NonFiniteError(
+                f"after {self.grad_step} updates the parameter {name!r} (step: {', '.join(steps) or 'target'}) "
+                "is NaN or infinite: lower its learning rate, clip its gradient (optim_factory=AdamFactory("
+                "clip_grad_norm=1.0)) or scale rewards and observations"
+            )
+        if moments:
+            self._check_moments()
+            self._finite_at = self.grad_step
+
+    def _check_moments(self) -> None:
+        found = {
+            (step, name, moment): tensor
+            for step, optimizer in ({} if self._made is None else self._made.optimizers).items()
+            for name, parameter in self.parameters[step].items()
+            for moment, tensor in moments_in(optimizer.state.get(parameter, {})).items()
+        }
+        where = first_nonfinite(found)
+        if where is not None:
+            step, name, moment = where
+            since = f"between update {self._finite_at + 1} and update {self.grad_step} "
+            raise NonFiniteError(
+                f"{since if self._finite_at < self.grad_step else ''}the moment {moment!r} of the parameter {name!r} "
+                f"(step: {step}) became NaN or infinite, from a gradient too large to be squared. It must be finite: "
+                "else the parameter is never moved again, and the model cannot be loaded. Look for huge observations "
+                "or rewards and clip or scale them, or clip gradients (optim_factory=AdamFactory(clip_grad_norm=1.0)), "
+                "and go on from a model or checkpoint from before"
+            )
 
     def get_state(self) -> State:
         """A copy of everything that an update reads or writes."""
@@ -287,7 +311,7 @@ class TrainState:
         for name, scheduler in self.schedulers.items():
             if scheduler is not None:
                 scheduler.load_state_dict({**scheduler.state_dict(), **state["schedulers"][name]})
-        self.grad_step = int(state["grad_step"])
+        self.grad_step = self._finite_at = int(state["grad_step"])
 
     def load_networks(self, tensors: Mapping[str, Tensor]) -> None:
         """Load parameters and buffers by name; shapes and names must match exactly.

@@ -87,7 +87,7 @@ class DrawnPolicy(Acts, ABC):
     def save(self, fname: File) -> None:
         """Write the policy with the networks of its algorithms to one file; see `load_policy`."""
         for _, member in self.members():
-            member.algo.engine.check_finite()
+            member.algo.engine.check_finite(moments=False)  # these are not saved
         save_archive(fname, "policy", {**self.describe(), "birl": __version__}, self.policy_state())
 
     recurrent: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Validation of saved optimiser states.
+"""Validation of optimiser states, when they are saved and when they are loaded.
 
 Fused kernels trust the shapes of moments: they would read and write past the end of one that is too small.
 """
@@ -6,10 +6,12 @@ Fused kernels trust the shapes of moments: they would read and write past the en
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from birl.checks import Allowed
@@ -17,8 +19,27 @@ from birl.errors import CorruptFileError
 from birl.optimizers.steps import rule_of
 from birl.types import State
 
+_Name = TypeVar("_Name")
+
 _BY_DEVICE: Final = ("foreach", "fused", "capturable")  # how a step is computed, not what
 _AMSGRAD: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+def first_nonfinite(tensors: Mapping[_Name, Tensor]) -> _Name | None:
+    """The name of the first tensor that contains NaN or infinity; ``None`` if none does.
+
+    It waits for the device once if all are finite.
+    """
+    floats = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
+    # A number that is not finite leaves no finite norm; only a large norm needs a closer look.
+    if not floats or bool(torch.isfinite(get_total_norm(list(floats.values())))):
+        return None
+    return next((name for name, tensor in floats.items() if not torch.isfinite(tensor).all()), None)
+
+
+def moments_in(state: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """What an optimiser keeps of one parameter, without the number of its steps."""
+    return {str(key): value for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
 
 
 def refuse_nonfinite(what: str, tensors: dict[str, Tensor]) -> None:
@@ -27,9 +48,9 @@ def refuse_nonfinite(what: str, tensors: dict[str, Tensor]) -> None:
     Raises:
         CorruptFileError: naming the first of them.
     """
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise CorruptFileError(f"the saved {what} {name!r} holds NaN or infinity: load an earlier model")
+    name = first_nonfinite(tensors)
+    if name is not None:
+        raise CorruptFileError(f"the saved {what} {name!r} holds NaN or infinity: load an earlier model")
 
 
 def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
@@ -67,7 +88,7 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
         for moment in needed:
             if moments and not isinstance(moments.get(moment), Tensor):
                 raise _unfit(name, f"{moment} of parameter {key} is missing")
-        tensors = {each: value for each, value in moments.items() if isinstance(value, Tensor) and each != "step"}
+        tensors = moments_in(moments)
         for each, value in tensors.items():
             if value.shape != parameter.shape and (rule is not None or "fused" in group):
                 raise _unfit(name, f"{each} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")

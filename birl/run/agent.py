@@ -193,16 +193,21 @@ class Agent:
             for drawn in player.lessons(self.step):
                 self._averages.add(self.algorithm.learner.learn(drawn))
             if self.step % CHECK_INTERVAL == 0:
-                self._averages.check(self.step)
+                self._check()
+
+    def _check(self) -> None:
+        self._averages.check(self.step)
+        self.algorithm.learner.check_finite()
 
     def metrics(self) -> dict[str, float]:
         """Means of the losses, and of ``rollout_return`` over the episodes that ended, since this was last called.
 
         Raises:
-            NonFiniteError: if a loss became NaN or infinite. `observe` raises it, too, a hundred steps later at most.
+            NonFiniteError: if a loss, a parameter or a moment became NaN or infinite. `observe` raises it,
+                too, a hundred steps later at most.
             StalledError: if ten line searches in a row failed; so does `observe`.
         """
-        self._averages.check(self.step)
+        self._check()
         means = self._averages.means()
         self._averages.clear()
         return means
@@ -247,7 +252,7 @@ class Agent:
 
         Raises:
             OrderError: in `evaluating`.
-            NonFiniteError: if a parameter or a loss is NaN or infinite.
+            NonFiniteError: if a parameter, a moment or a loss is NaN or infinite.
             WriteError: if it cannot be written.
         """
         self._only_outside("save")

@@ -33,7 +33,7 @@ def fitter(
         Number of the epoch (from 1) and its metrics.
 
     Raises:
-        NonFiniteError: if a loss or a parameter becomes NaN or infinite.
+        NonFiniteError: if a loss, a parameter or a moment becomes NaN or infinite.
         ResumeError: if ``checkpoint`` holds a run with other settings.
     """
     n_steps, given = checked_options(n_steps, options)

@@ -120,6 +120,9 @@ class Learner(Protocol):
     def draw(self, source: Any) -> Any:
         """Draw the input of `learn`, with the source's own generator."""
 
+    def check_finite(self) -> None:
+        """Raise `NonFiniteError` if anything that it has learned is NaN or infinite. It waits for the device."""
+
     def learn(self, drawn: Any) -> dict[str, Tensor]:
         """Learn from a draw. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
 
@@ -163,7 +166,7 @@ class Trainable(Protocol):
         """All that training depends on: networks, targets, optimisers, schedules, grad_step, fitted scalers.
 
         Raises:
-            NonFiniteError: if a parameter is NaN or infinite: such a state is never written.
+            NonFiniteError: if a parameter or a moment is NaN or infinite: such a state is never written.
         """
 
     def set_state(self, state: State) -> None:

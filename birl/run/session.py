@@ -43,7 +43,7 @@ from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
 CHECK_INTERVAL = 100
-"""Steps between two readings of the metrics on the device."""
+"""Steps between two readings of the metrics on the device, when parameters and moments are checked as well."""
 
 
 class Session:
@@ -261,6 +261,7 @@ class Session:
             self.averages.check(self.step)
         except StalledError as error:
             self._stalled, self._ended = error, str(error)
+        self._algorithm.learner.check_finite()
 
     def _end_epoch(self) -> tuple[int, dict[str, float]]:
         """Evaluate, log, save; returns the number of the epoch and its metrics."""

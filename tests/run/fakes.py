@@ -201,9 +201,12 @@ class FakeLearner:
         with open(fname, "wb") as file:
             file.write(self.weight.numpy().tobytes())
 
-    def get_state(self) -> dict[str, Any]:
+    def check_finite(self) -> None:
         if not torch.isfinite(self.weight).all():
             raise NonFiniteError("the weight is not finite")
+
+    def get_state(self) -> dict[str, Any]:
+        self.check_finite()
         return {"weight": self.weight.clone(), "grad_step": self.grad_step}
 
     def set_state(self, state: dict[str, Any]) -> None:
