@@ -4,25 +4,33 @@
 >>> dataset, env = birl.datasets.get_dataset("cartpole-replay")
 >>> cql = birl.algos.DiscreteCQLConfig().create()
 >>> cql.fit(dataset, n_steps=10000)  # doctest: +SKIP
+
+The public API is what ``birl.__all__`` lists: a few names and the public packages, each of which lists its own public
+names. Packages are imported on first use.
 """
 
-import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from birl._version import __version__
-from birl.errors import BirlError
+from birl.errors import BirlError, missing_name
 from birl.seeding import seed
 from birl.types import ActionSpace
 
 if TYPE_CHECKING:
     from birl import (
+        algorithm,
         algos,
+        base,
+        config,
+        constants,
         dataset,
         datasets,
         distributed,
         envs,
+        errors,
         logging,
+        losses,
         metrics,
         models,
         notebook_utils,
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
         optimizers,
         preprocessing,
         recipes,
+        run,
+        spaces,
         testing,
         types,
     )
@@ -39,34 +49,6 @@ if TYPE_CHECKING:
     from birl.models import PositionEncodingType
     from birl.run.cluster import Cluster
 
-_MODULES = (
-    "algos",
-    "base",
-    "constants",
-    "dataset",
-    "datasets",
-    "distributed",
-    "envs",
-    "errors",
-    "logging",
-    "metrics",
-    "models",
-    "notebook_utils",
-    "ope",
-    "optimizers",
-    "preprocessing",
-    "recipes",
-    "testing",
-    "types",
-)
-_NAMES = {
-    "Cluster": "birl.run.cluster",
-    "LoggingStrategy": "birl.logging",
-    "PositionEncodingType": "birl.models",
-    "fit_many": "birl.algorithm.multi_seed",
-    "load_learnable": "birl.algorithm",
-}
-
 __all__ = [
     "ActionSpace",
     "BirlError",
@@ -74,14 +56,20 @@ __all__ = [
     "LoggingStrategy",
     "PositionEncodingType",
     "__version__",
+    "algorithm",
     "algos",
+    "base",
+    "config",
+    "constants",
     "dataset",
     "datasets",
     "distributed",
     "envs",
+    "errors",
     "fit_many",
     "load_learnable",
     "logging",
+    "losses",
     "metrics",
     "models",
     "notebook_utils",
@@ -89,22 +77,32 @@ __all__ = [
     "optimizers",
     "preprocessing",
     "recipes",
+    "run",
     "seed",
+    "spaces",
     "testing",
     "types",
 ]
 
+_HOMES: Final = {
+    "Cluster": "birl.run.cluster",
+    "LoggingStrategy": "birl.logging",
+    "PositionEncodingType": "birl.models",
+    "fit_many": "birl.algorithm.multi_seed",
+    "load_learnable": "birl.base",  # it imports all algorithms, any of which a saved model may be of
+}
+"""Modules of the names that are imported on first use; all other names of ``__all__`` that are missing are packages."""
 
-def __getattr__(name: str) -> Any:
-    """Import submodules and names on first use."""
-    if name in _MODULES:
+_RENAMED: Final = {"actions": "birl.spaces", "observations": "birl.spaces"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public package or name on first use."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
         return import_module(f"birl.{name}")
-    if name in _NAMES:
-        if name == "load_learnable":  # a saved model may be of any of these algorithms
-            import_module("birl.algos")
-            import_module("birl.ope")
-        return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'birl' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    raise missing_name("birl", name, __all__, _RENAMED)
 
 
 def __dir__() -> list[str]:

@@ -38,6 +38,23 @@ from birl.models.loss_addon import LossAddOn
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 
+__all__ = [
+    "ActorCriticConfig",
+    "AlgorithmConfig",
+    "Hyperparameter",
+    "ImitatorConfig",
+    "NetworkConfig",
+    "PolicyConfig",
+    "ResetConfig",
+    "SharedFields",
+    "TemperatureConfig",
+    "ValueConfig",
+    "config",
+    "field",
+    "hyperparameters",
+    "rate",
+]
+
 T = TypeVar("T")
 
 

@@ -33,8 +33,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
-from types import ModuleType
+import sys
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, ModuleType
 
 __all__ = [
     "ActionError",
@@ -171,6 +172,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "")
+
+
+def missing_name(
+    module: str, name: str, known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})
+) -> AttributeError:
+    """Return the error for a name that a module does not have: with its new name, or else with a similar one.
+
+    Args:
+        module: full name of the module.
+        name: the missing name.
+        known: the module's public names.
+        renamed: full new names by old name.
+    """
+    hint = f"; it is {renamed[name]} now" if name in renamed else did_you_mean(name, known)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules[module])
 
 
 def require(module: str, extra: str) -> ModuleType:

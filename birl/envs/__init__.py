@@ -1,11 +1,14 @@
 """Environments: making, seeding, checking, wrapping, and stepping one or many of them in the same way."""
 
+from typing import NoReturn
+
 from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
 from birl.envs.construction import as_environment, make_env, reset_generator, seed_env
 from birl.envs.external import ExternalEnv
 from birl.envs.stepper import Step, Stepper
 from birl.envs.wrappers import ActionMask, ChannelFirst, FrameStack, GoalConcatWrapper
+from birl.errors import missing_name
 from birl.spaces import sample_actions
 from birl.spaces.specs import environment_spec, number_of_environments, single_spaces
 
@@ -30,3 +33,7 @@ __all__ = [
     "seed_env",
     "single_spaces",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing_name(__name__, name, __all__, {"Elsewhere": "birl.envs.ExternalEnv"})

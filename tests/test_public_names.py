@@ -1,0 +1,50 @@
+"""The public face: what `import birl` gives, lazily, and what it says about names that are missing or were renamed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import birl
+
+PACKAGE = Path(birl.__file__).parent
+
+
+@pytest.mark.parametrize("name", birl.__all__)
+def test_every_public_name_is_an_attribute(name: str) -> None:
+    assert getattr(birl, name) is not None
+    assert name in dir(birl)
+
+
+def test_public_packages_list_their_names() -> None:
+    for name in birl.__all__:
+        if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file():
+            assert getattr(birl, name).__all__, f"birl.{name} has no __all__"
+
+
+def test_a_fresh_import_knows_every_package_and_loads_none() -> None:
+    code = (
+        "import sys, birl\n"
+        "print(sorted(m for m in ('birl.algos', 'birl.run', 'birl.dataset', 'birl.ope') if m in sys.modules))\n"
+        "print(birl.run.Hook.__name__, birl.algorithm.RewardPredictor.__name__, birl.losses.vae_loss.__name__,"
+        " birl.config.AlgorithmConfig.__name__, birl.spaces.Discrete.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "Hook RewardPredictor vae_loss AlgorithmConfig Discrete"]
+
+
+def test_a_missing_name_comes_with_a_similar_one() -> None:
+    with pytest.raises(AttributeError, match="module 'birl' has no attribute 'metric'; did you mean 'metrics'"):
+        _ = birl.metric
+
+
+def test_a_renamed_name_comes_with_its_new_one() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'actions'; it is birl\.spaces now"):
+        _ = birl.actions
+    with pytest.raises(ImportError, match=r"birl\.actions is birl\.spaces now"):
+        from birl.actions import Discrete  # noqa: F401
+    with pytest.raises(AttributeError, match=r"no attribute 'Elsewhere'; it is birl\.envs\.ExternalEnv now"):
+        _ = birl.envs.Elsewhere
