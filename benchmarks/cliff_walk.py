@@ -47,7 +47,7 @@ def updates_until_learned(n: int, prioritized: bool, seed: int, limit: int = 1_0
         following = table[int(batch.next_observations[0])].max() * (1 - batch.terminals[0, 0])
         error = float(batch.rewards[0, 0] + gamma * following - table[state, action])
         table[state, action] += STEP_SIZE * error
-        batch.hand_back([abs(error)])
+        batch.update_priorities([abs(error)])
     return None
 
 

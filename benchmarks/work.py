@@ -193,7 +193,7 @@ def birl_priorities(side: str) -> Job:
     def step() -> float:
         batch = dataset.sample_transition_batch(BATCH)
         if side == "birl":
-            batch.hand_back(np.abs(batch.rewards[:, 0]))
+            batch.update_priorities(np.abs(batch.rewards[:, 0]))
         return 1
 
     return Job(step)

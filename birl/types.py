@@ -22,6 +22,7 @@ __all__ = [
     "MASK",
     "ActionSpace",
     "Array",
+    "ArrayOrTensor",
     "Batch",
     "DType",
     "Float32NDArray",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+ArrayOrTensor: TypeAlias = "Array | Tensor"
 Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; mypy cannot express the recursion
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values

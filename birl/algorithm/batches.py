@@ -140,4 +140,4 @@ def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
         real = batch.weight > 0
         mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
         priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
-    drawn.hand_back(priority.flatten())
+    drawn.update_priorities(priority.flatten())

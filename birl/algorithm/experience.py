@@ -78,8 +78,8 @@ class Transitions(Experience):
     def draw(self, learner: Learner, source: Any) -> Any:
         config, columns = learner.config, Columns(self.next_actions, learner.returns)
         if learner.recurrent:
-            return source.draw(SequenceView(config.sequence_length, config.burn_in, columns), config.batch_size)
-        return source.draw(TransitionView(columns), config.batch_size)
+            return source.sample(SequenceView(config.sequence_length, config.burn_in, columns), config.batch_size)
+        return source.sample(TransitionView(columns), config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         if learner.returns and isinstance(drawn, TransitionMiniBatch) and "return_to_go" not in drawn.extra:
@@ -115,7 +115,7 @@ class Trajectories(Experience):
     description = "logged data"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        return source.draw(TrajectoryView(learner.config.context_size), learner.config.batch_size)
+        return source.sample(TrajectoryView(learner.config.context_size), learner.config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         if not isinstance(drawn, TrajectoryMiniBatch):
@@ -173,7 +173,7 @@ class Iterations(Experience):
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        return source.draw(TailView(), learner.config.batch_size)
+        return source.sample(TailView(), learner.config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         if not hasattr(drawn, "steps"):

@@ -241,8 +241,8 @@ class _Stack:
         self.learner = self.config = self
         self._config, self._runs, self.compiled = config, runs, config.compile_graph is True
         self.algorithms = [run.algorithm for run in runs]
-        reader, *beside = (run.reader for run in runs)
-        self._source = SimpleNamespace(draw=partial(reader.draw, beside=beside))
+        reader, *others = (run.reader for run in runs)
+        self._source = SimpleNamespace(sample=partial(reader.sample, others=others))
 
     def serialize(self) -> dict[str, Any]:
         """The settings that a resumed run must share."""

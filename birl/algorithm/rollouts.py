@@ -244,7 +244,7 @@ class Replays(Experience):
     description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"
 
     def draw(self, learner: Learner, source: Any) -> Any:
-        return source.draw(SequenceView(learner.config.rollout_length), learner.config.batch_size)
+        return source.sample(SequenceView(learner.config.rollout_length), learner.config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         if isinstance(drawn, SequenceMiniBatch):

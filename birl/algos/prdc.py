@@ -110,9 +110,9 @@ class Drawn(NamedTuple):
         """The minibatch's rows."""
         return self.minibatch.rows
 
-    def hand_back(self, priority: Any) -> None:
-        """See `MiniBatch.hand_back`."""
-        self.minibatch.hand_back(priority)
+    def update_priorities(self, priority: Any) -> None:
+        """See `MiniBatch.update_priorities`."""
+        self.minibatch.update_priorities(priority)
 
 
 def actor_loss(nets: TD3Nets, batch: Batch, cfg: PRDCConfig) -> Loss:

@@ -22,7 +22,7 @@ from birl.dataset.log_schema import LogSchema
 from birl.dataset.logs.export import write_parquet
 from birl.dataset.logs.table import from_table
 from birl.dataset.mdp_dataset import MDPDataset
-from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import Rows, SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.mixed_replay_buffer import MixedReplayBuffer
 from birl.dataset.prioritized_sampling import PrioritizedSampler
 from birl.dataset.recency_sampling import RecentSampler
@@ -31,7 +31,7 @@ from birl.dataset.replay_buffer import (
     create_fifo_replay_buffer,
     create_infinite_replay_buffer,
 )
-from birl.dataset.sampling import Rows, Sampler, Uniform
+from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, FrameStackTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.transitions import (
     BasicTransitionPicker,

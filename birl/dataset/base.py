@@ -20,7 +20,7 @@ from birl.dataset.reader import Reader
 from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import Columns, TransitionPickerProtocol
-from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView, View
+from birl.dataset.views import M, SequenceView, TailView, TrajectoryView, TransitionView, View
 from birl.types import Array, Observation, Shape, State
 
 
@@ -55,15 +55,15 @@ class ReplayBufferBase(ABC):
     ) -> None:
         """End the running episode."""
 
-    # -- drawing ---------------------------------------------------------------------------------------------------
+    # -- sampling --------------------------------------------------------------------------------------------------
 
-    def draw(self, view: View, count: int) -> Any:
-        """Draw a minibatch of ``count`` elements."""
-        return self.reader.draw(view, count)
+    def sample(self, view: View[M], count: int) -> M:
+        """Sample a minibatch of ``count`` elements."""
+        return self.reader.sample(view, count)
 
     def sample_transition(self) -> Transition:
         """Draw one transition."""
-        return self.reader.draw_one(TransitionView())  # type: ignore[no-any-return]
+        return self.reader.sample_one(TransitionView())  # type: ignore[no-any-return]
 
     def sample_transition_batch(
         self, batch_size: int, next_actions: bool = True, returns: DiscountedReturns | None = None
@@ -79,19 +79,19 @@ class ReplayBufferBase(ABC):
         Raises:
             EmptyDataError: if there is none.
         """
-        batch: TransitionMiniBatch = self.draw(TransitionView(Columns(next_actions, returns)), batch_size)
+        batch: TransitionMiniBatch = self.sample(TransitionView(Columns(next_actions, returns)), batch_size)
         return batch.filled()
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Draw one window."""
-        return self.reader.draw_one(TrajectoryView(length))  # type: ignore[no-any-return]
+        return self.reader.sample_one(TrajectoryView(length))  # type: ignore[no-any-return]
 
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
         """Draw windows of ``length`` steps, padded at the front.
 
         The last step is drawn uniformly, unless the dataset has another sampler.
         """
-        return self.draw(TrajectoryView(length), batch_size)  # type: ignore[no-any-return]
+        return self.sample(TrajectoryView(length), batch_size)
 
     def sample_sequence_batch(
         self,
@@ -111,7 +111,7 @@ class ReplayBufferBase(ABC):
             UnsupportedError: if the picker's targets span several steps.
         """
         view = SequenceView(length, burn_in, Columns(next_actions, returns))
-        return self.draw(view, batch_size)  # type: ignore[no-any-return]
+        return self.sample(view, batch_size)
 
     def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
         """Draw transitions with the rest of their episodes.
@@ -123,7 +123,7 @@ class ReplayBufferBase(ABC):
             EmptyDataError: if there is no transition.
             UnsupportedError: if the picker's targets span several steps.
         """
-        return self.draw(TailView(), batch_size)  # type: ignore[no-any-return]
+        return self.sample(TailView(), batch_size)
 
     def all_transitions(self) -> Iterator[TransitionMiniBatch]:
         """Every transition once, in the order of the episodes, many at a time.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from birl.checks import check
 from birl.dataset.episode import DatasetInfo
 from birl.dataset.flags import FINAL, NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN
-from birl.dataset.minibatch import SequenceMiniBatch, TransitionMiniBatch
-from birl.dataset.sampling import Complete, Generators, Rows, Sampler, Uniform
+from birl.dataset.minibatch import Rows, SequenceMiniBatch, TransitionMiniBatch
+from birl.dataset.sampling import Complete, Generators, Sampler, Uniform
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker
-from birl.dataset.views import SequenceView, View
+from birl.dataset.views import M, SequenceView, View
 from birl.errors import ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
 from birl.types import Array, Leaf, State, tree_map
 
@@ -133,7 +133,7 @@ class HindsightSampler(Sampler):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, view: View, storage: Storage, part: Any, rows: Rows) -> Any:
+    def read(self, view: View[M], storage: Storage, part: Any, rows: Rows) -> M:
         columns = getattr(view, "columns", None)
         if columns is None or columns.returns is not None:
             raise UnsupportedError(
@@ -153,7 +153,7 @@ class HindsightSampler(Sampler):
             batch = view.read(storage, part, rows.index)
             if len(chosen):
                 self._change_sequences(batch, storage, view.window(storage, rows.index), chosen, rows.goal[chosen])
-            return batch
+            return cast(M, batch)
         return view.read(storage, _InHindsight(self, part, chosen, rows.goal[chosen]), rows.index)
 
     def change_transitions(

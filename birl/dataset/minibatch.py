@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Never, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -39,6 +40,36 @@ def _told(transitions: Sequence[Transition], name: str) -> list[Array]:
     """What all transitions have in a field that may be ``None``; empty if one has not."""
     values = [getattr(each, name) for each in transitions]
     return [] if any(value is None for value in values) else values
+
+
+class Rows(NamedTuple):
+    """Rows of a storage that a sampler chose.
+
+    Attributes:
+        index: row numbers ``[B]``.
+        weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
+        generation: the numbers ``[B]`` of the steps in the rows (see `Storage.numbers`), which the reader adds if there
+            are weights.
+        goal: row numbers ``[B]``, numpy, of the states that replace the steps' goals, -1 to keep a goal; ``None``
+            except for a `birl.dataset.HindsightSampler`.
+        augmented: random numbers ``[B, 2, k]`` for the observations and the next observations, which the reader adds
+            for an augmentation.
+        scale: factor that makes weights comparable with those of other samplers.
+    """
+
+    index: Any
+    weight: Any = None
+    generation: Any = None
+    goal: Any = None
+    augmented: Any = None
+    scale: float = 1.0
+
+
+class PriorityUpdater(Protocol):
+    """Takes the priorities of rows that it chose: the source of a `birl.dataset.reader.Reader`, or replay elsewhere."""
+
+    def update(self, rows: Rows, priority: Array) -> None:
+        """Set the priorities ``[B]`` of ``rows``."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +110,7 @@ class MiniBatch:
     is_first: Any = None
     start_states: dict[str, Any] = field(default_factory=dict)
     burn_in: int = 0
-    rows: Any = None
+    rows: Sequence[tuple[PriorityUpdater, Rows]] | None = None
     transitions: Sequence[Transition] | None = None
     augmentation: Any = None
     augmented: Any = None
@@ -113,7 +144,7 @@ class MiniBatch:
         mapped = {name: tree_map(function, value) for name, value in values.items() if value is not None}
         return replace(self, rows=None, **mapped)
 
-    def having(self, **fields: Any) -> Self:
+    def replace(self, **fields: Any) -> Self:
         """The same minibatch with other values in some fields: `dataclasses.replace`, ten times as fast."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), **fields)
@@ -125,10 +156,14 @@ class MiniBatch:
             numbers = np.repeat(numbers[None, :, :1], 2, axis=2)
         return replace(self, augmentation=augmentation, augmented=numbers)
 
-    def hand_back(self, priority: Any) -> None:
-        """Hand new priorities ``[B]`` of the elements to the samplers that drew them.
+    def __getattr__(self, name: str) -> Never:
+        renamed = f"MiniBatch.{name} is MiniBatch.update_priorities now" if name == "hand_back" else None
+        raise AttributeError(renamed or f"{type(self).__name__!r} object has no attribute {name!r}")
 
-        Those of steps that are gone by now are left out, as are all where steps were drawn uniformly.
+    def update_priorities(self, priority: Tensor | npt.ArrayLike) -> None:
+        """Set the priorities ``[B]`` of the elements in the samplers that chose them.
+
+        Steps that have been overwritten are skipped. Does nothing if the elements were chosen uniformly.
 
         Raises:
             ShapeError: unless there is one number for each element.
@@ -152,7 +187,7 @@ class MiniBatch:
         """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""
         ones = _ones(self.rewards)
         intervals = ones if self.intervals is None else self.intervals
-        return self.having(intervals=intervals, weights=ones if self.weights is None else self.weights)
+        return self.replace(intervals=intervals, weights=ones if self.weights is None else self.weights)
 
     def concatenate(self, *others: Self) -> Self:
         """One minibatch of this one's elements followed by those of others."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.flags import HEAD, NO_TRANSITION
-from birl.dataset.sampling import Complete, Generators, Rows, Sampler, nothing_to_draw
+from birl.dataset.minibatch import Rows
+from birl.dataset.sampling import Complete, Generators, Sampler, nothing_to_draw
 from birl.dataset.storage import Storage
 from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
 from birl.files.state_restore import checked_array

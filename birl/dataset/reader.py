@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
@@ -17,16 +17,23 @@ from birl.dataset.augmentation import Augmentation
 from birl.dataset.device_mirror import Mirror, place_near
 from birl.dataset.episodes import locate
 from birl.dataset.flags import FINAL, FIRST, NO_TRANSITION
-from birl.dataset.minibatch import TransitionMiniBatch
-from birl.dataset.sampling import Generators, Rows, Sampler, Uniform
+from birl.dataset.minibatch import MiniBatch, Rows, TransitionMiniBatch
+from birl.dataset.sampling import Generators, Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
-from birl.dataset.views import TrajectoryView, TransitionView, View
+from birl.dataset.views import M, TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError, UnsupportedError
 from birl.types import Array, State
 
 ROWS_AT_ONCE = 1024
+
+
+class MinibatchSource(Protocol):
+    """What a learner samples minibatches from: a dataset, a buffer, a `Reader` or replay in several processes."""
+
+    def sample(self, view: View[M], count: int) -> M:
+        """Sample a minibatch of ``count`` elements."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +65,11 @@ class Source:
         """The same steps with random generators, and a copy of the sampler, of its own."""
         return replace(self, sampler=copy.deepcopy(self.sampler), generators=Generators())
 
-    def part(self, view: View) -> Any:
+    def part(self, view: View[MiniBatch]) -> Any:
         """The picker or slicer that a view reads with."""
         return self.slicer if view.sliced else self.picker
 
-    def draw(self, view: View, count: int) -> Rows:
+    def draw_rows(self, view: View[MiniBatch], count: int) -> Rows:
         """Draw rows for a view."""
         storage = self.storage
         storage.refresh()
@@ -76,7 +83,7 @@ class Source:
         generation = drawn_from.numbers(drawn_from.place.host(rows.index))
         return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented, rows.scale)
 
-    def _augmented(self, view: View, count: int) -> Array:
+    def _augmented(self, view: View[MiniBatch], count: int) -> Array:
         """Random numbers ``[count, 2, k]`` of an augmentation."""
         if not hasattr(view, "columns"):
             raise UnsupportedError(
@@ -156,30 +163,32 @@ class Reader:
 
     # -- minibatches -----------------------------------------------------------------------------------------------
 
-    def draw(self, view: View, count: int, beside: Sequence[Reader] = ()) -> Any:
-        """Draw a minibatch.
+    def sample(self, view: View[M], count: int, others: Sequence[Reader] = ()) -> M:
+        """Sample a minibatch.
 
         Args:
             view: kind of the minibatch.
             count: number of elements.
-            beside: readers of the same steps with other generators. Each draws ``count`` more elements.
+            others: readers of the same steps with other generators. Each samples ``count`` more elements.
 
         Returns:
             One minibatch of all elements. From a single source they are gathered at once.
         """
         if type(count) is not int or count < 1:  # asked first: a draw takes a few microseconds
             count = check("batch_size", count, int, low=1)
-        drawn = [(source, source.draw(view, n)) for reader in (self, *beside) for source, n in reader._shares(count)]
+        drawn = [
+            (source, source.draw_rows(view, n)) for reader in (self, *others) for source, n in reader._shares(count)
+        ]
         groups = [drawn] if len(self.sources) == 1 else [[pair] for pair in drawn]
-        first, *others = [read_rows(view, group) for group in groups]
-        batch = first.concatenate(*others) if others else first
-        return batch if batch.weights is None else batch.having(rows=drawn)
+        first, *rest = [read_rows(view, group) for group in groups]
+        batch = first.concatenate(*rest) if rest else first
+        return batch if batch.weights is None else batch.replace(rows=drawn)
 
-    def draw_one(self, view: TransitionView | TrajectoryView) -> Any:
+    def sample_one(self, view: TransitionView | TrajectoryView) -> Any:
         """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""
         second = self.choice is not None and self.choice.host.random() < self._share()
         source = self.sources[int(second)]
-        drawn = source.draw(view, 1)
+        drawn = source.draw_rows(view, 1)
         if drawn.goal is not None:
             raise UnsupportedError(
                 "single items do not get other goals: draw them as a minibatch, sample_transition_batch(1)"
@@ -274,7 +283,7 @@ class Reader:
             source.set_state(own)
 
 
-def read_rows(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
+def read_rows(view: View[M], drawn: Sequence[tuple[Source, Rows]]) -> M:
     """The minibatch of rows that were drawn from sources of one storage."""
     source, rows = drawn[0]
     storage, join = source.storage, source.storage.place.join
@@ -287,4 +296,4 @@ def read_rows(view: View, drawn: Sequence[tuple[Source, Rows]]) -> Any:
         batch = batch.to_augment(source.augmentation, np.concatenate([each.augmented for _, each in drawn]))
     if rows.weight is None:
         return batch
-    return batch.having(weights=rows.weight if len(drawn) == 1 else join([each.weight for _, each in drawn]))
+    return batch.replace(weights=rows.weight if len(drawn) == 1 else join([each.weight for _, each in drawn]))

@@ -6,7 +6,8 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.flags import FINAL
-from birl.dataset.sampling import Complete, Generators, Rows, Sampler, nothing_to_draw
+from birl.dataset.minibatch import Rows
+from birl.dataset.sampling import Complete, Generators, Sampler, nothing_to_draw
 from birl.dataset.storage import Storage
 from birl.errors import CorruptFileError, EmptyDataError
 from birl.types import Array, State

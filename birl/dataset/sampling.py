@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from birl.dataset.episode import DatasetInfo
 from birl.dataset.flags import FINAL, HEAD, NO_TRANSITION
+from birl.dataset.minibatch import Rows
 from birl.dataset.storage import Storage
+from birl.dataset.views import M, View
 from birl.errors import ConfigError, EmptyDataError
 from birl.seeding import new_generator
 from birl.types import Array, State
 
 Complete: TypeAlias = Callable[[Storage, Any], Any] | None
-
-
-class Rows(NamedTuple):
-    """Drawn rows.
-
-    Attributes:
-        index: row numbers ``[B]``.
-        weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
-        generation: the numbers ``[B]`` of the steps that the rows hold (see `Storage.numbers`), which the reader adds
-            if there are weights.
-        goal: row numbers ``[B]``, numpy, of the states that stand for the steps' goals, -1 for their own; ``None`` but
-            for a `birl.dataset.HindsightSampler`.
-        augmented: random numbers ``[B, 2, k]`` for the observations and the next ones, which the reader adds for an
-            augmentation.
-        scale: multiplied with it, weights can be compared with those of other samplers, of as many rows each.
-    """
-
-    index: Any
-    weight: Any = None
-    generation: Any = None
-    goal: Any = None
-    augmented: Any = None
-    scale: float = 1.0
 
 
 class Generators:
@@ -120,7 +99,7 @@ class Sampler:
         """
         raise NotImplementedError
 
-    def read(self, view: Any, storage: Storage, part: Any, rows: Rows) -> Any:
+    def read(self, view: View[M], storage: Storage, part: Any, rows: Rows) -> M:
         """The minibatch of a view, made with a picker or slicer, of rows that were drawn."""
         return view.read(storage, part, rows.index)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from birl.checks import check
 from birl.dataset.episode import PartialTrajectory, Transition
 from birl.dataset.episodes import episode_table, locate, per_item
 from birl.dataset.flags import FINAL, FIRST, NO_NEXT, NO_TRANSITION
-from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import MiniBatch, SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import (
@@ -27,8 +27,11 @@ from birl.dataset.transitions import (
 from birl.errors import DataError, UnsupportedError
 from birl.types import Array, Tree, tree_map
 
+M = TypeVar("M", bound=MiniBatch)
+M_co = TypeVar("M_co", bound=MiniBatch, covariant=True)
 
-class View(Protocol):
+
+class View(Protocol[M_co]):
     """A kind of minibatch.
 
     Attributes:
@@ -39,12 +42,12 @@ class View(Protocol):
     reject: int = NO_TRANSITION
     sliced: bool = False
 
-    def read(self, storage: Storage, part: Any, rows: Any) -> Any:
+    def read(self, storage: Storage, part: Any, rows: Any) -> M_co:
         """The minibatch of ``rows`` ``[B]``, made with a picker or slicer."""
 
 
 @dataclass(frozen=True)
-class TransitionView(View):
+class TransitionView(View[TransitionMiniBatch]):
     """Transitions.
 
     Args:
@@ -82,7 +85,7 @@ class TransitionView(View):
 
 
 @dataclass(frozen=True)
-class TrajectoryView(View):
+class TrajectoryView(View[TrajectoryMiniBatch]):
     """Windows of ``length`` steps that end with the one drawn.
 
     Args:
@@ -114,7 +117,7 @@ class TrajectoryView(View):
 
 
 @dataclass(frozen=True)
-class SequenceView(View):
+class SequenceView(View[SequenceMiniBatch]):
     """Sequences of ``burn_in + length`` steps whose first trained step is the one drawn.
 
     The ``burn_in`` steps before it come first (Kapturowski et al. 2019, R2D2). Where the episode has fewer, padding
@@ -197,7 +200,7 @@ def _summed(reward: Any, known: Any, n_steps: int, gamma: float) -> tuple[Any, A
 
 
 @dataclass(frozen=True)
-class TailView(View):
+class TailView(View[TailMiniBatch]):
     """Transitions with the rest of their episodes, which can be read until the next write."""
 
     def read(self, storage: Storage, part: Any, rows: Any) -> TailMiniBatch:

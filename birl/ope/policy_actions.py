@@ -102,8 +102,8 @@ class WithPolicyActions(Transitions):
             )
         if learner.recurrent:
             view = ResampledSequenceView(config.sequence_length, config.burn_in, NO_COLUMNS, config.n_critics)
-            return source.draw(view, config.batch_size)
-        return source.draw(ResampledView(NO_COLUMNS, config.n_critics), config.batch_size)
+            return source.sample(view, config.batch_size)
+        return source.sample(ResampledView(NO_COLUMNS, config.n_critics), config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         """``extra`` holds what the policy does at next observations, and `TIMES` ``[..., members]``; see `Choices`."""

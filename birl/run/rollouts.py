@@ -68,7 +68,7 @@ class _Demonstrations(Beside):
 
     def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
         with measure("sample_batch"):
-            drawn = self._source.draw(TransitionView(), rollout.valid.size)
+            drawn = self._source.sample(TransitionView(), rollout.valid.size)
         # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
         # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
         return replace(rollout, action=player.actions.clip(rollout.action), expert=drawn)

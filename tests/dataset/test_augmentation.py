@@ -52,7 +52,7 @@ def batch_of(dataset: Any, drawn: Any, encoder: Any = None, **options: Any) -> A
 def test_each_image_is_shifted_by_itself_on_its_way_to_the_networks(near: bool) -> None:
     dataset = data(sampler=PrioritizedSampler() if near else None)
     reader = dataset.reader.mirrored(TorchPlace(torch.device("cpu"))) if near else dataset.reader
-    drawn = reader.draw(TransitionView(), 300)
+    drawn = reader.sample(TransitionView(), 300)
     stored = images()
     own = np.asarray(drawn.rewards)[:, 0].astype(int)
     np.testing.assert_array_equal(np.asarray(drawn.observations), stored[own])  # until then nothing is changed
@@ -69,7 +69,7 @@ def test_each_image_is_shifted_by_itself_on_its_way_to_the_networks(near: bool) 
 
 def test_all_steps_of_a_sequence_are_shifted_alike() -> None:
     dataset, stored = data(), images()
-    drawn = dataset.reader.draw(SequenceView(4, 1), 30)
+    drawn = dataset.reader.sample(SequenceView(4, 1), 30)
     encoder = LSTMEncoderFactory(hidden_size=4)
     batch = batch_of(dataset, drawn, encoder, sequence_length=4)
     for row in range(30):
@@ -83,7 +83,7 @@ def test_all_steps_of_a_sequence_are_shifted_alike() -> None:
 
 def test_what_is_no_image_stays_as_it_is() -> None:
     seen = {"camera": images(), "speed": np.random.default_rng(1).random((60, 3)).astype(np.float32)}
-    drawn = data(seen).reader.draw(TransitionView(), 20)
+    drawn = data(seen).reader.sample(TransitionView(), 20)
     tensors = {name: torch.as_tensor(value) for name, value in drawn.observations.items()}
     changed = drawn.augmentation(tensors, torch.as_tensor(drawn.augmented[:, 0]))
     assert (changed["camera"] != tensors["camera"]).any()
@@ -92,12 +92,12 @@ def test_what_is_no_image_stays_as_it_is() -> None:
 
 def test_shifts_are_part_of_the_readers_state(tmp_path: Path) -> None:
     dataset = data()
-    dataset.reader.draw(TransitionView(), 5)
+    dataset.reader.sample(TransitionView(), 5)
     save_archive(tmp_path / "state", "test", {}, dataset.get_state(contents=False))
-    expected = dataset.reader.draw(TransitionView(), 5).augmented
+    expected = dataset.reader.sample(TransitionView(), 5).augmented
     again = data()
     again.set_state(load_archive(tmp_path / "state", "test")[1])
-    np.testing.assert_array_equal(again.reader.draw(TransitionView(), 5).augmented, expected)
+    np.testing.assert_array_equal(again.reader.sample(TransitionView(), 5).augmented, expected)
 
 
 def test_a_run_that_is_resumed_shifts_alike(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         data().sample_trajectory_batch(2, 3)
     with pytest.raises(ConfigError, match="give both the same one"):
         MixedReplayBuffer(data(), data(augmentation=None), 0.5)
-    mixed = MixedReplayBuffer(data(), data(), 0.5).reader.draw(TransitionView(), 6)
+    mixed = MixedReplayBuffer(data(), data(), 0.5).reader.sample(TransitionView(), 6)
     assert mixed.augmented.shape == (6, 2, 2) and mixed.augmentation == RandomShift(PAD)
 
 

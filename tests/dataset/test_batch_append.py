@@ -46,7 +46,7 @@ class _Env:
 
 def test_sums_are_those_of_the_episode_up_to_the_ends_of_the_sequence() -> None:
     made, episodes = buffer()
-    batch = made.reader.draw(SequenceView(LENGTH, BURN_IN), 64)
+    batch = made.reader.sample(SequenceView(LENGTH, BURN_IN), 64)
     seen = set()
     assert (batch.intervals[batch.masks == 0] == 1).all() and (batch.masks == 0).any()
     for b in range(64):
@@ -72,7 +72,7 @@ def test_next_observations_are_seen_from_the_state_after_the_steps_before() -> N
     config = DQNConfig(batch_size=8, gamma=GAMMA, encoder_factory=encoder, sequence_length=LENGTH, burn_in=BURN_IN)
     algorithm = config.create()
     algorithm.create_impl((1,), 2)
-    drawn = made.reader.draw(SequenceView(LENGTH, BURN_IN), 8)
+    drawn = made.reader.sample(SequenceView(LENGTH, BURN_IN), 8)
     batch = algorithm.learner.batch(drawn)
     assert batch.later is not None and batch.later.shape == (LENGTH, 8)
     assert set(batch.later.unique().tolist()) == {0, 1, 2}
@@ -104,5 +104,5 @@ def test_goals_in_hindsight_are_of_single_steps() -> None:
         made, _ = buffer()
         storage = made.storage
         sampler._agrees = True
-        rows = made.reader.sources[0].draw(SequenceView(LENGTH), 4)
+        rows = made.reader.sources[0].draw_rows(SequenceView(LENGTH), 4)
         sampler.read(SequenceView(LENGTH), storage, made.transition_picker, rows._replace(goal=np.full(4, -1)))

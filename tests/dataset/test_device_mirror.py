@@ -95,7 +95,7 @@ def test_data_that_fit_are_copied_and_the_buffer_is_left(room: Any) -> None:
     assert data.placed_for(CPU) is data.reader
     room(free + 2)
     placed = data.placed_for(CPU)
-    batch = placed.draw(TransitionView(), 50)
+    batch = placed.sample(TransitionView(), 50)
     assert isinstance(batch.observations, torch.Tensor)
     assert batch.observations.dtype == torch.uint8  # in their own dtype
     assert batch.rewards.device == CPU
@@ -123,9 +123,9 @@ def test_batches_are_those_of_the_buffer(options: Any, place: Any) -> None:
     data = dataset(**options)
     placed = data.reader.mirrored(place, growing=True)  # draws on the host are the buffer's own
     state = data.get_state(contents=False)
-    expected = [data.draw(TransitionView(), 30), data.sample_trajectory_batch(20, 6)]
+    expected = [data.sample(TransitionView(), 30), data.sample_trajectory_batch(20, 6)]
     placed.set_state(state)
-    got = [placed.draw(TransitionView(), 30), placed.draw(TrajectoryView(6), 20)]
+    got = [placed.sample(TransitionView(), 30), placed.sample(TrajectoryView(6), 20)]
     for one, other in zip(got, expected, strict=True):
         same(one, other)
     if not isinstance(options.get("transition_picker"), MultiStepTransitionPicker):
@@ -134,45 +134,45 @@ def test_batches_are_those_of_the_buffer(options: Any, place: Any) -> None:
         data.set_state(state)
         first = data.sample_sequence_batch(9, 5, 2)
         data.set_state(state)
-        same(placed.draw(SequenceView(5, 2), 9), first)
+        same(placed.sample(SequenceView(5, 2), 9), first)
         assert sequences.burn_in == 2
 
 
 def test_draws_on_a_device_are_uniform_and_repeatable(room: Any) -> None:
     data = dataset(100)
     placed = data.placed_for(CPU)
-    counts = np.bincount(rows_of(placed.draw(TransitionView(), 100_000)), minlength=100)
+    counts = np.bincount(rows_of(placed.sample(TransitionView(), 100_000)), minlength=100)
     drawable = np.flatnonzero(counts)
     assert len(drawable) == data.transition_count
     expected = 100_000 / len(drawable)
     assert ((counts[drawable] - expected) ** 2 / expected).sum() < 2 * len(drawable)
     seed(3)
-    first = rows_of(dataset().placed_for(CPU).draw(TransitionView(), 50))
+    first = rows_of(dataset().placed_for(CPU).sample(TransitionView(), 50))
     seed(3)
     data = dataset()
     placed = data.placed_for(CPU)
-    assert rows_of(placed.draw(TransitionView(), 50)) == first
-    assert rows_of(placed.draw(TransitionView(), 50)) != first
-    assert rows_of(data.placed_for(CPU).draw(TransitionView(), 50)) != first  # a second fit draws anew
+    assert rows_of(placed.sample(TransitionView(), 50)) == first
+    assert rows_of(placed.sample(TransitionView(), 50)) != first
+    assert rows_of(data.placed_for(CPU).sample(TransitionView(), 50)) != first  # a second fit draws anew
 
 
 def test_the_devices_generator_is_part_of_the_state(room: Any) -> None:
     seed(1)
     placed = dataset().placed_for(CPU)
     fresh = placed.get_state(contents=False)
-    first = [rows_of(placed.draw(TransitionView(), 20)) for _ in range(2)]
+    first = [rows_of(placed.sample(TransitionView(), 20)) for _ in range(2)]
     state = placed.get_state(contents=False)
-    expected = rows_of(placed.draw(TransitionView(), 20))
+    expected = rows_of(placed.sample(TransitionView(), 20))
     seed(2)
     other = dataset().placed_for(CPU)
-    other.draw(TransitionView(), 20)
+    other.sample(TransitionView(), 20)
     other.set_state(state)
-    assert rows_of(other.draw(TransitionView(), 20)) == expected
+    assert rows_of(other.sample(TransitionView(), 20)) == expected
     other.set_state(fresh)  # from before the first draw
-    assert [rows_of(other.draw(TransitionView(), 20)) for _ in range(2)] == first
+    assert [rows_of(other.sample(TransitionView(), 20)) for _ in range(2)] == first
     state["torch_generator"]["device"] = "cuda"  # of no use here: the draws begin anew, and nothing fails
     other.set_state(state)
-    assert rows_of(other.draw(TransitionView(), 20)) != expected
+    assert rows_of(other.sample(TransitionView(), 20)) != expected
 
 
 def test_the_state_of_a_buffer_made_on_a_device_continues_its_draws() -> None:
@@ -199,9 +199,9 @@ def test_a_ring_that_is_written_is_followed(room: Any, lanes: int) -> None:
             buffer.clip_episode(True, lane=lane)
         if number % 7 == 6 and buffer.transition_count:
             state = buffer.get_state(contents=False)
-            expected = buffer.draw(TransitionView(), 16)
+            expected = buffer.sample(TransitionView(), 16)
             buffer.set_state(state)
-            same(placed.draw(TransitionView(), 16), expected)
+            same(placed.sample(TransitionView(), 16), expected)
     assert buffer.transition_count == placed.transition_count <= buffer.step_count <= 40 + lanes
     near = placed.sources[0].storage
     near.refresh()
@@ -218,10 +218,10 @@ def test_restored_contents_and_new_columns_are_followed(room: Any) -> None:
     state = buffer.get_state()
     for number in range(20, 100):
         step(buffer, number, extra={"state.actor": np.zeros(2, np.float32)})
-    assert min(rows_of(placed.draw(TransitionView(), 100))) > 20
-    assert set(placed.draw(SequenceView(3), 4).start_states) == {"actor"}
+    assert min(rows_of(placed.sample(TransitionView(), 100))) > 20
+    assert set(placed.sample(SequenceView(3), 4).start_states) == {"actor"}
     buffer.set_state(state)
-    assert max(rows_of(placed.draw(TransitionView(), 100))) < 20
+    assert max(rows_of(placed.sample(TransitionView(), 100))) < 20
 
 
 def test_writes_that_nobody_reads_do_not_pile_up(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_writes_that_nobody_reads_do_not_pile_up(room: Any, monkeypatch: pytest.
     mirror = placed.sources[0].storage
     assert isinstance(mirror, Mirror)
     assert len(mirror.written) <= 11
-    assert min(rows_of(placed.draw(TransitionView(), 100))) >= 279
+    assert min(rows_of(placed.sample(TransitionView(), 100))) >= 279
     del placed, mirror
     assert not buffer.storage.mirrors  # and a copy that is gone is not told any more
 
@@ -272,13 +272,13 @@ def test_mixtures(room: Any) -> None:
     mixed = MixedReplayBuffer(online, dataset(), 0.25)
     placed = mixed.placed_for(CPU, growing=True)
     assert placed is not mixed.reader
-    batch = placed.draw(TransitionView(), 40)
+    batch = placed.sample(TransitionView(), 40)
     assert isinstance(batch.observations, torch.Tensor)
     assert sum(number >= 1000 for number in rows_of(batch)) == 30
     state = placed.get_state()
-    expected = rows_of(placed.draw(TransitionView(), 40))
+    expected = rows_of(placed.sample(TransitionView(), 40))
     placed.set_state(state)
-    assert rows_of(placed.draw(TransitionView(), 40)) == expected
+    assert rows_of(placed.sample(TransitionView(), 40)) == expected
     step(mixed, 2000)
     assert online.step_count == 21
     one_by_one = MixedReplayBuffer(online, dataset(transition_picker=OneByOne()), 0.25)
@@ -303,9 +303,9 @@ def test_data_that_do_not_fit_are_gathered_into_pinned_memory(
 
     def draw(buffer: Any) -> list[Any]:
         return [
-            buffer.draw(TransitionView(), 30),
-            buffer.draw(SequenceView(4), 5),
-            buffer.draw(TrajectoryView(4), 5),
+            buffer.sample(TransitionView(), 30),
+            buffer.sample(SequenceView(4), 5),
+            buffer.sample(TrajectoryView(4), 5),
         ]
 
     expected = draw(data)
@@ -352,7 +352,7 @@ def test_bounds_of_actions_follow_writes(room: Any) -> None:
 def test_ones_are_shown_but_not_kept(storage: str) -> None:
     """Readers hand on ``None`` where all are 1; users see ones."""
     data = dataset(storage=storage)
-    drawn, shown = data.draw(TransitionView(), 5), data.sample_transition_batch(5)
+    drawn, shown = data.sample(TransitionView(), 5), data.sample_transition_batch(5)
     assert drawn.intervals is None and drawn.weights is None
     for ones in (shown.intervals, shown.weights):
         assert np.asarray(ones).tolist() == [[1.0]] * 5

@@ -78,7 +78,7 @@ def bounds(number: float) -> tuple[int, int]:
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_goals_come_from_where_the_strategy_says(strategy: str) -> None:
     buffer = made(HindsightSampler(rewarded, strategy, k=3))
-    rows = [row for _ in range(40) for row in columns(buffer.reader.draw(TransitionView(), 100))]
+    rows = [row for _ in range(40) for row in columns(buffer.reader.sample(TransitionView(), 100))]
     kept = [row for row in rows if row[1] == FAR]
     assert abs(len(kept) / len(rows) - 0.25) < 0.03
     seen: dict[float, set[float]] = {}
@@ -123,7 +123,7 @@ def test_rewards_of_several_steps_are_for_the_new_goal(n_steps: int, ends: bool,
     buffer = made(sampler, MultiStepTransitionPicker(n_steps, 0.9), storage=where)
     reader = buffer.reader.mirrored(TorchPlace(torch.device("cpu"))) if place == "mirror" else buffer.reader
     for _ in range(20):
-        batch = reader.draw(TransitionView(), 50)
+        batch = reader.sample(TransitionView(), 50)
         assert isinstance(batch.rewards, torch.Tensor) == (place in ("mirror", "cpu"))
         for number, goal, reward, following, next_goal, terminal, interval in columns(batch):
             expected = plain(number, goal, n_steps, 0.9, ends)
@@ -161,7 +161,7 @@ def test_all_steps_of_a_sequence_have_one_goal(ends: bool) -> None:
     buffer = made(HindsightSampler(rewarded, k=2, compute_terminated=arrived if ends else None))
     goals = set()
     for _ in range(20):
-        batch = buffer.reader.draw(SequenceView(4, burn_in=2), 30)
+        batch = buffer.reader.sample(SequenceView(4, burn_in=2), 30)
         for item in range(30):
             drawn = float(batch.observations["observation"][2, item, 0])
             goal = float(batch.observations["desired_goal"][2, item, 0])
@@ -204,7 +204,7 @@ def test_episodes_that_grow_run_and_are_evicted(limit: int, lanes: int, strategy
             number: [*own[place + 1 :], *([] if final is None else [float(final["observation"][0])])]
             for own, final in zip(episodes, finals, strict=True) for place, number in enumerate(own)
         }  # fmt: skip
-        for number, goal, *_ in columns(buffer.reader.draw(TransitionView(), 20)):
+        for number, goal, *_ in columns(buffer.reader.sample(TransitionView(), 20)):
             allowed = following[number]
             if strategy == "episode" and allowed:
                 allowed = allowed + next(own for own in episodes if number in own)
@@ -214,34 +214,34 @@ def test_episodes_that_grow_run_and_are_evicted(limit: int, lanes: int, strategy
 
 def test_priorities_are_those_of_the_inner_sampler() -> None:
     buffer = made(HindsightSampler(rewarded, sampler=PrioritizedSampler(1.0, 0.0)))
-    batch = buffer.reader.draw(TransitionView(), 200)
-    batch.hand_back(np.where(batch.observations["observation"][:, 0] == 402, 1e6, 0.0))
-    again = buffer.reader.draw(TransitionView(), 40)
+    batch = buffer.reader.sample(TransitionView(), 200)
+    batch.update_priorities(np.where(batch.observations["observation"][:, 0] == 402, 1e6, 0.0))
+    again = buffer.reader.sample(TransitionView(), 40)
     assert set(again.observations["observation"][:, 0]) == {402.0}
     assert len(set(again.observations["desired_goal"][:, 0])) > 4
     fresh = made(HindsightSampler(rewarded, sampler=PrioritizedSampler(1.0, 0.0)))
     fresh.set_state(copy.deepcopy(buffer.get_state()))
-    assert columns(fresh.reader.draw(TransitionView(), 9)) == columns(buffer.reader.draw(TransitionView(), 9))
+    assert columns(fresh.reader.sample(TransitionView(), 9)) == columns(buffer.reader.sample(TransitionView(), 9))
 
 
 def test_a_resumed_buffer_draws_the_same_goals(tmp_path: Path) -> None:
     buffer = made(HindsightSampler(rewarded))
     for _ in range(3):
-        buffer.reader.draw(TransitionView(), 9)
+        buffer.reader.sample(TransitionView(), 9)
         buffer.append(observed(5000), np.zeros(1, np.float32), -1.0)
     save_archive(tmp_path / "state", "test", {}, buffer.get_state())
-    expected = [columns(buffer.reader.draw(TransitionView(), 9)) for _ in range(3)]
+    expected = [columns(buffer.reader.sample(TransitionView(), 9)) for _ in range(3)]
     again = made(HindsightSampler(rewarded))
-    again.reader.draw(TransitionView(), 9)  # it knows other episodes
+    again.reader.sample(TransitionView(), 9)  # it knows other episodes
     again.set_state(load_archive(tmp_path / "state", "test")[1])
-    assert [columns(again.reader.draw(TransitionView(), 9)) for _ in range(3)] == expected
+    assert [columns(again.reader.sample(TransitionView(), 9)) for _ in range(3)] == expected
 
 
 def test_stored_steps_stay_as_they_are() -> None:
     buffer = made(HindsightSampler(rewarded))
     before = [(each.observations["desired_goal"].copy(), each.rewards.copy()) for each in buffer.episodes]
     for _ in range(5):
-        buffer.reader.draw(TransitionView(), 50)
+        buffer.reader.sample(TransitionView(), 50)
     for (goal, reward), each in zip(before, buffer.episodes, strict=True):
         np.testing.assert_array_equal(each.observations["desired_goal"], goal)
         np.testing.assert_array_equal(each.rewards, reward)
@@ -249,10 +249,10 @@ def test_stored_steps_stay_as_they_are() -> None:
 
 def test_each_part_of_a_mixture_is_relabelled() -> None:
     mixed = MixedReplayBuffer(made(HindsightSampler(rewarded, k=1e9)), made(), 0.5)
-    goals = mixed.reader.draw(TransitionView(), 40).observations["desired_goal"][:, 0]
+    goals = mixed.reader.sample(TransitionView(), 40).observations["desired_goal"][:, 0]
     assert (goals[:20] != FAR).all() and (goals[20:] == FAR).all()
     copies = made(HindsightSampler(rewarded)).reader
-    joined = copies.draw(TransitionView(), 8, beside=[copies.renewed()])
+    joined = copies.sample(TransitionView(), 8, others=[copies.renewed()])
     rewards = [plain(number, goal, 1, 1.0, False)[0] for number, goal, *_ in columns(joined)]
     assert len(joined) == 16 and joined.rewards[:, 0].tolist() == pytest.approx(rewards)
 
@@ -266,7 +266,7 @@ class Owner:
 
 
 def test_copies_ask_the_same_function() -> None:
-    made(HindsightSampler(Owner().compute_reward)).reader.renewed().draw(TransitionView(), 4)
+    made(HindsightSampler(Owner().compute_reward)).reader.renewed().sample(TransitionView(), 4)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_data_without_goals_are_refused() -> None:
 )
 def test_functions_that_do_not_fit_are_refused(function: Any, error: type[BirlError], match: str) -> None:
     with pytest.raises(error, match=match):
-        made(HindsightSampler(function)).reader.draw(TransitionView(), 20)
+        made(HindsightSampler(function)).reader.sample(TransitionView(), 20)
 
 
 def test_functions_may_write_into_the_goals_that_they_are_given() -> None:
@@ -341,7 +341,7 @@ def test_rounding_of_stored_states_is_no_other_task() -> None:
     def rounded(achieved: Any, desired: Any, info: Any) -> Any:
         return rewarded(achieved, desired, info) + (achieved[:, 0] == 402)
 
-    made(HindsightSampler(rounded)).reader.draw(TransitionView(), 500)
+    made(HindsightSampler(rounded)).reader.sample(TransitionView(), 500)
 
 
 def test_what_cannot_have_other_goals_is_refused() -> None:
@@ -349,7 +349,7 @@ def test_what_cannot_have_other_goals_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="goal that was pursued"):
         buffer.sample_trajectory_batch(2, 3)
     with pytest.raises(UnsupportedError, match="goal that was pursued"):
-        buffer.reader.draw(TailView(), 2)
+        buffer.reader.sample(TailView(), 2)
     with pytest.raises(UnsupportedError, match="goal that was pursued"):
         buffer.sample_transition_batch(2, returns=DiscountedReturns(0.9))
     with pytest.raises(UnsupportedError, match="as a minibatch"):

@@ -78,7 +78,7 @@ def test_they_follow_all_writes(limit: int | None, monkeypatch: pytest.MonkeyPat
                     Reader([Source(each, BasicTransitionPicker(), generators=Generators(np.random.default_rng(2)))])
                     for each in (lanes, copied)
                 ]
-                first, second = (each.draw(TransitionView(), 8) for each in drawn)
+                first, second = (each.sample(TransitionView(), 8) for each in drawn)
                 known = {tuple(each["observation"]) for _, _, flags, each in expected if not flags & (4 | 8)}
                 assert np.array_equal(first.observations, second.observations)
                 assert np.array_equal(first.next_observations, second.next_observations)

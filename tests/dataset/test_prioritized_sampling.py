@@ -123,14 +123,14 @@ def test_masses_at_the_sums_and_beside_them_find_their_leaves() -> None:
 def test_draws_and_weights_follow_the_paper() -> None:
     alpha, beta, epsilon = 0.7, 0.5, 0.01
     buffer = data(sampler=PrioritizedSampler(alpha, beta, epsilon=epsilon))
-    everything = buffer.reader.draw(TransitionView(), 50)
+    everything = buffer.reader.sample(TransitionView(), 50)
     assert sorted(marks(everything)) == list(range(50))  # new steps are equal: each part has one
     error = np.random.default_rng(0).exponential(size=50)
-    everything.hand_back(error[marks(everything).astype(int)])
+    everything.update_priorities(error[marks(everything).astype(int)])
     chance = (error + epsilon) ** alpha / ((error + epsilon) ** alpha).sum()
     counts = np.zeros(50)
     for _ in range(400):
-        batch = buffer.reader.draw(TransitionView(), 50)
+        batch = buffer.reader.sample(TransitionView(), 50)
         drawn = marks(batch).astype(int)
         weight = (50 * chance[drawn]) ** -beta
         np.testing.assert_allclose(batch.weights[:, 0], weight / weight.max(), rtol=1e-5)
@@ -142,16 +142,16 @@ def test_draws_and_weights_follow_the_paper() -> None:
 def test_beta_rises_to_one() -> None:
     sampler = PrioritizedSampler(1.0, 0.2, beta_steps=4)
     buffer = data(sampler=sampler)
-    buffer.reader.draw(TransitionView(), 500).hand_back(np.r_[np.full(250, 1.0), np.full(250, 3.0)])
+    buffer.reader.sample(TransitionView(), 500).update_priorities(np.r_[np.full(250, 1.0), np.full(250, 3.0)])
     for beta in (0.4, 0.6, 0.8, 1.0, 1.0):
-        weight = buffer.reader.draw(TransitionView(), 200).weights
+        weight = buffer.reader.sample(TransitionView(), 200).weights
         assert weight.max() == 1.0 and weight.min() == pytest.approx((1 / 3) ** beta, rel=1e-4)
 
 
 def test_alpha_zero_is_uniform() -> None:
     buffer = data(sampler=PrioritizedSampler(0.0, 1.0))
-    buffer.reader.draw(TransitionView(), 500).hand_back(np.arange(500.0))
-    batch = buffer.reader.draw(TransitionView(), 50)
+    buffer.reader.sample(TransitionView(), 500).update_priorities(np.arange(500.0))
+    batch = buffer.reader.sample(TransitionView(), 50)
     assert sorted(marks(batch)) == list(range(50)) and (batch.weights == 1).all()
 
 
@@ -179,7 +179,7 @@ def test_priorities_stay_with_their_steps(limit: int, lanes: int) -> None:
         storage = buffer.storage
         if storage.transition_count == 0:
             continue
-        batch = buffer.reader.draw(TransitionView(), 7)
+        batch = buffer.reader.sample(TransitionView(), 7)
         there = np.flatnonzero((storage.flags & 12) == 0)
         live = storage.columns["reward"][there, 0].tolist()
         model = {mark: model.get(mark, greatest) for mark in live}
@@ -194,7 +194,7 @@ def test_priorities_stay_with_their_steps(limit: int, lanes: int) -> None:
             generations = old.rows[0][1].generation
             index = old.rows[0][1].index
             kept = storage.numbers(index) == generations
-            old.hand_back(value)
+            old.update_priorities(value)
             for mark, new, held in zip(marks(old).tolist(), value, kept, strict=True):
                 if held:
                     model[mark] = new + 1e-9
@@ -206,38 +206,38 @@ def test_new_steps_have_the_greatest_priority_so_far() -> None:
     buffer = ring(100, sampler)
     for number in range(11):
         buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
-    buffer.reader.draw(TransitionView(), 10).hand_back(np.full(10, 7.0))
-    buffer.reader.draw(TransitionView(), 10).hand_back(np.full(10, 1e-3))
+    buffer.reader.sample(TransitionView(), 10).update_priorities(np.full(10, 7.0))
+    buffer.reader.sample(TransitionView(), 10).update_priorities(np.full(10, 1e-3))
     buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), 11)
-    assert (marks(buffer.reader.draw(TransitionView(), 100)) == 10).sum() > 90  # 11 waits for its next observation
+    assert (marks(buffer.reader.sample(TransitionView(), 100)) == 10).sum() > 90  # 11 waits for its next observation
 
 
 def test_steps_whose_stacked_frames_are_gone_are_not_drawn() -> None:
     buffer = ring(20, PrioritizedSampler(), picker=FrameStackTransitionPicker(4))
     for number in range(50):
         buffer.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
-    drawn = {mark for _ in range(50) for mark in marks(buffer.reader.draw(TransitionView(), 10))}
+    drawn = {mark for _ in range(50) for mark in marks(buffer.reader.sample(TransitionView(), 10))}
     plain = ring(20, Uniform(), picker=FrameStackTransitionPicker(4))
     for number in range(50):
         plain.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
-    assert drawn == {mark for _ in range(50) for mark in marks(plain.reader.draw(TransitionView(), 10))}
+    assert drawn == {mark for _ in range(50) for mark in marks(plain.reader.sample(TransitionView(), 10))}
     short = ring(3, PrioritizedSampler(), picker=FrameStackTransitionPicker(9))
     for number in range(50):
         short.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
     with pytest.raises(EmptyDataError, match="stacked frame was evicted"):
-        short.reader.draw(TransitionView(), 2)
+        short.reader.sample(TransitionView(), 2)
 
 
 def test_sequences_and_several_steps_are_drawn_by_priorities() -> None:
     buffer = data(sampler=PrioritizedSampler(1.0, 0.0), transition_picker=MultiStepTransitionPicker(3, 0.9))
-    batch = buffer.reader.draw(TransitionView(), 50)
+    batch = buffer.reader.sample(TransitionView(), 50)
     first = np.asarray(batch.observations)[:, 0]
-    batch.hand_back(np.where(first == 12, 1e6, 0.0))
-    assert set(np.asarray(buffer.reader.draw(TransitionView(), 20).observations)[:, 0]) == {12.0}
+    batch.update_priorities(np.where(first == 12, 1e6, 0.0))
+    assert set(np.asarray(buffer.reader.sample(TransitionView(), 20).observations)[:, 0]) == {12.0}
     buffer = data(sampler=PrioritizedSampler(1.0, 0.0))
-    sequences = buffer.reader.draw(SequenceView(3, 1), 50)
-    sequences.hand_back(np.where(marks(sequences)[1] == 12, 1e6, 0.0))
-    assert set(marks(buffer.reader.draw(SequenceView(3, 1), 20))[1]) == {12.0}
+    sequences = buffer.reader.sample(SequenceView(3, 1), 50)
+    sequences.update_priorities(np.where(marks(sequences)[1] == 12, 1e6, 0.0))
+    assert set(marks(buffer.reader.sample(SequenceView(3, 1), 20))[1]) == {12.0}
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
@@ -246,9 +246,9 @@ def test_sequences_and_several_steps_are_drawn_by_priorities() -> None:
 def learned(buffer: Any, random: Any, times: int = 5) -> list[Any]:
     drawn = []
     for _ in range(times):
-        batch = buffer.reader.draw(TransitionView(), 8)
+        batch = buffer.reader.sample(TransitionView(), 8)
         drawn += [marks(batch).tolist(), batch.weights[:, 0].tolist()]
-        batch.hand_back(random.random(8))
+        batch.update_priorities(random.random(8))
         buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), float(random.integers(1000)))
     return drawn
 
@@ -283,7 +283,7 @@ def test_priorities_are_kept_in_folders(tmp_path: Path, limit: int) -> None:
     assert repr(source(again).sampler.get_state()) == repr(own)
     assert isinstance(source(ReplayBuffer.open(tmp_path / "data")).sampler, Uniform)
     again.append(np.zeros(1, np.float32), np.zeros(1, np.float32), 77)
-    again.reader.draw(TransitionView(), 4)
+    again.reader.sample(TransitionView(), 4)
     again.flush()
     file = tmp_path / "data" / "sampler.safetensors"
     file.write_bytes(file.read_bytes()[:-9])
@@ -295,7 +295,7 @@ def test_another_exponent_is_used_for_what_a_folder_keeps(tmp_path: Path) -> Non
     buffer = ring(0, PrioritizedSampler(alpha=0.5), storage=tmp_path / "data")
     for number in range(9):
         buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
-    buffer.reader.draw(TransitionView(), 50).hand_back(np.full(50, 100.0))
+    buffer.reader.sample(TransitionView(), 50).update_priorities(np.full(50, 100.0))
     buffer.flush()
     for alpha, expected in ((0.5, 10.0), (1.0, 100.0), (0.25, 10.0**0.5), (0.0, 1.0)):
         sampler = PrioritizedSampler(alpha=alpha)
@@ -328,7 +328,7 @@ def test_damaged_priorities_are_refused(name: str, value: Any) -> None:
     buffer = ring(0, PrioritizedSampler())
     for number in range(7):
         buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
-    buffer.reader.draw(TransitionView(), 4)
+    buffer.reader.sample(TransitionView(), 4)
     state = buffer.get_state()
     before = repr(source(buffer).sampler.get_state())
     with pytest.raises(CorruptFileError):
@@ -342,10 +342,10 @@ def test_damaged_priorities_are_refused(name: str, value: Any) -> None:
 @pytest.mark.parametrize("value", [-0.1, np.nan, np.inf, 1e39])
 def test_wrong_priorities_are_refused_and_nothing_changes(value: float) -> None:
     buffer = data(sampler=PrioritizedSampler())
-    batch = buffer.reader.draw(TransitionView(), 4)
+    batch = buffer.reader.sample(TransitionView(), 4)
     before = repr(source(buffer).sampler.get_state())
     with pytest.raises(NonFiniteError, match=re.escape(f"step is {value}; it must be finite in float32")):
-        batch.hand_back(np.array([1.0, 2.0, value, 3.0]))
+        batch.update_priorities(np.array([1.0, 2.0, value, 3.0]))
     assert repr(source(buffer).sampler.get_state()) == before
 
 
@@ -354,10 +354,10 @@ def test_wrong_priorities_are_refused_and_nothing_changes(value: float) -> None:
 )
 def test_priorities_are_a_number_for_each_element(value: Any) -> None:
     buffer = data(sampler=PrioritizedSampler())
-    batch = buffer.reader.draw(TransitionView(), 4)
+    batch = buffer.reader.sample(TransitionView(), 4)
     before = repr(source(buffer).sampler.get_state())
     with pytest.raises(ShapeError, match="priorit"):
-        batch.hand_back(value)
+        batch.update_priorities(value)
     assert repr(source(buffer).sampler.get_state()) == before
 
 
@@ -389,11 +389,11 @@ def test_draws_without_td_errors_are_refused() -> None:
     errors: list[BirlError] = []
     for sampler in (PrioritizedSampler(), Uniform()):
         with pytest.raises(EmptyDataError, match="no transition to sample") as caught:
-            ring(0, sampler).reader.draw(TransitionView(), 2)
+            ring(0, sampler).reader.sample(TransitionView(), 2)
         errors.append(caught.value)
     assert str(errors[0]) == str(errors[1])
     assert empty.reader.get_state()["sampler"]["draws"] == 0
-    assert len(dataset.reader.draw(TailView(), 3).rows) == 1
+    assert len(dataset.reader.sample(TailView(), 3).rows) == 1
 
 
 def test_a_device_gathers_what_the_host_draws() -> None:
@@ -401,7 +401,14 @@ def test_a_device_gathers_what_the_host_draws() -> None:
 
     buffer = data(sampler=PrioritizedSampler(1.0, 1.0))
     reader = buffer.reader.mirrored(TorchPlace(torch.device("cpu")))
-    batch = reader.draw(TransitionView(), 50)
+    batch = reader.sample(TransitionView(), 50)
     assert isinstance(batch.weights, torch.Tensor)
-    batch.hand_back(torch.as_tensor(np.where(marks(batch) == 3, 1e9, 0.0)))
-    assert set(marks(reader.draw(TransitionView(), 20))) == {3.0}
+    batch.update_priorities(torch.as_tensor(np.where(marks(batch) == 3, 1e9, 0.0)))
+    assert set(marks(reader.sample(TransitionView(), 20))) == {3.0}
+
+
+def test_the_former_name_of_update_priorities_says_the_new_one() -> None:
+    batch = data(10).reader.sample(TransitionView(), 2)
+    with pytest.raises(AttributeError, match=r"hand_back is MiniBatch\.update_priorities now"):
+        batch.hand_back(np.ones(2))
+    assert not hasattr(batch, "nothing_of_this_name")

@@ -12,7 +12,8 @@ import torch
 from birl.algorithm.batches import to_batch
 from birl.dataset import FIFOBuffer, InfiniteBuffer, MDPDataset, MixedReplayBuffer, ReplayBuffer
 from birl.dataset.arrays import TorchPlace
-from birl.dataset.sampling import Rows, Sampler
+from birl.dataset.minibatch import Rows
+from birl.dataset.sampling import Sampler
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.files import load_archive, save_archive
 from birl.preprocessing.units import Units
@@ -42,15 +43,15 @@ class Newest(Sampler):
 def test_a_sampler_gives_weights_and_takes_priorities() -> None:
     sampler = Newest()
     buffer = ReplayBuffer(InfiniteBuffer(), episodes=data().episodes, sampler=sampler)
-    batch = buffer.reader.draw(TransitionView(), 3)
+    batch = buffer.reader.sample(TransitionView(), 3)
     assert batch.rewards[:, 0].tolist() == [47, 48, 49]
     units = Units(torch.device("cpu"), Continuous(1), None, None, None)
     assert to_batch(batch, units, 0.9).weight.tolist() == [1, 2, 3]
-    batch.hand_back([0.5, 0.25, 0.75])
+    batch.update_priorities([0.5, 0.25, 0.75])
     ((_, rows),) = batch.rows
     assert sampler.seen == [(rows.index.tolist(), [0.5, 0.25, 0.75])]
     assert buffer.sample_transition_batch(2).weights[:, 0].tolist() == [1, 2]
-    sequences = buffer.reader.draw(SequenceView(2), 3)
+    sequences = buffer.reader.sample(SequenceView(2), 3)
     weight = to_batch(sequences, units, 0.9).weight
     assert weight.tolist() == [[1, 2, 3], [1, 2, 0]]  # behind the last step there is padding
 
@@ -85,13 +86,13 @@ def prioritised(limit: int = 100, **options: Any) -> ReplayBuffer:
 
 def favour(reader: Any, reward: float, times: float = 1e6) -> Any:
     """Give the step with this reward a priority so great that it alone is drawn from now on."""
-    batch = reader.draw(TransitionView(), 1000)
-    batch.hand_back(np.where(np.asarray(batch.rewards)[:, 0] == reward, times, 1e-6))
+    batch = reader.sample(TransitionView(), 1000)
+    batch.update_priorities(np.where(np.asarray(batch.rewards)[:, 0] == reward, times, 1e-6))
     return batch
 
 
 def rewards(reader: Any, count: int = 20) -> set[float]:
-    return set(np.asarray(reader.draw(TransitionView(), count).rewards)[:, 0].tolist())
+    return set(np.asarray(reader.sample(TransitionView(), count).rewards)[:, 0].tolist())
 
 
 @pytest.mark.parametrize("device", [False, True])
@@ -104,7 +105,7 @@ def test_draws_follow_priorities(device: bool) -> None:
     assert rewards(reader) == {7.0}
     favour(reader, 7.0, 1e-6)
     assert len(rewards(reader, 200)) > 20
-    weights = np.asarray(reader.draw(TransitionView(), 200).weights)
+    weights = np.asarray(reader.sample(TransitionView(), 200).weights)
     assert weights.shape == (200, 1) and weights.max() <= 1.0
     assert reader.device_generator is None  # the device cannot draw several batches before priorities come back
 
@@ -112,11 +113,11 @@ def test_draws_follow_priorities(device: bool) -> None:
 def test_late_priorities_of_overwritten_steps_are_dropped() -> None:
     buffer = prioritised(limit=50)
     (source,) = buffer.reader.sources
-    late = buffer.reader.draw(TransitionView(), 400)
+    late = buffer.reader.sample(TransitionView(), 400)
     for number in range(8):
         buffer.append(np.zeros(1), [0.0], 100.0 + number)
     buffer.clip_episode(True)
-    late.hand_back(np.full(400, 2.0))
+    late.update_priorities(np.full(400, 2.0))
     held = late.rewards[:, 0] >= 8
     assert not held.all()
     ((_, rows),) = late.rows
@@ -138,10 +139,10 @@ def test_priorities_survive_a_checkpoint(tmp_path: Path) -> None:
 def test_mixtures_hand_priorities_to_each_part(uniform: bool) -> None:
     first, second = data() if uniform else prioritised(), prioritised()
     reader = MixedReplayBuffer(first, second, 0.5).reader
-    batch = reader.draw(TransitionView(), 2000)
+    batch = reader.sample(TransitionView(), 2000)
     value = np.where(batch.rewards[:, 0] == 7.0, 1e6, 1e-6)
     value[1000:] = np.where(batch.rewards[1000:, 0] == 9.0, 1e6, 1e-6)
-    batch.hand_back(torch.as_tensor(value))
+    batch.update_priorities(torch.as_tensor(value))
     assert rewards(second.reader) == {9.0}
     assert (rewards(first.reader) == {7.0}) is not uniform
     reader.set_state(reader.get_state())
@@ -151,18 +152,18 @@ def test_mixtures_hand_priorities_to_each_part(uniform: bool) -> None:
 def test_each_seed_has_priorities_of_its_own() -> None:
     buffer = prioritised()
     first, second = (buffer.reader.renewed() for _ in range(2))
-    batch = first.draw(TransitionView(), 1000, [second])
+    batch = first.sample(TransitionView(), 1000, [second])
     value = np.where(batch.rewards[:, 0] == 7.0, 1e6, 1e-6)
     value[1000:] = np.where(batch.rewards[1000:, 0] == 9.0, 1e6, 1e-6)
-    batch.hand_back(value)
+    batch.update_priorities(value)
     assert [rewards(reader) for reader in (first, second)] == [{7.0}, {9.0}]
     assert len(rewards(buffer.reader)) > 10
 
 
 def test_uniform_draws_take_no_priorities() -> None:
     reader = data().reader
-    batch = reader.draw(TransitionView(), 3)
-    batch.hand_back([1.0, 2.0, 3.0])
+    batch = reader.sample(TransitionView(), 3)
+    batch.update_priorities([1.0, 2.0, 3.0])
     assert batch.rows is None
 
 
@@ -174,8 +175,8 @@ def test_several_readers_draw_what_each_draws_alone(view: Any) -> None:
         return [reader.renewed() for _ in range(3)]
 
     first, *beside = readers()
-    together = first.draw(view, 5, beside)
-    alone = [reader.draw(view, 5) for reader in readers()]
+    together = first.sample(view, 5, beside)
+    alone = [reader.sample(view, 5) for reader in readers()]
     joined = alone[0].concatenate(*alone[1:])
     np.testing.assert_array_equal(together.observations, joined.observations)
     np.testing.assert_array_equal(together.actions, joined.actions)
@@ -192,9 +193,9 @@ def test_a_dataset_draws_what_its_reader_draws() -> None:
         (TailView(), dataset.sample_tail_batch, {}),
     ):
         dataset.set_state(state)
-        drawn: Any = dataset.reader.draw(view, 6)
+        drawn: Any = dataset.reader.sample(view, 6)
         dataset.set_state(state)
         shown: Any = method(6, **options)
         dataset.set_state(state)
-        assert type(drawn) is type(shown) is type(dataset.draw(view, 6))
+        assert type(drawn) is type(shown) is type(dataset.sample(view, 6))
         np.testing.assert_array_equal(drawn.observations, shown.observations)

@@ -43,7 +43,7 @@ def marks(batch: Any) -> Any:
 def test_windows_shrink_as_in_the_paper_and_begin_anew() -> None:
     buffer = data(1000, sampler=RecentSampler(eta=0.998, period=5, smallest=150))
     for k in (1, 2, 3, 4, 5, 1, 2):
-        drawn = marks(buffer.reader.draw(TransitionView(), 4000))
+        drawn = marks(buffer.reader.sample(TransitionView(), 4000))
         window = max(int(1000 * 0.998 ** (1000 * k / 5)), 150)
         assert drawn.min() >= 1000 - window - 1  # a row more or less where an episode ends
         assert abs(drawn.min() - (1000 - window)) <= 4  # all of it
@@ -52,7 +52,7 @@ def test_windows_shrink_as_in_the_paper_and_begin_anew() -> None:
 
 def test_draws_become_uniform() -> None:
     buffer = data(1000, sampler=RecentSampler(eta=0.99, period=1, smallest=10, anneal_steps=4))
-    lowest = [marks(buffer.reader.draw(TransitionView(), 4000)).min() for _ in range(6)]
+    lowest = [marks(buffer.reader.sample(TransitionView(), 4000)).min() for _ in range(6)]
     expected = [1000 - max(int(1000 * (0.99 + 0.01 * step / 4) ** 1000), 10) for step in (0, 1, 2, 3, 4, 4)]
     assert np.abs(np.array(lowest) - expected).max() <= 3
     assert expected[-1] == 0 and expected[0] == 990
@@ -66,7 +66,7 @@ def test_the_newest_of_every_lane_are_drawn(limit: int, lanes: int) -> None:
         flag = np.full(lanes, number % 13 == 12)
         rewards = 1000.0 * np.arange(lanes) + number
         buffer.append_batch(zero, zero, rewards, flag, np.zeros(lanes, bool), zero)
-        drawn = marks(buffer.reader.draw(TransitionView(), 50))
+        drawn = marks(buffer.reader.sample(TransitionView(), 50))
         assert ((drawn % 1000) > number - 15 // lanes - 2).all()
         assert (number < 20) or set(drawn // 1000) == set(range(lanes))
 
@@ -77,7 +77,7 @@ def test_lanes_that_hold_fewer_steps_give_as_many_fewer() -> None:
         for number in range(count):
             buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), 1000.0 * lane + number, lane=lane)
         buffer.clip_episode(True, lane=lane)
-    drawn = marks(buffer.reader.draw(TransitionView(), 2000))
+    drawn = marks(buffer.reader.sample(TransitionView(), 2000))
     lowest = [drawn[drawn // 1000 == lane].min() % 1000 for lane in range(2)]
     assert np.abs(np.array(lowest) - [60, 15]).max() <= 1
     assert abs((drawn < 1000).mean() - 0.8) < 0.05
@@ -88,27 +88,27 @@ def test_stacks_whose_frames_are_gone_are_not_drawn() -> None:
     for number in range(50):
         buffer.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
         if number > 20:
-            batch = buffer.reader.draw(TransitionView(), 30)
+            batch = buffer.reader.sample(TransitionView(), 30)
             np.testing.assert_array_equal(batch.observations, marks(batch)[:, None] + [[-3, -2, -1, 0]])
     short = ring(3, RecentSampler(), transition_picker=FrameStackTransitionPicker(9))
     for number in range(50):
         short.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
     with pytest.raises(EmptyDataError, match="stacked frame was evicted"):
-        short.reader.draw(TransitionView(), 2)
+        short.reader.sample(TransitionView(), 2)
     with pytest.raises(EmptyDataError, match="no transition to sample"):
-        ring(0, RecentSampler()).reader.draw(TransitionView(), 2)
-    assert data(50, sampler=RecentSampler()).reader.draw(TrajectoryView(4), 3).rewards.shape == (3, 4, 1)
+        ring(0, RecentSampler()).reader.sample(TransitionView(), 2)
+    assert data(50, sampler=RecentSampler()).reader.sample(TrajectoryView(4), 3).rewards.shape == (3, 4, 1)
 
 
 def test_a_resumed_buffer_draws_on(tmp_path: Path) -> None:
     buffer = data(500, sampler=RecentSampler(0.99, 7, 20, 50))
     for _ in range(10):
-        buffer.reader.draw(TransitionView(), 5)
+        buffer.reader.sample(TransitionView(), 5)
     save_archive(tmp_path / "state", "test", {}, buffer.get_state())
-    expected = [marks(buffer.reader.draw(TransitionView(), 5)).tolist() for _ in range(20)]
+    expected = [marks(buffer.reader.sample(TransitionView(), 5)).tolist() for _ in range(20)]
     again = data(500, sampler=RecentSampler(0.99, 7, 20, 50))
     again.set_state(load_archive(tmp_path / "state", "test")[1])
-    assert [marks(again.reader.draw(TransitionView(), 5)).tolist() for _ in range(20)] == expected
+    assert [marks(again.reader.sample(TransitionView(), 5)).tolist() for _ in range(20)] == expected
     with pytest.raises(CorruptFileError, match="draws"):
         RecentSampler().set_state({"draws": -1})
 

@@ -104,7 +104,7 @@ def test_minibatches_have_them_if_asked() -> None:
     mixed = MixedReplayBuffer(dataset, dataset, 0.5)
     placed = dataset.reader.mirrored(TorchPlace(torch.device("cpu")))
     for source in (dataset, mixed, placed):
-        batch = source.draw(TransitionView(Columns(returns=returns)), 32)
+        batch = source.sample(TransitionView(Columns(returns=returns)), 32)
         wanted = [of_step[float(x)] for x in batch.observations[:, 0]]
         np.testing.assert_allclose(np.asarray(batch.extra["return_to_go"])[:, 0], wanted, atol=1e-5)
     sequences = dataset.sample_sequence_batch(16, 4, returns=returns)
@@ -133,13 +133,13 @@ def test_steps_that_no_success_follows_have_the_return_of_failure(where: str) ->
     expected = [-3, -2, 0, -40, -40, -40, -2.5, -1, -40]
     seen = set()
     for _ in range(20):
-        batch = steps.draw(TransitionView(Columns(returns=returns)), 8)
+        batch = steps.sample(TransitionView(Columns(returns=returns)), 8)
         for observation, value in zip(batch.observations, batch.extra["return_to_go"], strict=True):
             step = int(observation[0])
             seen.add(step)
             assert float(value[0]) == expected[step]
     assert len(seen) >= 6  # last steps of cut episodes cannot be drawn
-    sequences = steps.draw(SequenceView(2, columns=Columns(returns=returns)), 8)
+    sequences = steps.sample(SequenceView(2, columns=Columns(returns=returns)), 8)
     real = np.asarray(sequences.masks) > 0
     values, positions = np.asarray(sequences.extra["return_to_go"])[..., 0], np.asarray(sequences.observations)[..., 0]
     assert [float(v) for v in values[real]] == [expected[int(p)] for p in positions[real]]

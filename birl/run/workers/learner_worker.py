@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from birl._version import __version__
 from birl.dataset import DatasetInfo
 from birl.dataset.lane_views import Changes, Copied
+from birl.dataset.minibatch import Rows
 from birl.dataset.reader import Reader, Source
-from birl.dataset.sampling import Rows
 from birl.distributed import AverageGradients
 from birl.distributed.process_group import Broken, Gloo, Group, Meeting
 from birl.distributed.transport import Work, check_version

@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 class _Elsewhere:
     """What the first learner draws from: nothing, the others draw."""
 
-    def draw(self, view: Any, count: int) -> None:
+    def sample(self, view: Any, count: int) -> None:
         """Nothing."""
 
     def get_state(self, *, contents: bool = False) -> State:

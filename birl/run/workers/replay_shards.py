@@ -17,9 +17,9 @@ from typing import Any, Final, Self
 import numpy as np
 
 from birl.dataset.lane_views import Lanes
-from birl.dataset.minibatch import SequenceMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import Rows, SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Source
-from birl.dataset.sampling import Generators, Rows
+from birl.dataset.sampling import Generators
 from birl.distributed.ray import Remote
 from birl.distributed.transport import Gone, Inline, Processes, Transport
 from birl.distributed.workers import check_given
@@ -71,7 +71,7 @@ class _Shard:
         self.give_back: Callable[[_Shard, Array, Array], None]
 
     def update(self, rows: Rows, priority: Array) -> None:
-        """Take priorities of rows that were drawn here: what `MiniBatch.hand_back` calls."""
+        """Take priorities of rows that were drawn here: what `MiniBatch.update_priorities` calls."""
         self.give_back(self, rows.generation, priority)
 
 
@@ -114,7 +114,7 @@ class ReplayShards:
             shard.lanes.refresh()
         return min(shard.lanes.transition_count for shard in self._shards) * len(self._shards)
 
-    def draw(self, view: Any, count: int) -> Any:
+    def sample(self, view: Any, count: int) -> Any:
         """Draw a minibatch. The next one may be drawn meanwhile; see `birl.run.cluster.Cluster`."""
         if all(shard.drawn is None for shard in self._shards):
             self._order(view, count)
@@ -140,9 +140,9 @@ class ReplayShards:
         if others:
             largest = max(each.scale for each in drawn)
             weights = [each.batch.weights * np.float32(each.scale / largest) for each in drawn]
-            batch = batch.having(weights=np.concatenate(weights))
+            batch = batch.replace(weights=np.concatenate(weights))
         parts = zip(self._shards, drawn, strict=True)
-        return batch.having(rows=[(shard, Rows(each.generation, None, each.generation)) for shard, each in parts])
+        return batch.replace(rows=[(shard, Rows(each.generation, None, each.generation)) for shard, each in parts])
 
     # -- orders ----------------------------------------------------------------------------------------------------
 

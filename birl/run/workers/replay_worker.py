@@ -13,8 +13,9 @@ import numpy as np
 from birl._version import __version__
 from birl.dataset import DatasetInfo
 from birl.dataset.lane_views import Changes, Copied
+from birl.dataset.minibatch import Rows
 from birl.dataset.reader import Reader, Source
-from birl.dataset.sampling import Generators, Rows
+from birl.dataset.sampling import Generators
 from birl.distributed.transport import Work, check_version
 from birl.files.state_restore import damage_as_typed_errors
 from birl.types import Array, State
@@ -136,7 +137,7 @@ class ReplayWorker(Work):
         elif isinstance(order, Repeat):
             for each in order.orders:
                 if isinstance(each, Draw):
-                    self._source.draw(each.view, each.size)
+                    self._source.draw_rows(each.view, each.size)
                 else:
                     self._take(each)
             self._source.generators.set_state(order.generators, None)
@@ -147,12 +148,12 @@ class ReplayWorker(Work):
     def _draw(self, order: Draw) -> Drawn:
         for changes in order.changes:
             self._lanes.follow(changes)
-        batch = self._reader.draw(order.view, order.size)
+        batch = self._reader.sample(order.view, order.size)
         state = self._source.generators.get_state()
         if batch.rows is None:
             return Drawn(batch, state=state)
         ((_, rows),) = batch.rows
-        return Drawn(batch.having(rows=None), rows.generation, rows.scale, state)
+        return Drawn(batch.replace(rows=None), rows.generation, rows.scale, state)
 
     def _take(self, order: Priorities) -> None:
         position, lane = np.divmod(order.generation, self._lanes.lanes)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from birl.dataset.lane_views import Lanes
+from birl.dataset.minibatch import Rows
 from birl.dataset.reader import Reader, Source, read_rows
-from birl.dataset.sampling import Rows
 from birl.distributed.process_group import Group
 from birl.types import Array, State
 
@@ -46,17 +46,17 @@ class SharedSampling:
         """The first learner's."""
         return [self._sources[0]]
 
-    def draw(self, view: Any, count: int) -> Any:
+    def sample(self, view: Any, count: int) -> Any:
         """Draw the first learner's minibatch, and choose the rows of all others'."""
-        batch = self._reader.draw(view, count)
-        self.chosen = {index: source.draw(view, count) for index, source in self._sources.items() if index}
+        batch = self._reader.sample(view, count)
+        self.chosen = {index: source.draw_rows(view, count) for index, source in self._sources.items() if index}
         if batch.rows is None:
             return batch
         ((_, first),) = batch.rows
         scales = {0: first.scale, **{index: rows.scale for index, rows in self.chosen.items()}}
         share = {index: np.float32(scale / max(scales.values())) for index, scale in scales.items()}
         self.chosen = {i: rows._replace(weight=rows.weight * share[i]) for i, rows in self.chosen.items()}
-        return batch.having(rows=[(self, first)], weights=batch.weights * share[0])
+        return batch.replace(rows=[(self, first)], weights=batch.weights * share[0])
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Hand the priorities of all learners to the samplers that chose their rows."""
@@ -88,10 +88,10 @@ class Chosen:
         self._source, self._rows = source, rows
         self._group, self._number, self._size = group, number, size
 
-    def draw(self, view: Any, count: int) -> Any:
+    def sample(self, view: Any, count: int) -> Any:
         """The minibatch of these rows."""
         batch = read_rows(view, [(self._source, self._rows)])
-        return batch if batch.weights is None else batch.having(rows=[(self, self._rows)])
+        return batch if batch.weights is None else batch.replace(rows=[(self, self._rows)])
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Send priorities to the first learner."""
