@@ -17,7 +17,7 @@ from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.importance_weights import Trajectories, log_ratios, padded
-from birl.ope.linear_models import WIDEST, Steps, estimated_propensities, features, fitted_q
+from birl.ope.linear_models import MAX_FEATURES, StepFeatures, cross_fitted_q, estimate_propensities, quadratic_features
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
 
@@ -112,7 +112,7 @@ class Logged:
             part=self.part[chosen],
         )
 
-    def steps(self) -> Steps:
+    def steps(self) -> StepFeatures:
         """The steps as linear models read them.
 
         Raises:
@@ -120,12 +120,12 @@ class Logged:
         """
         if self.x is None or not self.choices:
             raise UnsupportedError(
-                f"linear models are of one choice an observation of at most {WIDEST} features: use birl.ope.FQE"
+                f"linear models are of one choice an observation of at most {MAX_FEATURES} features: use birl.ope.FQE"
             )
         step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
         last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
         reward, at, ends = (column[self.mask] for column in (self.reward, step, last))
-        return Steps(self.x, self.action, reward, at, ends, self.gamma)
+        return StepFeatures(self.x, self.action, reward, at, ends, self.gamma)
 
     def unsupported(self, every: Array) -> float:
         """Share of a policy's probability that is beyond that of the logger, on choices that the logs hardly hold.
@@ -224,7 +224,7 @@ class Logged:
         q = v = z = v_logged = None
         if every is not None and self.x is not None:
             steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
-            all_q, value = fitted_q(steps, every, part)
+            all_q, value = cross_fitted_q(steps, every, part)
             z = None if steps.x.shape[1] > MARGINAL else self.pad(marginal_ratios(steps, every, part))
             q, v = self.pad(all_q[np.arange(len(all_q)), self.action]), self.pad(value)
             if self.propensities is not None:
@@ -289,7 +289,7 @@ def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logg
     cluster, time = _firsts(episodes, "cluster"), _firsts(episodes, "time")
     groups = np.arange(len(episodes)) if cluster is None else cluster
     part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
-    x = features(observations)
+    x = quadratic_features(observations)
     facts: dict[str, float | None] = {"episodes": float(len(episodes))}
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
@@ -380,7 +380,7 @@ def _propensities(
         )
     else:
         mask = observations.get(MASK) if isinstance(observations, dict) else None
-        vector = estimated_propensities(x, action, part, choices, None if mask is None else np.asarray(mask, bool))
+        vector = estimate_propensities(x, action, part, choices, None if mask is None else np.asarray(mask, bool))
     taken = vector[np.arange(len(vector)), action]
     if (taken <= 0).any():
         step = int((taken <= 0).argmax())

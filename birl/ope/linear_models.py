@@ -1,7 +1,11 @@
-"""Small models of logged steps, linear in features: action-values of a policy, and how probable actions were.
+"""Linear models of logged steps: action values of a policy, propensities, and what a step depends on.
 
-Each is fitted on some parts of the episodes and read on another, so that no step is judged by a model that saw it. They
-are as good as their features: a linear model that is wrong costs `birl.ope.doubly_robust` precision, not validity.
+NumPy solves the regressions, because neither SciPy nor scikit-learn is a dependency, and because the ridge regression
+is fitted for many sets of weights at once. There are two feature maps: `quadratic_features` keeps estimates of values
+stable, `random_features` finds dependences of any shape.
+
+Models are fitted on some parts of the episodes and predict another, so no model predicts a step that it was fitted on.
+A wrong linear model costs `birl.ope.doubly_robust` precision, not validity.
 """
 
 from __future__ import annotations
@@ -14,40 +18,64 @@ import numpy as np
 
 from birl.types import MASK, Array, Tree, tree_leaves
 
-WIDEST: Final = 400
-"""Features that a model may have; observations of more numbers have no model."""
+MAX_FEATURES: Final = 400
+"""Largest number of features of a model; larger observations have no model."""
 _RIDGE: Final = 1e-4
-_STEPS: Final = 500
+_MAX_ITERATIONS: Final = 200
+_PROJECTED, _RANDOM, _MAX_CROSSED = 64, 64, 12
+"""Random features: columns after projection, number of random ones, and the most columns with cross products."""
 
 
-def features(observations: Tree) -> Array | None:
-    """1, standardised numbers and their squares, float64 ``[N, D]``; ``None`` if they are more than `WIDEST`.
+def quadratic_features(observations: Tree) -> Array | None:
+    """Return 1, standardised columns and their squares, float64 ``[N, D]``; ``None`` beyond `MAX_FEATURES`.
 
     Args:
         observations: tree of arrays ``[N, ...]``; a mask of allowed actions is left out.
     """
-    own = {k: v for k, v in observations.items() if k != MASK} if isinstance(observations, dict) else observations
-    leaves = list(tree_leaves(own))
-    if sum(leaf[0].size for leaf in leaves) > WIDEST:
+    unmasked = {k: v for k, v in observations.items() if k != MASK} if isinstance(observations, dict) else observations
+    leaves = list(tree_leaves(unmasked))
+    if sum(leaf[0].size for leaf in leaves) > MAX_FEATURES:
         return None
     x = np.concatenate([np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in leaves], -1)
-    spread = x.std(0)
-    x = (x - x.mean(0))[:, spread > 1e-9] / spread[spread > 1e-9]
-    curved = x[:, [len(np.unique(column[:100])) > 2 for column in x.T]]  # the square of a flag says nothing new
-    x = np.concatenate([np.ones((len(x), 1)), x, curved**2], -1)
-    return x if x.shape[1] <= WIDEST else None
+    std = x.std(0)
+    x = (x - x.mean(0))[:, std > 1e-9] / std[std > 1e-9]
+    squared = x[:, [len(np.unique(column[:100])) > 2 for column in x.T]]  # the square of a flag adds nothing
+    x = np.concatenate([np.ones((len(x), 1)), x, squared**2], -1)
+    return x if x.shape[1] <= MAX_FEATURES else None
+
+
+def random_features(x: Array, train: Array, seed: int = 0) -> Array:
+    """Return 1, columns standardised by the rows ``train``, their products and random features, ``[N, F]``.
+
+    Random features are those of Rahimi and Recht 2008, NeurIPS. More than 64 columns are projected at random; more than
+    12 have no products.
+
+    Args:
+        x: ``[N, D]``.
+        train: indices of the rows that the model is fitted on.
+        seed: of the projection and the random features.
+    """
+    rng = np.random.default_rng(seed)
+    mean, std = x[train].mean(0, dtype=np.float64), x[train].std(0, dtype=np.float64)
+    z = np.clip((x - mean) / np.where(std > 1e-9, std, 1.0), -5, 5)
+    if z.shape[1] > _PROJECTED:
+        z = z @ rng.normal(size=(z.shape[1], _PROJECTED)) / np.sqrt(z.shape[1])
+    directions = rng.normal(size=(z.shape[1], _RANDOM)) * 1.5 / np.sqrt(max(z.shape[1], 1))
+    a, b = np.triu_indices(z.shape[1] if z.shape[1] <= _MAX_CROSSED else 0)
+    nonlinear = np.tanh(z @ directions + rng.normal(size=_RANDOM))
+    return np.concatenate([np.ones((len(z), 1)), z, z[:, a] * z[:, b], nonlinear], 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """Logged steps as models read them, episode after episode.
+class StepFeatures:
+    """Logged steps as the models read them, one episode after the other.
 
     Attributes:
         x: features ``[N, D]``.
         action: ``[N]``.
         reward: ``[N]``.
-        step: which step of its episode each is, ``[N]``.
-        last: whether an episode ends with it, ``[N]``.
+        step: index of the step in its episode, ``[N]``.
+        last: whether the step ends its episode, ``[N]``.
         gamma: discount.
     """
 
@@ -59,64 +87,71 @@ class Steps:
     gamma: float
 
 
-def fitted_q(of: Steps, target: Array, part: Array) -> tuple[Array, Array]:
-    """Fitted Q evaluation, cross-fitted: a step is valued by the model of all parts but its own. See `weighted_q`.
+def cross_fitted_q(steps: StepFeatures, target: Array, part: Array) -> tuple[Array, Array]:
+    """Cross-fitted Q evaluation: the model of all other parts values a step. See `weighted_fitted_q`.
 
     Args:
-        of: logged steps.
+        steps: logged steps.
         target: the policy's probabilities ``[N, A]``.
         part: the part of each step's episode, ``[N]``.
 
     Returns:
         ``Q(s, .)`` ``[N, A]`` and ``V(s)`` ``[N]``.
     """
-    names, own = np.unique(part, return_inverse=True)
-    q = weighted_q(of, target, (own != np.arange(len(names))[:, None]).astype(np.float64))[own, np.arange(len(own))]
+    names, index = np.unique(part, return_inverse=True)
+    weight = (index != np.arange(len(names))[:, None]).astype(np.float64)
+    q = weighted_fitted_q(steps, target, weight)[index, np.arange(len(index))]
     return q, (target * q).sum(-1)
 
 
-def weighted_q(of: Steps, target: Array, weight: Array) -> Array:
-    """Fitted Q evaluation, linear, once for each row of weights: ``Q_k(s, a) = E[r + gamma V_{k-1}(s')]``.
+def weighted_fitted_q(steps: StepFeatures, target: Array, weight: Array) -> Array:
+    """Linear fitted Q evaluation for each row of weights: ``Q_k(s, a) = E[r + gamma V_{k-1}(s')]``.
 
-    Le et al. 2019, arXiv:1903.08738, algorithm 3, with ridge regressions for each action and k steps to go. A step t of
-    a log of up to H steps has ``H - t`` to go. Values are kept within what rewards allow, so that nothing diverges.
+    Le et al. 2019, arXiv:1903.08738, algorithm 3, with a ridge regression for each action and k, the number of steps to
+    go. Step t has ``H - t`` steps to go in logs of at most H steps an episode. Values are clipped to what the rewards
+    allow, so the iteration cannot diverge.
 
     Args:
-        of: logged steps.
+        steps: logged steps.
         target: the policy's probabilities ``[N, A]``.
-        weight: how much a step counts in each of B regressions, at least 0, ``[B, N]``.
+        weight: weight of each step in each of B regressions, at least 0, ``[B, N]``.
 
     Returns:
         ``Q(s, .)`` ``[B, N, A]``.
     """
-    horizon, count, size = int(of.step.max()) + 1, target.shape[1], len(weight)
-    q = np.zeros((size, *target.shape))
-    low, high = min(of.reward.min(), 0.0), max(of.reward.max(), 0.0)
-    value, most = np.zeros((size, len(of.x))), 0.0
-    rows = [np.flatnonzero(of.action == a) for a in range(count)]
+    horizon, n_actions, batch = int(steps.step.max()) + 1, target.shape[1], len(weight)
+    q = np.zeros((batch, *target.shape))
+    low, high = min(steps.reward.min(), 0.0), max(steps.reward.max(), 0.0)
+    value, scale = np.zeros((batch, len(steps.x))), 0.0
+    rows = [np.flatnonzero(steps.action == a) for a in range(n_actions)]
     for k in range(1, horizon + 1):
-        if k <= 2:  # with more than one step to go, those at the horizon do not show what follows
-            counts = weight * ((k == 1) | (of.step < horizon - 1))
-            fits = [_solver(of.x[r], counts[:, r]) for r in rows]
-        after = np.where(of.last, 0.0, np.append(value[:, 1:], np.zeros((size, 1)), 1))
-        goal, most = of.reward + of.gamma * after, 1.0 + of.gamma * most
-        coefficients = np.stack([fit(goal[:, r]) for fit, r in zip(fits, rows, strict=True)], -1)  # [B, D, A]
-        every = np.clip(of.x @ coefficients, low * most, high * most)
-        new = (target * every).sum(-1)
-        settled = np.abs(new - value).max() <= 1e-9 * max(1.0, np.abs(new).max())
+        if k <= 2:  # with more than one step to go, steps at the horizon have no logged successor
+            counted = weight * ((k == 1) | (steps.step < horizon - 1))
+            solvers = [ridge_solver(steps.x[r], w := counted[:, r], (_RIDGE * (w.sum(-1) + 1))[:, None]) for r in rows]
+        next_value = np.where(steps.last, 0.0, np.append(value[:, 1:], np.zeros((batch, 1)), 1))
+        goal, scale = steps.reward + steps.gamma * next_value, 1.0 + steps.gamma * scale
+        coefficients = np.stack([solve(goal[:, r]) for solve, r in zip(solvers, rows, strict=True)], -1)  # [B, D, A]
+        q_all = np.clip(steps.x @ coefficients, low * scale, high * scale)
+        new = (target * q_all).sum(-1)
+        converged = np.abs(new - value).max() <= 1e-9 * max(1.0, np.abs(new).max())
         value = new
-        now = of.step <= horizon - k if settled else of.step == horizon - k
-        q[:, now] = every[:, now]
-        if settled:
+        now = steps.step <= horizon - k if converged else steps.step == horizon - k
+        q[:, now] = q_all[:, now]
+        if converged:
             break
     return q
 
 
-def _solver(x: Array, weight: Array) -> Callable[[Array], Array]:
-    """Ridge regressions ``[B, N] -> [B, D]`` of rows that count ``weight`` ``[B, N]``."""
-    gram = np.stack([x.T @ (own[:, None] * x) for own in weight])
-    gram += (_RIDGE * (weight.sum(-1) + 1))[:, None, None] * np.eye(x.shape[1])
-    inverse = np.linalg.inv(gram)
+def ridge_solver(x: Array, weight: Array, penalty: Array) -> Callable[[Array], Array]:
+    """Return a function that solves weighted ridge regressions: targets ``[B, N]`` to coefficients ``[B, D]``.
+
+    Args:
+        x: features ``[N, D]``.
+        weight: weight of each row, ``[B, N]``, or ``[1, N]`` for all regressions.
+        penalty: of each squared coefficient, ``[B or 1, D or 1]``.
+    """
+    gram = np.stack([x.T @ (w[:, None] * x) for w in weight])
+    inverse = np.linalg.inv(gram + penalty[..., None] * np.eye(x.shape[1]))
 
     def solve(goal: Array) -> Array:
         return np.asarray((inverse @ ((weight * goal) @ x)[..., None])[..., 0])
@@ -124,43 +159,56 @@ def _solver(x: Array, weight: Array) -> Callable[[Array], Array]:
     return solve
 
 
-def estimated_propensities(x: Array, action: Array, part: Array, count: int, allowed: Array | None = None) -> Array:
-    """How probable actions were, by cross-fitted multinomial logistic regression, ``[N, A]`` (Hanna et al. 2019).
+def logistic_regression(x: Array, taken: Array, excluded: Array | None = None) -> Array:
+    """Fit a multinomial logistic regression with a ridge penalty of 1; return its coefficients ``[D, A]``.
 
-    arXiv:1806.01347. Look at `birl.ope.calibration_error` before weights are made of them.
+    Accelerated gradient steps with a bound of the curvature, ``X'X / 2`` for each action (Boehning 1992, Annals of the
+    Institute of Statistical Mathematics 44). The penalty pulls towards the frequencies of the actions.
 
     Args:
-        x: features ``[N, D]``.
+        x: features ``[N, D]``, of which the first is 1.
+        taken: one-hot actions ``[N, A]``.
+        excluded: actions that were not possible, bool ``[N, A]``.
+    """
+    frequency = (taken.sum(0) + 0.5) / (len(taken) + 0.5 * taken.shape[1])
+    prior = np.zeros((x.shape[1], taken.shape[1]))
+    prior[0] = np.log(frequency)
+    inverse = np.linalg.inv(0.5 * x.T @ x + np.eye(x.shape[1]))
+    weights = ahead = prior
+    for k in range(_MAX_ITERATIONS):
+        gradient = x.T @ (taken - softmax(x @ ahead, excluded)) - (ahead - prior)
+        new = ahead + inverse @ gradient
+        converged = np.abs(new - weights).max() < 1e-5
+        weights, ahead = new, new + k / (k + 3) * (new - weights)
+        if converged:
+            break
+    return weights
+
+
+def softmax(logits: Array, excluded: Array | None = None) -> Array:
+    """Return probabilities ``[N, A]``; those of ``excluded`` actions are 0."""
+    logits = logits if excluded is None else np.where(excluded, -np.inf, logits)
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(odds / odds.sum(-1, keepdims=True))
+
+
+def estimate_propensities(x: Array, action: Array, part: Array, n_actions: int, allowed: Array | None = None) -> Array:
+    """Estimate probabilities of all actions by cross-fitted logistic regression, ``[N, A]`` (Hanna et al. 2019).
+
+    arXiv:1806.01347. Check `birl.ope.calibration_error` before you make weights of them.
+
+    Args:
+        x: features ``[N, D]``, of which the first is 1.
         action: logged actions ``[N]``.
         part: the part of each step's episode, ``[N]``.
-        count: number of actions.
+        n_actions: number of actions.
         allowed: which actions were possible, bool ``[N, A]``.
     """
-    found = np.zeros((len(x), count))
-    closed = np.zeros(found.shape, bool) if allowed is None else ~allowed
-    taken = (action[:, None] == np.arange(count)).astype(np.float64)
-    for own in np.unique(part):
-        new, seen = part == own, part != own
-        found[new] = _softmax(x[new] @ _logistic(x[seen], taken[seen], closed[seen]), closed[new])
-    return found
-
-
-def _logistic(x: Array, taken: Array, closed: Array) -> Array:
-    """Coefficients ``[D, A]`` with a ridge of 1, by steps that a bound of the curvature makes safe.
-
-    Boehning 1992, Annals of the Institute of Statistical Mathematics 44: ``X'X / 2`` for each action.
-    """
-    weight = np.zeros((x.shape[1], taken.shape[1]))
-    step = np.linalg.inv(0.5 * x.T @ x + np.eye(x.shape[1]))
-    for _ in range(_STEPS):
-        change = step @ (x.T @ (taken - _softmax(x @ weight, closed)) - weight)
-        weight += change
-        if np.abs(change).max() < 1e-4:
-            break
-    return weight
-
-
-def _softmax(logits: Array, closed: Array) -> Array:
-    logits = np.where(closed, -np.inf, logits)
-    chance = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(chance / chance.sum(-1, keepdims=True))
+    estimated = np.zeros((len(x), n_actions))
+    excluded = np.zeros(estimated.shape, bool) if allowed is None else ~allowed
+    taken = (action[:, None] == np.arange(n_actions)).astype(np.float64)
+    for name in np.unique(part):
+        test, train = part == name, part != name
+        coefficients = logistic_regression(x[train], taken[train], excluded[train])
+        estimated[test] = softmax(x[test] @ coefficients, excluded[test])
+    return estimated

@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from birl.ope.linear_models import Steps
+from birl.ope.linear_models import StepFeatures
 from birl.types import Array
 
 _RIDGE: Final = 1e-4
 
 
-def marginal_ratios(of: Steps, target: Array, part: Array) -> Array:
+def marginal_ratios(of: StepFeatures, target: Array, part: Array) -> Array:
     """``z_t(s_t, a_t)`` of logged steps, linear in features and cross-fitted, ``[N]``.
 
     Minimax weight learning (Uehara, Huang and Jiang 2020, arXiv:1910.12809) with the same features for weights and for

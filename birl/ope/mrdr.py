@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from birl.ope.linear_models import Steps
+from birl.ope.linear_models import StepFeatures
 from birl.types import Array
 
 _RIDGE: Final = 1e-3
 
 
-def more_robust_q(of: Steps, target: Array, rho: Array, part: Array) -> tuple[Array, Array]:
+def more_robust_q(of: StepFeatures, target: Array, rho: Array, part: Array) -> tuple[Array, Array]:
     """The linear ``Q`` that minimises the variance of `birl.ope.doubly_robust`, cross-fitted (MRDR).
 
     Farajtabar, Chow and Ghavamzadeh 2018, arXiv:1802.03493. With the return ``R`` from a step on, weighted by the
@@ -53,7 +53,7 @@ def more_robust_q(of: Steps, target: Array, rho: Array, part: Array) -> tuple[Ar
     return q, v
 
 
-def _weighted_returns(of: Steps, rho: Array) -> tuple[Array, Array]:
+def _weighted_returns(of: StepFeatures, rho: Array) -> tuple[Array, Array]:
     """``R_t = r_t + gamma rho_{t+1} R_{t+1}`` and ``w_{t-1}`` of every step, ``[N]``."""
     to_go, before = np.array(of.reward, np.float64), np.ones(len(rho))
     for t in range(int(of.step.max()), 0, -1):

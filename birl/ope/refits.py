@@ -18,7 +18,7 @@ from birl.dataset.storage import Storage
 from birl.errors import ConfigError, EmptyDataError, ShapeError
 from birl.ope.episode_arrays import Logged, read
 from birl.ope.intervals import Interval, refit_interval
-from birl.ope.linear_models import Steps, weighted_q
+from birl.ope.linear_models import StepFeatures, weighted_fitted_q
 from birl.types import Array
 
 _AT_ONCE: Final = 20_000_000
@@ -152,14 +152,14 @@ def fqe_refits(evaluation: Any, dataset: Any) -> Refits:
     return weighted_refits(np.concatenate([values.mean(0, keepdims=True), values]), own)
 
 
-def _first_values(steps: Steps, target: Array, length: Array, times: Array) -> Array:
+def _first_values(steps: StepFeatures, target: Array, length: Array, times: Array) -> Array:
     """``V(s_0)`` of every episode by the model of all of them and by those of the draws, ``[1 + B, n]``."""
     first = np.cumsum(length) - length
     weight = np.repeat(np.concatenate([np.ones((1, len(length))), times]), length, axis=1)
     size = max(_AT_ONCE // target.size, 1)
     found = []
     for begin in range(0, len(weight), size):
-        q = weighted_q(steps, target, weight[begin : begin + size])[:, first]
+        q = weighted_fitted_q(steps, target, weight[begin : begin + size])[:, first]
         found.append((target[first] * q).sum(-1))
     return np.concatenate(found)
 

@@ -15,7 +15,7 @@ from birl.errors import DataError
 from birl.ope.episode_arrays import Logged
 from birl.ope.estimators import weighted_per_decision
 from birl.ope.importance_weights import Trajectories
-from birl.ope.linear_models import weighted_q
+from birl.ope.linear_models import weighted_fitted_q
 from birl.ope.validity_limits import judge
 from birl.types import Array
 
@@ -49,7 +49,7 @@ def _value(policy: Any, logs: Logged) -> float:
     if any(one.refused for one in judge({"unsupported": logs.unsupported(every)})):
         return -np.inf
     first = np.append(0, np.cumsum(logs.mask.sum(1))[:-1])
-    q = weighted_q(logs.steps(), every, np.ones((1, len(every))))[0, first]
+    q = weighted_fitted_q(logs.steps(), every, np.ones((1, len(every))))[0, first]
     return float((every[first] * q).sum(-1).mean())
 
 

@@ -25,7 +25,7 @@ from birl.ope import (
     verdict,
 )
 from birl.ope.importance_weights import padded
-from birl.ope.linear_models import Steps, fitted_q
+from birl.ope.linear_models import StepFeatures, cross_fitted_q
 from birl.ope.validity_limits import reward_facts
 from tests.ope import planted
 
@@ -82,7 +82,7 @@ def test_ratios_balance_what_they_were_fitted_to() -> None:
 def seen(row: int, of: planted.Logs, world: planted.World, parts: int = 2) -> Trajectories:
     steps, state, length = steps_of(of, row)
     part = np.repeat(np.arange(len(length)) % parts, length)
-    all_q, v = fitted_q(steps, POLICY[state], part)
+    all_q, v = cross_fitted_q(steps, POLICY[state], part)
     z = marginal_ratios(steps, POLICY[state], part)
     ends = np.cumsum(length)[:-1]
     columns = [padded(np.split(x, ends))[0] for x in (all_q[np.arange(len(v)), steps.action], v, z)]
@@ -139,7 +139,7 @@ def test_what_no_rewards_could_add_up_to_is_refused(value: float, low: float, hi
 # -- models that make estimates vary least ---------------------------------------------------------------------------
 
 
-def bandit(seed: int, n: int = 1500) -> tuple[Steps, Any, Any, Any]:
+def bandit(seed: int, n: int = 1500) -> tuple[StepFeatures, Any, Any, Any]:
     """One step; values depend on a number that the model does not see, and how likely actions were does, too."""
     rng = np.random.default_rng(seed)
     hidden = rng.random(n)
@@ -147,7 +147,7 @@ def bandit(seed: int, n: int = 1500) -> tuple[Steps, Any, Any, Any]:
     action = (rng.random(n) < logged[:, 1]).astype(int)
     reward = np.where(action == 1, 3 * hidden, 2 - 2 * hidden) + 0.1 * rng.normal(size=n)
     zeros = np.zeros(n, int)
-    steps = Steps(np.ones((n, 1)), action, reward, zeros, zeros == 0, 1.0)
+    steps = StepFeatures(np.ones((n, 1)), action, reward, zeros, zeros == 0, 1.0)
     return steps, logged, np.full((n, 2), 0.5), np.arange(n) % 2
 
 
@@ -158,7 +158,7 @@ def test_it_varies_less_than_the_model_that_fits_best() -> None:
     for seed in range(60):
         steps, logged, target, part = bandit(seed)
         every = np.arange(len(part))
-        all_q, fitted_v = fitted_q(steps, target, part)
+        all_q, fitted_v = cross_fitted_q(steps, target, part)
         ratio = np.log(target / logged)[every, steps.action][:, None]
         robust = more_robust_q(steps, target, np.exp(ratio[:, 0]), part)
         models = {"fitted": (all_q[every, steps.action], fitted_v), "robust": robust}

@@ -29,7 +29,7 @@ from birl.ope import (
     resamples,
     return_refits,
 )
-from birl.ope.linear_models import Steps, weighted_q
+from birl.ope.linear_models import StepFeatures, weighted_fitted_q
 from birl.ope.refits import weighted_refits
 from birl.testing import build_algorithm, random_dataset
 from tests.ope import planted
@@ -82,13 +82,17 @@ def plain_q(episodes: list[Any], policy: Any, horizon: int, gamma: float) -> Any
     return value
 
 
-def steps_of(of: planted.Logs, row: int) -> tuple[Steps, Any, Any]:
+def steps_of(of: planted.Logs, row: int) -> tuple[StepFeatures, Any, Any]:
     mask = of.mask[row]
     state, length = of.state[row][mask], mask.sum(1)
     last = np.zeros(len(state), bool)
     last[np.cumsum(length) - 1] = True
     step = np.broadcast_to(np.arange(mask.shape[1]), mask.shape)[mask]
-    return Steps(np.eye(5)[state], of.action[row][mask], of.reward[row][mask], step, last, WORLD.gamma), state, length
+    return (
+        StepFeatures(np.eye(5)[state], of.action[row][mask], of.reward[row][mask], step, last, WORLD.gamma),
+        state,
+        length,
+    )
 
 
 def refits_of(of: planted.Logs, row: int, policy: Any, count: int) -> tuple[Refits, Refits]:
@@ -97,7 +101,7 @@ def refits_of(of: planted.Logs, row: int, policy: Any, count: int) -> tuple[Refi
     times = resamples(np.arange(len(length)), count, seed=row)
     weight = np.repeat(np.concatenate([np.ones((1, len(length))), times]), length, axis=1)
     first = np.cumsum(length) - length
-    values = (policy[state[first]] * weighted_q(steps, policy[state], weight)[:, first]).sum(-1)
+    values = (policy[state[first]] * weighted_fitted_q(steps, policy[state], weight)[:, first]).sum(-1)
     returns = (WORLD.gamma ** np.arange(WORLD.horizon) * of.reward[row]).sum(-1)
     return weighted_refits(values, times), weighted_refits(returns, times)
 

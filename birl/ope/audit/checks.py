@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from birl.ope.audit.models import determined, some
+from birl.ope.audit.models import explained_variance, sample_rows
 from birl.ope.audit.scan import Seen
 from birl.ope.html_page import Figure, Table, bars, lines
 from birl.spaces import Discrete
@@ -248,7 +248,7 @@ def leakage(seen: Seen) -> Check:
     """Columns that tell what is only known later."""
     of = seen.sample
     x, here = of.observation, of.following
-    chosen = some(len(x), most=20_000)
+    chosen = sample_rows(len(x), limit=20_000)
     begins = np.flatnonzero(of.step == 0)
     inside = np.ones(x.shape[1], bool)
     if len(here):
@@ -257,13 +257,13 @@ def leakage(seen: Seen) -> Check:
     length = seen.episodes["length"]
     whole = np.bincount(of.episode, minlength=len(length)) == length  # the first steps of a long one tell no return
     own = chosen[whole[of.episode[chosen]]]
-    next_ = here[some(len(here), most=20_000)] if len(here) else here
+    next_ = here[sample_rows(len(here), limit=20_000)] if len(here) else here
     found = {
-        "leak_reward": determined(x[chosen], of.reward[chosen]),
-        "leak_next_reward": determined(x[next_], of.reward[next_ + 1]) if len(next_) else np.zeros(x.shape[1]),
+        "leak_reward": explained_variance(x[chosen], of.reward[chosen]),
+        "leak_next_reward": explained_variance(x[next_], of.reward[next_ + 1]) if len(next_) else np.zeros(x.shape[1]),
         "leak_action": _of_actions(seen, chosen),
-        "leak_return": determined(x[own], later[own]) if len(own) else np.zeros(x.shape[1]),
-        "leak_constant": determined(x[begins], seen.episodes["return"][of.episode[begins]], bins=8) * inside,
+        "leak_return": explained_variance(x[own], later[own]) if len(own) else np.zeros(x.shape[1]),
+        "leak_constant": explained_variance(x[begins], seen.episodes["return"][of.episode[begins]], bins=8) * inside,
     }
     varied = {name: float(values.max()) for name, values in found.items() if len(values)}
     facts: dict[str, float | None] = {name: varied.get(name) for name in found}
@@ -282,8 +282,8 @@ def _of_actions(seen: Seen, chosen: Array) -> Array:
     action, x = seen.sample.action[chosen], seen.sample.observation[chosen]
     if isinstance(seen.actions, Discrete):
         common = np.argsort(-np.bincount(action[:, 0]))[:10]
-        return determined(x, action == common)
-    return determined(x, action)
+        return explained_variance(x, action == common)
+    return explained_variance(x, action)
 
 
 def to_go(reward: Array, episode: Array) -> Array:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from birl.ope.audit.checks import Check, Number, histogram, to_go
-from birl.ope.audit.models import auc, cross_fitted, nearest, ridge, softmax, some
+from birl.ope.audit.models import (
+    auc,
+    class_probabilities,
+    cross_fit,
+    nearest_distance,
+    one_hot,
+    ridge_predictions,
+    sample_rows,
+)
 from birl.ope.audit.scan import Seen
 from birl.ope.diagnostics import calibration_error
 from birl.ope.estimators import Estimate
@@ -70,12 +78,12 @@ def behaviour_of(seen: Seen, seed: int = 0) -> Behaviour:
     blind, n = np.zeros((len(of.reward), 0)), np.arange(len(of.reward))
     if isinstance(seen.actions, Discrete):
         taken = of.action[:, 0]
-        told = [cross_fitted(x, taken, groups, softmax, seed) for x in (of.observation, blind)]
+        told = [cross_fit(x, one_hot(taken), groups, class_probabilities, seed) for x in (of.observation, blind)]
         if of.mask is not None:
             told = [_among(p, of.mask[:, : p.shape[1]]) for p in told]
         log = [np.log(np.maximum(p[n, taken], 1e-12)) for p in told]
         return Behaviour(logged, vector, told[0], log[0], log[1], groups)
-    log = [_gauss(of.action, cross_fitted(x, of.action, groups, ridge, seed)) for x in (of.observation, blind)]
+    log = [_gauss(of.action, cross_fit(x, of.action, groups, ridge_predictions, seed)) for x in (of.observation, blind)]
     return Behaviour(logged, vector, None, log[0], log[1], groups)
 
 
@@ -212,11 +220,11 @@ def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
     now = before + 1
     if len(now) < 100 or len(np.unique(of.groups[now])) < 2:
         return Check(title, about + " There are too few steps in a row to ask.", {"history": None})
-    one_hot = isinstance(seen.actions, Discrete)
-    acted = np.eye(seen.actions.size)[s.action[:, 0]] if one_hot else s.action.astype(np.float64)
+    discrete = isinstance(seen.actions, Discrete)
+    acted = one_hot(s.action[:, 0], seen.actions.size) if discrete else s.action.astype(np.float64)
     x, groups = np.concatenate([s.observation, acted], 1), of.groups[now]
     past = np.concatenate([x[now], x[before]], 1)
-    wide = some(s.observation.shape[1], seed, 32)  # columns that are foretold
+    wide = sample_rows(s.observation.shape[1], seed, 32)  # columns that are foretold
     change = s.observation[now + 1][:, wide].astype(np.float64) - s.observation[now][:, wide]
     asked = {"reward": s.reward[now][:, None], "next observation": change}
     rows: list[list[object]] = []
@@ -225,12 +233,14 @@ def memory(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
         kept = y.std(0) > 1e-9
         if kept.any():
             y = y[:, kept] / y[:, kept].std(0)
-            without, with_ = (((cross_fitted(z, y, groups, ridge, seed) - y) ** 2).mean(1) for z in (x[now], past))
+            without, with_ = (
+                ((cross_fit(z, y, groups, ridge_predictions, seed) - y) ** 2).mean(1) for z in (x[now], past)
+            )
             most = max(most, _lowered(name, 1.0, without, with_, groups, rows))
-    if one_hot and len(np.unique(s.action[now])) > 1:
+    if discrete and len(np.unique(s.action[now])) > 1:
         taken, n = s.action[now, 0], np.arange(len(now))
         inputs = (s.observation[now], np.concatenate([s.observation[now], x[before]], 1))
-        told = [cross_fitted(z, taken, groups, softmax, seed) for z in inputs]
+        told = [cross_fit(z, one_hot(taken), groups, class_probabilities, seed) for z in inputs]
         without, with_ = (-np.log(np.maximum(p[n, taken], 1e-12)) for p in told)
         share = np.bincount(taken) / len(taken)
         entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
@@ -271,13 +281,13 @@ def coverage(seen: Seen) -> Check:
     own = plain[s.episode]
     good = np.flatnonzero((own >= np.quantile(plain, 0.75)) & (own > np.median(plain)))
     poor = np.flatnonzero(own < np.median(plain))
-    good, poor = good[some(len(good), 1)], poor[some(len(poor), 2)]
+    good, poor = good[sample_rows(len(good), 1)], poor[sample_rows(len(poor), 2)]
     if len(np.unique(s.episode[good])) < 2 or not len(poor) or not s.observation.shape[1]:
         return Check(title, about, {}, {**numbers, STITCHED: None})
     mean, std = s.observation.mean(0, np.float64), s.observation.std(0, np.float64)
     good_z, poor_z = ((s.observation[rows] - mean) / np.where(std > 0, std, 1) for rows in (good, poor))
-    among = nearest(good_z, good_z, s.episode[good], s.episode[good])
-    apart = nearest(poor_z, good_z, s.episode[poor], s.episode[good])
+    among = nearest_distance(good_z, good_z, s.episode[good], s.episode[good])
+    apart = nearest_distance(poor_z, good_z, s.episode[poor], s.episode[good])
     near = float(np.quantile(among, 0.9))
     numbers[STITCHED] = float((apart <= near + 1e-12).mean())
     table, figure = histogram("Distance from poor episodes to good ones (sample)", apart, "distance", "states")
@@ -297,7 +307,7 @@ def improvement(seen: Seen, of: Behaviour, seed: int = 0) -> Check:
     }
     if len(np.unique(of.groups)) > 1:
         y = to_go(s.reward, s.episode)[:, None]
-        error = y - cross_fitted(s.observation, y, of.groups, ridge, seed)
+        error = y - cross_fit(s.observation, y, of.groups, ridge_predictions, seed)
         share = float(error.std() / y.std()) if y.std() > 0 else None
         numbers["spread of advantages over that of rewards to come"] = share
     about = "Positive-sided variance (Hong et al. 2023, arXiv:2306.13085): good episodes that weights could favour."
@@ -363,12 +373,12 @@ def part_aucs(seen: Seen, others: Mapping[str, Seen], seed: int = 0) -> dict[str
         if own.observation.shape[1] != theirs.observation.shape[1] or not own.observation.shape[1]:
             found[name] = None
             continue
-        a, b = (some(len(each.reward), seed, 20_000) for each in (own, theirs))
+        a, b = (sample_rows(len(each.reward), seed, 20_000) for each in (own, theirs))
         x = np.concatenate([own.observation[a], theirs.observation[b]])
         y = np.repeat([0, 1], [len(a), len(b)])
         groups = np.concatenate([own.episode[a], theirs.episode[b] + len(seen.episodes["length"])])
         if min(len(np.unique(own.episode[a])), len(np.unique(theirs.episode[b]))) < 4:
             found[name] = None
             continue
-        found[name] = auc(cross_fitted(x, y, groups, softmax, seed)[:, 1], y)
+        found[name] = auc(cross_fit(x, one_hot(y), groups, class_probabilities, seed)[:, 1], y)
     return found
