@@ -27,10 +27,10 @@ from birl.errors import ConfigError, NonFiniteError, UnsupportedError
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
-from birl.run.checkpoint import random_state, randomness_kept, set_random_state
+from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.hooks import Hook
 from birl.run.protocols import Callback, Stateful
-from birl.run.session import says_stop
+from birl.run.session import requests_stop
 from birl.types import Batch, State
 
 Evaluators = Mapping[str, Any]
@@ -98,7 +98,7 @@ def fit_many(
     if isinstance(callback, list | tuple | Hook):
         raise UnsupportedError("fit_many calls one function for all seeds: give callback a function, not hooks")
     check_many(config.create(device))
-    with seeding.root_kept(), randomness_kept():
+    with seeding.root_kept(), preserve_random_state():
         reader = dataset.placed_for(resolve_device(device))
         if not isinstance(reader, Reader):
             raise UnsupportedError(
@@ -204,7 +204,7 @@ class _Run:
         drawn_from = (
             torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
         )
-        with randomness_kept():
+        with preserve_random_state():
             set_random_state(self.random)
             drawn_from.set_state(self.generator.get_state())
             try:
@@ -335,7 +335,7 @@ class _Stack:
         for run in self.runs():
             with run.acting(keep=True):
                 answers.append(callback(run.algorithm, epoch, step))
-        return not any(map(says_stop, answers))
+        return not any(map(requests_stop, answers))
 
     def runs(self) -> list[_Run]:
         """The runs, up to date."""

@@ -15,7 +15,7 @@ from birl.engine import Gradient, Step
 from birl.engine.cache_keys import OpaqueError, digest
 from birl.errors import BirlError, ConfigError, CorruptFileError, UnsupportedError
 from birl.files.serializable import encode
-from birl.run.checkpoint import randomness_kept
+from birl.run.checkpoint import preserve_random_state
 from birl.types import State
 
 _FIXED: Final = {
@@ -151,7 +151,7 @@ class Tuning:
         return found
 
     def _made(self, config: Any) -> nn.Module:
-        with randomness_kept(), seeding.root_kept():
+        with preserve_random_state(), seeding.root_kept():
             seeding.seed(0)
             return self._make(config)
 

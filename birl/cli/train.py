@@ -91,7 +91,7 @@ from birl.errors import ConfigError
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.recipes import Recipe, find
-from birl.run.checkpoint import checkpoint_step, randomness_kept
+from birl.run.checkpoint import checkpoint_step, preserve_random_state
 from birl.seeding import seed as set_seed
 
 _STEPS = 50_000
@@ -436,7 +436,7 @@ def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: flo
 
     The global random state is restored.
     """
-    with randomness_kept():
+    with preserve_random_state():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are given when the run begins
             if source is not None:

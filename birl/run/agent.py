@@ -16,19 +16,26 @@ from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, 
 from birl.files.atomic import write_error
 from birl.files.state_restore import checked_array
 from birl.logging.averages import Averages
-from birl.run.agent_core import AgentCore, ReplayAgentCore, check_lanes, check_parts, example, observed
+from birl.run.agent_core import (
+    AgentCore,
+    ReplayAgentCore,
+    check_buffer_and_explorer,
+    check_lanes,
+    example_observation,
+    observation_spec,
+)
 from birl.run.checkpoint import (
-    check_folder,
+    check_checkpoint_folder,
     checkpoint_path,
     load_checkpoint,
-    randomness_kept,
-    restored,
+    preserve_random_state,
+    restore_parts,
     save_checkpoint,
 )
 from birl.run.fingerprint import ACTIONS, part_settings, run_settings
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
-from birl.run.replay_setup import begun_schedule, buffer_settings, default_buffer, replay_settings
-from birl.run.rollouts import RolloutAgentCore, begin_rollouts
+from birl.run.replay_setup import buffer_settings, default_buffer, replay_settings, start_schedule
+from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.spaces import all_finite, environment_actions, one_of, open_masks
 from birl.spaces.observations import check_inside, check_mask, named_map, picked
@@ -110,14 +117,14 @@ class Agent:
             ActionError: if the policy or the explorer chooses an action outside of the action space.
         """
         now = self._now
-        if now.player.choice is not None:
+        if now.player.selected is not None:
             raise OrderError(
                 "act was called twice: first say where the action led with observe(next_observation, reward, "
                 "terminated, truncated), or begin new episodes with reset()"
             )
         # a vector environment may ask once more where an episode has ended; `observe` must say that no step was made
         seen, closed = open_masks(now.player.actions, self._batch("observation", observation), now.closed)
-        given = now.player.choose(seen, now.is_first, now.reward, self.step)
+        given = now.player.select_action(seen, now.is_first, now.reward, self.step)
         now.closed = closed
         space = single_spaces(self._env)[1]
         action = environment_actions(space, np.array(given, now.player.actions.leaf.dtype))
@@ -145,7 +152,7 @@ class Agent:
             ShapeError, NonFiniteError: if what is given does not fit.
         """
         now, n = self._now, self.n
-        if now.player.choice is None:
+        if now.player.selected is None:
             raise OrderError(
                 "observe was called before act: act(observation) chooses actions, and observe(next_observation, "
                 "reward, terminated, truncated) says where they led"
@@ -175,7 +182,7 @@ class Agent:
         sums = now.returns + rewards
         ended = {int(i): float(sums[i]) for i in np.flatnonzero(done)}
         given = rewards.astype(np.float32)
-        now.player.store(Step(following, given, terminated, truncated, valid, ended))
+        now.player.observe(Step(following, given, terminated, truncated, valid, ended))
         now.is_first = np.where(valid, done, now.is_first)
         now.closed = open_masks(now.player.actions, following, done)[1]
         now.reward, now.returns = np.where(now.is_first, np.float32(0), given), np.where(done, 0.0, sums)
@@ -187,10 +194,10 @@ class Agent:
     def _learn(self) -> None:
         """Count the steps that were stored one by one, each with the updates that are due, as the loops do."""
         player = self._training.player
-        while player.pending:
-            player.pending -= 1
+        while player.uncounted_steps:
+            player.uncounted_steps -= 1
             self.step += 1
-            for drawn in player.lessons(self.step):
+            for drawn in player.minibatches(self.step):
                 self._averages.add(self.algorithm.learner.learn(drawn))
             if self.step % CHECK_INTERVAL == 0:
                 self._check()
@@ -223,7 +230,7 @@ class Agent:
         space = single_spaces(self._env)[1]
         self._now = _Episodes.begin(AgentCore(self.algorithm, self._example, space, greedy=True))
         try:
-            with randomness_kept():
+            with preserve_random_state():
                 yield self
         finally:
             self._now = outer
@@ -256,7 +263,7 @@ class Agent:
             WriteError: if it cannot be written.
         """
         self._only_outside("save")
-        check_folder(folder)
+        check_checkpoint_folder(folder)
         self._averages.check(self.step, flush=False)
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -284,10 +291,10 @@ class Agent:
             CorruptFileError, ForeignFileError: if it cannot be used.
         """
         self._only_outside("load")
-        check_folder(folder)
+        check_checkpoint_folder(folder)
         state = load_checkpoint(folder, self._settings)
         if state is not None:
-            with restored(self._parts, state, checkpoint_path(folder)):
+            with restore_parts(self._parts, state, checkpoint_path(folder)):
                 pass
         elif not check("missing_ok", missing_ok, bool):
             raise FileError(
@@ -398,7 +405,7 @@ def replay_agent(
         given: all of `AgentOptions`, checked.
     """
     check("n", n, int, low=1)
-    check_parts(buffer, explorer, algorithm.config.batch_size if learns else 1)
+    check_buffer_and_explorer(buffer, explorer, algorithm.config.batch_size if learns else 1)
     settings = run_settings(
         algorithm,
         "agent",
@@ -416,13 +423,13 @@ def replay_agent(
     if buffer is not None:
         settings |= buffer_settings(buffer, digested=True)
         parts["buffer"] = buffer
-    schedule = begun_schedule(algorithm, buffer, given, 0) if learns else None  # no length that would pay for compiling
+    schedule = start_schedule(algorithm, buffer, given, 0) if learns else None  # no length that would pay for compiling
     if schedule is not None:
         parts["sampler"] = SamplerPart(schedule.source)
     _, random = reset_generator(env, given["seed"]).spawn(2)
     player = ReplayAgentCore(
         algorithm,
-        example(observed(algorithm, env, buffer), env, n),
+        example_observation(observation_spec(algorithm, env, buffer), env, n),
         single_spaces(env)[1],
         buffer,
         explorer,
@@ -446,11 +453,11 @@ def rollout_agent(
 ) -> Agent:
     """An agent that learns from its own rollouts and, with ``replays``, from those in a buffer; see `replay_agent`."""
     check("n", n, int, low=1)
-    check_parts(buffer, explorer)
+    check_buffer_and_explorer(buffer, explorer)
     settings = run_settings(algorithm, "agent", environments=n)
     settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
     algorithm.build_with_env(env)
-    beside = begin_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
-    seen = example(observed(algorithm, env, beside.buffer), env, n)
+    beside = start_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
+    seen = example_observation(observation_spec(algorithm, env, beside.buffer), env, n)
     player = RolloutAgentCore(algorithm, seen, single_spaces(env)[1], explorer, beside)
     return Agent(algorithm, player, env, beside.parts, {**settings, **beside.settings})

@@ -25,15 +25,15 @@ from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
-Measure = Callable[[str], contextlib.AbstractContextManager[None]]
+MeasureTime = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
-def unmeasured(name: str) -> contextlib.AbstractContextManager[None]:
-    """The `Measure` that measures nothing."""
+def measure_nothing(name: str) -> contextlib.AbstractContextManager[None]:
+    """The `MeasureTime` that measures nothing."""
     return contextlib.nullcontext()
 
 
-def check_parts(buffer: Any, explorer: Any, batch_size: int = 1) -> None:
+def check_buffer_and_explorer(buffer: Any, explorer: Any, batch_size: int = 1) -> None:
     """Raise `ConfigError` for a buffer that cannot take steps, or an explorer that cannot choose actions.
 
     Args:
@@ -60,7 +60,7 @@ def check_parts(buffer: Any, explorer: Any, batch_size: int = 1) -> None:
         )
 
 
-def explorers_for(explorer: Any, n: int, option: str, sent: bool = True) -> list[Any]:
+def explorers_per_process(explorer: Any, n: int, option: str, sent: bool = True) -> list[Any]:
     """The explorer of each of several processes.
 
     Args:
@@ -78,7 +78,7 @@ def explorers_for(explorer: Any, n: int, option: str, sent: bool = True) -> list
             f"explorer is a list of {len(listed)}; with {option}={n} it must have one for each, or be one"
         )
     for each in listed:
-        check_parts(None, each)
+        check_buffer_and_explorer(None, each)
         if sent:
             check_given("explorer", each, "define its class in a module that can be imported")
         own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
@@ -91,7 +91,7 @@ def explorers_for(explorer: Any, n: int, option: str, sent: bool = True) -> list
     return listed
 
 
-def observed(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
+def observation_spec(algorithm: Trainable, env: Any, buffer: Any) -> Tree:
     """What is read of an environment's observations, see `birl.spaces.observations`.
 
     All that a built algorithm reads, and what ``buffer`` stores beside it, such as the goals that were achieved.
@@ -111,7 +111,7 @@ def check_lanes(storage: Any, n: int) -> None:
         raise ShapeError(f"the buffer has {lanes} lanes for {n} environments: make the buffer with lanes={n}")
 
 
-def example(observations: Tree, env: Any, n: int) -> Tree:
+def example_observation(observations: Tree, env: Any, n: int) -> Tree:
     """Zeros in the shapes and dtypes of what is read of an environment's ``observations``, for ``n`` of them."""
     leaves = picked(observations, leaf_spaces(single_spaces(env)[0]))
     return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)
@@ -123,7 +123,7 @@ def clip_episodes(buffer: Any, lanes: Iterable[int]) -> None:
         buffer.clip_episode(False, truncated=True, lane=lane)
 
 
-def append_to(buffer: Any, steps: dict[str, Tree], lanes: Array | None = None) -> None:
+def append_steps(buffer: Any, steps: dict[str, Tree], lanes: Array | None = None) -> None:
     """Store steps of environments.
 
     Args:
@@ -139,7 +139,7 @@ def append_to(buffer: Any, steps: dict[str, Tree], lanes: Array | None = None) -
     buffer.append_batch(**steps, **({} if lanes is None else {"lanes": lanes}))
 
 
-def spread(rows: Tree, lanes: Array, n: int) -> Tree:
+def scatter_rows(rows: Tree, lanes: Array, n: int) -> Tree:
     """Rows ``[k, …]`` of some of ``n`` environments as rows of all, zeros in the others."""
 
     def whole(part: Array) -> Array:
@@ -150,7 +150,7 @@ def spread(rows: Tree, lanes: Array, n: int) -> Tree:
     return tree_map(whole, rows)  # type: ignore[no-any-return]
 
 
-class Choice(NamedTuple):
+class SelectedActions(NamedTuple):
     """Actions of ``n`` environments that wait for the step that they lead to.
 
     Attributes:
@@ -182,9 +182,9 @@ class AgentCore:
     Attributes:
         n: number of environments.
         actions: what they take, with bounds.
-        choice: actions that wait for their step, if there are any.
+        selected: actions that wait for their step, if there are any.
         example: see above.
-        pending: steps that are stored and not yet counted.
+        uncounted_steps: steps that are stored and not yet counted.
         cut: whether the last step left out environments that made one.
     """
 
@@ -214,16 +214,16 @@ class AgentCore:
         self._begin = getattr(explorer, "begin", None)  # its arrays are copies, as those of `sample`
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
-        self.choice: Choice | None = None
-        self.pending = 0
+        self.selected: SelectedActions | None = None
+        self.uncounted_steps = 0
         self.cut = False
 
     @property
-    def room(self) -> int | None:
+    def rows_left(self) -> int | None:
         """Number of rows that it stores before it learns; ``None`` if that does not depend on their number."""
         return None
 
-    def choose(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
+    def select_action(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
         """Choose actions. `store` takes the step that they lead to.
 
         Args:
@@ -240,17 +240,17 @@ class AgentCore:
         """
         allowed = allowed_actions(self.actions, observation)  # asked first: the actor remembers what it has seen
         chosen = self._actor(observation, is_first, reward)
-        action, given = self._taken(chosen, observation, is_first, step)
+        action, given = self._environment_actions(chosen, observation, is_first, step)
         check_actions(self.actions, given, allowed)
-        self.choice = Choice(observation, is_first, action, self._actor.extra)
+        self.selected = SelectedActions(observation, is_first, action, self._actor.extra)
         return given
 
-    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
+    def _environment_actions(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         """The actor's actions as they are stored, and as environments may take them."""
         action = self.actions.clip(chosen) if self._unbounded or self.actions.whole else chosen
         return action, action
 
-    def _explored(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> Array:
+    def _apply_explorer(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> Array:
         """What the explorer, if there is one, makes of the actor's actions."""
         if self._begin is not None:
             self._begin(is_first.copy())
@@ -260,22 +260,24 @@ class AgentCore:
         action: Array = self._explorer.sample(asked, tree_map(np.array, observation), step)
         return self.actions.clip(action) if self.actions.whole else action
 
-    def store(self, step: Step, most: int | None = None) -> None:
+    def observe(self, step: Step, most: int | None = None) -> None:
         """Store the step that the chosen actions led to. If it cannot be stored, they still wait for theirs.
 
         Args:
             step: environments that are not valid are left out.
             most: further ones are marked as invalid, too.
         """
-        assert self.choice is not None
-        self.take(self.choice, step, most)
-        self.choice = None
+        assert self.selected is not None
+        self.record(self.selected, step, most)
+        self.selected = None
 
-    def take(self, choice: Choice, step: Step, most: int | None = None, lanes: Array | None = None) -> None:
+    def record(
+        self, selected: SelectedActions, step: Step, most: int | None = None, lanes: Array | None = None
+    ) -> None:
         """Store a step, whoever has chosen its actions.
 
         Args:
-            choice: actions of ``n`` environments, or of ``k``.
+            selected: actions of ``n`` environments, or of ``k``.
             step: the step that they led to; see `store`. Where steps are replayed, both may be of ``T`` steps that
                 follow each other: ``[T, k, …]``.
             most: see `store`.
@@ -284,14 +286,14 @@ class AgentCore:
         cut = most is not None and step.valid.sum() > most
         if cut:
             step.valid.flat[np.flatnonzero(step.valid)[most:]] = False
-        self._keep(choice, step, lanes)
+        self._store(selected, step, lanes)
         self.cut = bool(cut)
-        self.pending += int(step.valid.sum())
+        self.uncounted_steps += int(step.valid.sum())
 
-    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
+    def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
         """Store a step of all environments, or of those in ``lanes``."""
 
-    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
+    def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Any]:
         """What is to be learned from now, one after another; learn from each before the next is asked for.
 
         Args:
@@ -303,33 +305,33 @@ class AgentCore:
 
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
         """End the running episodes, of some environments or of all: the next steps do not continue them."""
-        self.choice = None
+        self.selected = None
 
     def get_state(self) -> State:
         """Actor, count, and actions that wait; stored steps are not included."""
-        state = {"actor": self._actor.get_state(), "pending": self.pending}
+        state = {"actor": self._actor.get_state(), "pending": self.uncounted_steps}
         if hasattr(self._explorer, "get_state"):
             state["explorer"] = self._explorer.get_state()
-        return state if self.choice is None else {**state, "begun": tree_map(np.array, self.choice._asdict())}
+        return state if self.selected is None else {**state, "begun": tree_map(np.array, self.selected._asdict())}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`; call it when the stored steps are back."""
-        choice = None
+        selected = None
         if "begun" in state:
             self._check_rows((), state["begun"], {})
-            choice = Choice(**state["begun"])
+            selected = SelectedActions(**state["begun"])
         self._actor.set_state(state["actor"])
         if "explorer" in state and hasattr(self._explorer, "set_state"):
             self._explorer.set_state(state["explorer"])
-        self.pending = check("pending", state["pending"], int, low=0, error=CorruptFileError)
-        self.choice = choice
+        self.uncounted_steps = check("pending", state["pending"], int, low=0, error=CorruptFileError)
+        self.selected = selected
 
     def _check_rows(self, lead: tuple[int, ...], columns: dict[str, Any], like: dict[str, Tree]) -> None:
         """Raise an error if saved rows ``[*lead, n, …]`` are not those of these environments.
 
         Args:
             lead: leading dimensions.
-            columns: those of a `Choice`, and further ones.
+            columns: those of a `SelectedActions`, and further ones.
             like: examples ``[n, …]`` of the further ones.
         """
         for name, own in {"observation": self.example, "is_first": np.zeros(self.n, bool), **like}.items():
@@ -400,14 +402,14 @@ class ReplayAgentCore(AgentCore):
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._see = None if schedule is None else algorithm.learner.see
 
-    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
-        action, _ = super()._taken(chosen, observation, is_first, step)
+    def _environment_actions(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
+        action, _ = super()._environment_actions(chosen, observation, is_first, step)
         if step < self._random_steps:
             if self._begin is not None:
                 self._begin(is_first.copy())
             action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
         else:
-            action = self._explored(action, observation, is_first, step)
+            action = self._apply_explorer(action, observation, is_first, step)
         return (action, action) if self._expert is None else self._relabelled(action, observation)
 
     def _relabelled(self, action: Array, observation: Tree) -> tuple[Array, Array]:
@@ -424,21 +426,21 @@ class ReplayAgentCore(AgentCore):
         follows = self._generator.random(self.n) < self._expert_share
         return right, np.where(follows.reshape(-1, *(1,) * (right.ndim - 1)), right, action)
 
-    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
+    def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
         if self._buffer is None:
             return
         steps = {name: getattr(step, name) for name in ("next_observation", "reward", "terminated", "truncated")}
-        steps |= {"observation": choice.observation, "action": choice.action, "extra": choice.extra}
-        append_to(self._buffer, {**steps, "mask": step.valid}, lanes)
+        steps |= {"observation": selected.observation, "action": selected.action, "extra": selected.extra}
+        append_steps(self._buffer, {**steps, "mask": step.valid}, lanes)
         if self._see is None:
             return
-        seen = (choice.observation, step.reward, choice.is_first, step.valid)
+        seen = (selected.observation, step.reward, selected.is_first, step.valid)
         turns = range(len(step.valid)) if step.valid.ndim > 1 else [np.s_[:]]
         for turn in turns:
             row = tree_map(lambda column, turn=turn: column[turn], seen)
-            self._see(*(row if lanes is None else spread(row, lanes, self.n)))
+            self._see(*(row if lanes is None else scatter_rows(row, lanes, self.n)))
 
-    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
+    def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Any]:
         if self._schedule is None:
             return
         source, interval, count, start, least = self._schedule

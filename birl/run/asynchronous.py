@@ -25,7 +25,7 @@ from birl.envs import Stepper, as_environment, number_of_environments, reset_gen
 from birl.errors import CorruptFileError, WorkerError
 from birl.files.state_restore import checked_array, damage_as_typed_errors
 from birl.logging import LOG
-from birl.run.agent_core import explorers_for, unmeasured
+from birl.run.agent_core import explorers_per_process, measure_nothing
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.evaluation import checked_environments, online_evaluators
@@ -33,7 +33,7 @@ from birl.run.fingerprint import environment_settings, part_settings, run_settin
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, ExplorerProtocol
 from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT
-from birl.run.rollouts import Beside, RolloutAgentCore, begin_rollouts
+from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
 from birl.run.session import Session
 from birl.seeding import is_seed, seed
 from birl.types import Array, State
@@ -136,7 +136,7 @@ def asynchronous_fitter(
     """
     n_steps, given = checked_online_options(n_steps, options)
     n_workers: Any = given["workers"]
-    explorers = explorers_for(explorer, n_workers, "workers")
+    explorers = explorers_per_process(explorer, n_workers, "workers")
     if not isinstance(env, str):
         check_given("env", env, _ADVICE)
     sent, env = env, checked_environments(env, given)
@@ -157,7 +157,7 @@ def asynchronous_fitter(
     session = Session(algorithm, name, n_steps, {"workers": crew}, settings, evaluators, None, given)
 
     if crew.cut and session.left and n_workers == 1:
-        session.differs("its last rollout was cut short by the end of the run")
+        session.warn_inexact("its last rollout was cut short by the end of the run")
 
     def learn() -> None:
         with session.time("algorithm_update"):
@@ -452,7 +452,7 @@ def work(owner: Owner, given: Given) -> None:
     algorithm.create_impl(observations, actions)
     env = as_environment(given.env)
     try:
-        beside = begin_rollouts(algorithm, env, 0, None, None, replays=given.kept > 0, digested=False, limit=given.kept)
+        beside = start_rollouts(algorithm, env, 0, None, None, replays=given.kept > 0, digested=False, limit=given.kept)
         stepper = Stepper(env, reset_generator(env, given.seed), observations=algorithm.spec.observations)
         explorer = given.explorer.renewed() if hasattr(given.explorer, "renewed") else given.explorer
         player = RolloutAgentCore(algorithm, stepper.observation, stepper.action_space, explorer, beside)
@@ -475,7 +475,7 @@ def work(owner: Owner, given: Given) -> None:
         env.close()
 
 
-def lesson_of(algorithm: Any, collector: Collector, beside: Beside, order: Order) -> Lesson:
+def lesson_of(algorithm: Any, collector: Collector, beside: RolloutExperience, order: Order) -> Lesson:
     """Make a rollout with the parameters of an order, or draw older steps, and find the gradient of its loss."""
     algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in order.parameters.items()})
     algorithm.set_grad_step(order.update)
@@ -483,9 +483,9 @@ def lesson_of(algorithm: Any, collector: Collector, beside: Beside, order: Order
     for made in range(1, order.most + 1):
         step = order.step + made
         returns += collector.count(step - 1, order.most - made + 1)
-        for rollout in collector.player.lessons(step, last=made == order.most):
-            return _found(algorithm, rollout, returns, made)._replace(due=beside.due())
-    return _found(algorithm, beside.older(unmeasured), [], 0)
+        for rollout in collector.agent.minibatches(step, last=made == order.most):
+            return _found(algorithm, rollout, returns, made)._replace(due=beside.replays_due())
+    return _found(algorithm, beside.sample_replay(measure_nothing), [], 0)
 
 
 def _found(algorithm: Any, drawn: Any, returns: list[float], made: int) -> Lesson:

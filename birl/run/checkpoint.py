@@ -64,7 +64,7 @@ def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) 
     save_archive(path, _KIND, {**settings, _STEP: step}, {**state, "random": random_state()})
 
 
-def check_folder(folder: Any) -> None:
+def check_checkpoint_folder(folder: Any) -> None:
     """Raise an error if ``folder`` is not the path of a folder, there or not.
 
     Raises:
@@ -81,7 +81,7 @@ def check_folder(folder: Any) -> None:
 
 
 def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | None:
-    """Read the checkpoint, or return ``None`` if there is none. The folder must be one, see `check_folder`.
+    """Read the checkpoint, or return ``None`` if there is none. The folder must be one, see `check_checkpoint_folder`.
 
     Raises:
         ResumeError: if the run has other settings; the message names them.
@@ -155,7 +155,7 @@ def random_state() -> State:
 
 
 @contextlib.contextmanager
-def randomness_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Restore the global random state on exit, so that evaluation does not affect training."""
     state = random_state()
     try:
@@ -188,7 +188,7 @@ class GlobalRandomness:
 
 
 @contextlib.contextmanager
-def restored(parts: Mapping[str, Part], state: State, label: object) -> Iterator[None]:
+def restore_parts(parts: Mapping[str, Part], state: State, label: object) -> Iterator[None]:
     """Set parts and the global random generators to the states of a checkpoint; not if that or the block fails.
 
     Args:

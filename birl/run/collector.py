@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from birl.envs import Step, Stepper
-from birl.run.agent_core import AgentCore, Measure, unmeasured
+from birl.run.agent_core import AgentCore, MeasureTime, measure_nothing
 from birl.types import Array, State
 
 
@@ -19,11 +19,11 @@ class Collector:
             The collector is a context then: leaving it waits for a step that was begun.
     """
 
-    def __init__(self, stepper: Stepper, player: AgentCore, overlap: bool = False) -> None:
-        self.stepper, self.player = stepper, player
+    def __init__(self, stepper: Stepper, agent: AgentCore, overlap: bool = False) -> None:
+        self.stepper, self.agent = stepper, agent
         self._overlap, self._begun = overlap, False  # whether a step is under way
 
-    def interact(self, step: int, most: int | None = None, measure: Measure = unmeasured) -> Step:
+    def interact(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> Step:
         """Make one step in every environment and store it.
 
         Args:
@@ -31,32 +31,32 @@ class Collector:
             most: further steps are marked as invalid and left out.
             measure: ``measure(name)`` is a context that times its block.
         """
-        stepper, player = self.stepper, self.player
+        stepper, agent = self.stepper, self.agent
         if self._overlap:
             if not self._begun:
-                self._begin(self._choose(step, measure))
+                self._begin(self._select_action(step, measure))
             self._begun = False
             with measure("environment_step"):
                 result = stepper.finish()
         else:
-            action = self._choose(step, measure)
+            action = self._select_action(step, measure)
             with measure("environment_step"):
                 result = stepper.step(action)
-        player.store(result, most)
+        agent.observe(result, most)
         if self._overlap:
-            self._begin(self._choose(step + player.pending, measure))
+            self._begin(self._select_action(step + agent.uncounted_steps, measure))
         return result
 
-    def _choose(self, step: int, measure: Measure) -> Array:
+    def _select_action(self, step: int, measure: MeasureTime) -> Array:
         stepper = self.stepper
         with measure("inference"):
-            return self.player.choose(stepper.observation, stepper.is_first, stepper.reward, step)
+            return self.agent.select_action(stepper.observation, stepper.is_first, stepper.reward, step)
 
     def _begin(self, action: Array) -> None:
         self.stepper.begin(action)
         self._begun = True
 
-    def count(self, step: int, most: int | None = None, measure: Measure = unmeasured) -> list[float]:
+    def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
         """Count one more step, making it first if need be; the arguments are those of `interact`.
 
         A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
@@ -66,9 +66,9 @@ class Collector:
             Returns of the episodes that have ended.
         """
         ended: list[float] = []
-        while self.player.pending == 0:  # a step may be only a reset
+        while self.agent.uncounted_steps == 0:  # a step may be only a reset
             ended += self.interact(step, most, measure).returns.values()
-        self.player.pending -= 1
+        self.agent.uncounted_steps -= 1
         return ended
 
     def __enter__(self) -> Self:
@@ -82,17 +82,17 @@ class Collector:
 
     def get_state(self) -> State:
         """Environments and player; stored steps are not included."""
-        return {"stepper": self.stepper.get_state(), **self.player.get_state()}
+        return {"stepper": self.stepper.get_state(), **self.agent.get_state()}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`; call it when the stored steps are back."""
-        stepper, player = self.stepper, self.player
+        stepper, agent = self.stepper, self.agent
         stepper.set_state(state["stepper"])
         if "begun" in state:  # earlier builds of 0.1 kept only the action and its columns
             own: dict[str, Any] = {"observation": stepper.observation, "is_first": stepper.is_first}
             state = {**state, "begun": {**own, **state["begun"]}}
-        player.set_state(state)
+        agent.set_state(state)
         if stepper.lost:
-            player.close_episodes()
-        elif player.choice is not None:
-            self._begin(player.choice.action)
+            agent.close_episodes()
+        elif agent.selected is not None:
+            self._begin(agent.selected.action)

@@ -12,7 +12,7 @@ from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import Step, Stepper, as_environment, reset_generator
 from birl.errors import ConfigError
-from birl.run.agent_core import Choice, ReplayAgentCore, check_parts, observed
+from birl.run.agent_core import ReplayAgentCore, SelectedActions, check_buffer_and_explorer, observation_spec
 from birl.run.collector import Collector
 from birl.run.progress import Progress
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
@@ -61,7 +61,7 @@ def collect(
         raise ConfigError(f"expert is {expert!r:.80}; it must be a function of observations, such as algo.predict")
     if expert is None and expert_share > 0:
         raise ConfigError(f"expert_share is {expert_share}, but there is no expert: give one, or leave it out")
-    check_parts(buffer, explorer)
+    check_buffer_and_explorer(buffer, explorer)
     env = as_environment(env)
     algorithm.build_with_env(env)
     if buffer is None:
@@ -73,7 +73,7 @@ def collect(
         resets, random = resets.spawn(2)
     else:
         (random,) = resets.spawn(1)
-    stepper = Stepper(env, resets, observations=observed(algorithm, env, buffer))
+    stepper = Stepper(env, resets, observations=observation_spec(algorithm, env, buffer))
     parts: Any = (algorithm, stepper.observation, stepper.action_space, buffer, explorer)
     options: Any = {"greedy": deterministic, "generator": random, "expert": expert, "expert_share": expert_share}
     if n_episodes is None:
@@ -90,7 +90,7 @@ def collect(
             while whole.ended < n_episodes:
                 before = whole.ended
                 collector.interact(made)
-                made, whole.pending = made + whole.pending, 0
+                made, whole.uncounted_steps = made + whole.uncounted_steps, 0
                 progress.advance(whole.ended - before)
     player.close_episodes()
     return buffer
@@ -112,12 +112,12 @@ class _EpisodesPlayer(ReplayAgentCore):
         self._most, self._started, self.ended = most, 0, 0
         self._episode = np.full(self.n, -1)
 
-    def choose(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
+    def select_action(self, observation: Tree, is_first: Array, reward: Array, step: int) -> Array:
         for lane in np.flatnonzero(is_first):
             self._episode[lane], self._started = self._started, self._started + 1
-        return super().choose(observation, is_first, reward, step)
+        return super().select_action(observation, is_first, reward, step)
 
-    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
+    def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
         step.valid[self._episode >= self._most] = False
-        super()._keep(choice, step, lanes)
+        super()._store(selected, step, lanes)
         self.ended += int(((step.terminated | step.truncated) & step.valid).sum())

@@ -48,7 +48,7 @@ def fitter(
     many = learner.updates_at_once(source)
 
     def step() -> None:
-        if 1 < many <= session.until_looked_at:
+        if 1 < many <= session.steps_until_check:
             with session.time("step", many):
                 several = learner.learn_many(source, many)
             session.averages.add_many(several)
@@ -57,7 +57,7 @@ def fitter(
         with session.time("step"):
             with session.time("sample_batch"):
                 drawn = learner.draw(source)
-            session.learn(drawn)
+            session.update(drawn)
         session.tick()
 
     yield from session.epochs(step)

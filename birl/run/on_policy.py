@@ -8,14 +8,14 @@ from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import UnsupportedError
-from birl.run.agent_core import check_parts, example, observed, unmeasured
+from birl.run.agent_core import check_buffer_and_explorer, example_observation, measure_nothing, observation_spec
 from birl.run.collector import Collector
 from birl.run.evaluation import checked_environments, online_evaluators
 from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.replay_setup import explorer_settings
-from birl.run.rollouts import RolloutAgentCore, begin_rollouts
+from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import Session
 from birl.run.workers.collector_setup import (
     begin_fleet,
@@ -48,7 +48,7 @@ def on_policy_fitter(
             shorter. With rollouts of whole episodes, steps of episodes that still run at the end are not.
         explorer: turns greedy actions into the ones taken; by default the policy acts by itself. With a cluster, a list
             may have one for each collector.
-        buffer: see `birl.run.rollouts.begin_rollouts`.
+        buffer: see `birl.run.rollouts.start_rollouts`.
         replays: whether older rollouts are learned from as well.
         **options: see `OnlineOptions`.
 
@@ -58,7 +58,7 @@ def on_policy_fitter(
     n_steps, given = checked_online_options(n_steps, options)
     cluster, sent = given["cluster"], env
     cluster = None if cluster is None else cluster.taking("together")
-    check_parts(buffer, None if cluster is not None else explorer)
+    check_buffer_and_explorer(buffer, None if cluster is not None else explorer)
     env = checked_environments(env if cluster is None else first_environment(env), given)
     settings = run_settings(algorithm, "on_policy", **environment_settings(env, given["seed"]))
     settings |= {} if explorer is None else {"explorer": explorer_settings(explorer)}
@@ -74,13 +74,13 @@ def on_policy_fitter(
                 "a replay: leave shards out, or use an algorithm that replays, such as SAC"
             )
     kept, shown = given["checkpoint"] is not None, given["demonstrations"]
-    beside = begin_rollouts(algorithm, env, n_steps, buffer, shown, replays=replays, digested=kept, **lanes)
+    beside = start_rollouts(algorithm, env, n_steps, buffer, shown, replays=replays, digested=kept, **lanes)
     learners = None
     if cluster is not None and cluster.learners > 1:
         check_learners(algorithm, cluster, beside.parts)
         learners = SynchronousLearners(algorithm, None, cluster)
     resets = reset_generator(env, given["seed"])
-    seen = observed(algorithm, env, beside.buffer)
+    seen = observation_spec(algorithm, env, beside.buffer)
     own = explorer[0] if isinstance(explorer, list | tuple) else explorer
     collector: Any
     if cluster is None:
@@ -88,7 +88,9 @@ def on_policy_fitter(
         player = RolloutAgentCore(algorithm, stepper.observation, stepper.action_space, own, beside)
         collector = Collector(stepper, player)
     else:
-        player = RolloutAgentCore(algorithm, example(seen, env, cluster.lanes), single_spaces(env)[1], own, beside)
+        player = RolloutAgentCore(
+            algorithm, example_observation(seen, env, cluster.lanes), single_spaces(env)[1], own, beside
+        )
         generators = [(resets, resets.spawn(1)[0]), *generators_for(resets, cluster.collectors)[1:]]
         calls = cluster.calls(getattr(algorithm.config, "rollout_length", None), algorithm.learner.units_move)
         parts = (algorithm, sent, player, cluster, explorer, generators, n_steps)
@@ -99,24 +101,24 @@ def on_policy_fitter(
     settings = {**settings, **beside.settings}
     session = Session(algorithm, name, n_steps, kept_parts, settings, evaluators, beside.buffer, given)
     if cluster is not None:
-        collector.goes_on(session)
+        collector.attach(session)
 
     if player.cut and session.left:
-        session.differs("its last rollout was cut short by the end of the run")
+        session.warn_inexact("its last rollout was cut short by the end of the run")
 
-    measure = unmeasured if cluster is None else session.time
+    measure = measure_nothing if cluster is None else session.time
 
     def step() -> None:
         with session.time("step"):
             for value in collector.count(session.step, session.left, measure):
                 session.averages.add({"rollout_return": value})
-            for lesson in player.lessons(session.step + 1, session.left == 1, session.time):
+            for lesson in player.minibatches(session.step + 1, session.left == 1, session.time):
                 if learners is None:
-                    session.learn(lesson)
+                    session.update(lesson)
                 else:
                     learners.learn(session, lesson)
         session.tick()
 
     with learners or contextlib.nullcontext(), collector:
         yield from session.epochs(step)
-    beside.close(range(player.n))
+    beside.close_episodes(range(player.n))

@@ -9,13 +9,13 @@ from typing import Any, Unpack
 
 from birl.envs import Stepper, reset_generator, single_spaces
 from birl.errors import ConfigError
-from birl.run.agent_core import ReplayAgentCore, check_parts, example, observed
+from birl.run.agent_core import ReplayAgentCore, check_buffer_and_explorer, example_observation, observation_spec
 from birl.run.collector import Collector
 from birl.run.evaluation import checked_environments, online_evaluators
 from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.run.replay_setup import begun_schedule, buffer_settings, default_buffer, replay_settings
+from birl.run.replay_setup import buffer_settings, default_buffer, replay_settings, start_schedule
 from birl.run.session import SamplerPart, Session
 from birl.run.workers.collector_setup import begin_fleet, check_cluster, first_environment, generators_for
 from birl.run.workers.parameter_server import ParameterServer
@@ -58,7 +58,7 @@ def online_fitter(
     batch_size, overlap, seed = algorithm.config.batch_size, given["overlap"], given["seed"]
     cluster, sent = given["cluster"], env
     cluster = None if cluster is None else cluster.taking("turns")
-    check_parts(buffer, None if cluster is not None else explorer, batch_size)
+    check_buffer_and_explorer(buffer, None if cluster is not None else explorer, batch_size)
     env = checked_environments(env if cluster is None else first_environment(env), given)
     if cluster is not None:
         check_cluster(env, buffer, overlap, cluster)
@@ -86,12 +86,12 @@ def online_fitter(
         learners = kind(algorithm, buffer, cluster)
     shards = ReplayShards(algorithm, buffer, cluster) if cluster is not None and cluster.shards else None
     if learners is None:
-        schedule = begun_schedule(algorithm, shards or buffer, given, n_steps, shards)
+        schedule = start_schedule(algorithm, shards or buffer, given, n_steps, shards)
     else:
-        schedule = begun_schedule(algorithm, learners.source, given, 0, learners)  # nothing is compiled
+        schedule = start_schedule(algorithm, learners.source, given, 0, learners)  # nothing is compiled
     settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
     generators = generators_for(reset_generator(env, seed), 1 if cluster is None else cluster.collectors)
-    seen = observed(algorithm, env, buffer)
+    seen = observation_spec(algorithm, env, buffer)
     if cluster is None:
         stepper = Stepper(env, generators[0][0], observations=seen)
         if overlap and not stepper.divisible:
@@ -103,7 +103,7 @@ def online_fitter(
             )
     player = ReplayAgentCore(
         algorithm,
-        stepper.observation if cluster is None else example(seen, env, cluster.lanes),
+        stepper.observation if cluster is None else example_observation(seen, env, cluster.lanes),
         single_spaces(env)[1],
         buffer,
         explorer[0] if isinstance(explorer, list | tuple) else explorer,
@@ -123,7 +123,7 @@ def online_fitter(
     name = f"{type(algorithm).__name__}_online"
     session = Session(algorithm, name, n_steps, kept, settings, evaluators, buffer, given)
     if cluster is not None:
-        collector.goes_on(session)
+        collector.attach(session)
 
     def step() -> None:
         with session.time("step"):
@@ -131,9 +131,9 @@ def online_fitter(
                 shards.settle()
             for value in collector.count(session.step, measure=session.time):
                 session.averages.add({"rollout_return": value})
-            for drawn in player.lessons(session.step + 1, measure=session.time):
+            for drawn in player.minibatches(session.step + 1, measure=session.time):
                 if learners is None:
-                    session.learn(drawn)
+                    session.update(drawn)
                 else:
                     learners.learn(session, drawn)
         session.tick()

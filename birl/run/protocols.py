@@ -180,7 +180,7 @@ class Rollout:
     Attributes:
         observation: tree ``[T, N, *shape]``, on which the action was chosen.
         action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor gave it (the environment was
-            given the action clipped to its bounds). Beside demonstrations, as the environment was given it.
+            given the action clipped to its bounds). RolloutExperience demonstrations, as the environment was given it.
         reward: float32 ``[T, N]``.
         next_observation: tree ``[T, N, *shape]``, after the step; at episode ends the final observation,
             never the first one of the next episode.

@@ -39,7 +39,7 @@ def buffer_settings(buffer: Any, digested: bool) -> dict[str, Any]:
     return settings if beside is None or not digested else {**settings, DIGEST: digest(beside.reader.storages)}
 
 
-def begun_schedule(
+def start_schedule(
     algorithm: Trainable, buffer: Any, given: Mapping[str, Any], n_steps: int, least: Any = None
 ) -> Schedule:
     """The schedule of a run that begins now.

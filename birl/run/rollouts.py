@@ -16,7 +16,15 @@ from birl.dataset import ReplayBuffer
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
-from birl.run.agent_core import AgentCore, Choice, Measure, append_to, check_lanes, clip_episodes, unmeasured
+from birl.run.agent_core import (
+    AgentCore,
+    MeasureTime,
+    SelectedActions,
+    append_steps,
+    check_lanes,
+    clip_episodes,
+    measure_nothing,
+)
 from birl.run.fingerprint import dataset_settings
 from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
 from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
@@ -27,7 +35,7 @@ ROUNDING: Final = 1e-5
 """How far actions may lie beyond their bounds that were scaled to there and back."""
 
 
-class Beside:
+class RolloutExperience:
     """What is learned from beside each rollout: nothing.
 
     Attributes:
@@ -41,23 +49,23 @@ class Beside:
         self.parts: dict[str, Stateful] = {}
         self.settings: dict[str, Any] = {}
 
-    def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
+    def prepare(self, player: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         """A rollout as it is learned from."""
         return rollout
 
-    def due(self) -> int:
+    def replays_due(self) -> int:
         """How many draws of `older` are learned from after a rollout: random, so ask once."""
         return 0
 
-    def older(self, measure: Measure) -> Any:
+    def sample_replay(self, measure: MeasureTime) -> Any:
         """A draw of older steps."""
         raise NotImplementedError
 
-    def close(self, lanes: Iterable[int]) -> None:
+    def close_episodes(self, lanes: Iterable[int]) -> None:
         """The episodes of some environments are over."""
 
 
-class _Demonstrations(Beside):
+class _Demonstrations(RolloutExperience):
     """As many steps of demonstrations as a rollout has, drawn anew for each."""
 
     def __init__(self, shown: Any, source: Any, digested: bool) -> None:
@@ -66,7 +74,7 @@ class _Demonstrations(Beside):
         self.parts = {"demonstrations": SamplerPart(source)}
         self.settings = {"demonstrations": dataset_settings(shown)} if digested else {}
 
-    def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
+    def prepare(self, player: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         with measure("sample_batch"):
             drawn = self._source.sample(TransitionView(), rollout.valid.size)
         # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
@@ -74,7 +82,7 @@ class _Demonstrations(Beside):
         return replace(rollout, action=player.actions.clip(rollout.action), expert=drawn)
 
 
-class _Replays(Beside):
+class _Replays(RolloutExperience):
     """A replay buffer, in which each rollout is stored before it is learned from, and older steps from there."""
 
     def __init__(self, learner: Learner, buffer: Any, source: Any, digested: bool) -> None:
@@ -83,26 +91,26 @@ class _Replays(Beside):
         self.parts = {"buffer": buffer, "sampler": SamplerPart(source)}
         self.settings = buffer_settings(buffer, digested=digested)
 
-    def lesson(self, player: AgentCore, rollout: Rollout, measure: Measure) -> Rollout:
+    def prepare(self, player: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         """Store a rollout, with actions as environments took them."""
         rollout = self._learner.stored(rollout)
         names = ("observation", "reward", "terminated", "truncated", "next_observation", "extra")
         steps = {name: getattr(rollout, name) for name in names}
-        append_to(self.buffer, {**steps, "action": player.actions.clip(rollout.action), "mask": rollout.valid})
+        append_steps(self.buffer, {**steps, "action": player.actions.clip(rollout.action), "mask": rollout.valid})
         return rollout
 
-    def due(self) -> int:
+    def replays_due(self) -> int:
         return self._learner.n_replays(self.buffer.transition_count)
 
-    def older(self, measure: Measure) -> Any:
+    def sample_replay(self, measure: MeasureTime) -> Any:
         with measure("sample_batch"):
             return self._learner.draw(self._source)
 
-    def close(self, lanes: Iterable[int]) -> None:
+    def close_episodes(self, lanes: Iterable[int]) -> None:
         clip_episodes(self.buffer, lanes)
 
 
-def begin_rollouts(
+def start_rollouts(
     algorithm: Trainable,
     env: Environment,
     n_steps: int,
@@ -113,7 +121,7 @@ def begin_rollouts(
     digested: bool,
     limit: int = DEFAULT_BUFFER_LIMIT,
     **lanes: int,
-) -> Beside:
+) -> RolloutExperience:
     """Begin a run of a built algorithm on rollouts.
 
     Args:
@@ -141,7 +149,7 @@ def begin_rollouts(
         return _Replays(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
     if demonstrations is None:
         learner.begin_run(None, n_steps, lanes=n)
-        return Beside()
+        return RolloutExperience()
     algorithm.build_with_dataset(demonstrations)  # checks that they fit
     _check_shown(demonstrations, single_spaces(env)[1])
     return _Demonstrations(demonstrations, learner.begin_run(demonstrations, n_steps, lanes=n), digested)
@@ -208,10 +216,10 @@ class RolloutAgentCore(AgentCore):
         observation: Tree,
         action_space: Space[Any],
         explorer: ExplorerProtocol | None = None,
-        beside: Beside | None = None,
+        beside: RolloutExperience | None = None,
     ) -> None:
         super().__init__(algorithm, observation, action_space, greedy=False, explorer=explorer)
-        self._beside = beside or Beside()
+        self._beside = beside or RolloutExperience()
         config: Any = algorithm.config
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
@@ -221,12 +229,12 @@ class RolloutAgentCore(AgentCore):
         self._at_once = False
 
     @property
-    def room(self) -> int | None:
+    def rows_left(self) -> int | None:
         """Rows until the rollout is full; ``None`` if it is of whole episodes, however long these are."""
         return None if self._length is None else self._length - len(self._rows)
 
     @contextlib.contextmanager
-    def chosen_at_once(self) -> Iterator[None]:
+    def recording_fragment(self) -> Iterator[None]:
         """Of the steps that are stored inside, none was seen before the actions of all were chosen.
 
         A running scaler moves with them when they are there. The policy goes on from the last one in the new scale.
@@ -242,25 +250,25 @@ class RolloutAgentCore(AgentCore):
                 self._moving.see_observations(row["observation"], row["valid"])
             stored[-1]["next_inputs"] = self._moving.in_units(stored[-1]["next_observation"])
 
-    def _taken(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
-        action = self._explored(chosen, observation, is_first, step)
+    def _environment_actions(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
+        action = self._apply_explorer(chosen, observation, is_first, step)
         return action, self.actions.clip(action)
 
-    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
+    def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
         if not step.valid.any():  # only resets: no row
             return
-        row = {**choice._asdict(), **step._asdict()}
+        row = {**selected._asdict(), **step._asdict()}
         del row["returns"]
         if self._moving is not None:
-            row["inputs"] = self._moving.in_units(choice.observation)
+            row["inputs"] = self._moving.in_units(selected.observation)
             if not self._at_once:
-                self._moving.see_observations(choice.observation, step.valid)
+                self._moving.see_observations(selected.observation, step.valid)
             row["next_inputs"] = self._moving.in_units(step.next_observation)
         self._rows.append(tree_map(np.array, row))
         self._ended += _ends(row)
 
-    def lessons(self, step: int, last: bool = False, measure: Measure = unmeasured) -> Iterator[Any]:
-        if self.pending > 0:
+    def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Any]:
+        if self.uncounted_steps > 0:
             return
         if self._length is None:
             if last and not self._ended and not self._taught:
@@ -275,10 +283,10 @@ class RolloutAgentCore(AgentCore):
         elif len(self._rows) == self._length or last:
             yield from self._learned(self._take(self._length), measure)
 
-    def _learned(self, rollout: Rollout, measure: Measure) -> Iterator[Any]:
-        yield self._beside.lesson(self, rollout, measure)
-        for _ in range(self._beside.due()):
-            yield self._beside.older(measure)
+    def _learned(self, rollout: Rollout, measure: MeasureTime) -> Iterator[Any]:
+        yield self._beside.prepare(self, rollout, measure)
+        for _ in range(self._beside.replays_due()):
+            yield self._beside.sample_replay(measure)
 
     def _take(self, length: int) -> Rollout:
         """The rollout so far; the next one begins."""
@@ -319,7 +327,7 @@ class RolloutAgentCore(AgentCore):
             row["truncated"] |= row["valid"] & ~row["terminated"] & closed
             self._ended += _ends(row) - ended
         if not self._rows:
-            self._beside.close(over)
+            self._beside.close_episodes(over)
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}

@@ -23,11 +23,11 @@ from birl.files.state_restore import compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.logger import LOG
 from birl.run.checkpoint import (
-    check_folder,
+    check_checkpoint_folder,
     checkpoint_path,
     load_checkpoint,
-    randomness_kept,
-    restored,
+    preserve_random_state,
+    restore_parts,
     save_checkpoint,
 )
 from birl.run.evaluation import measured
@@ -124,7 +124,7 @@ class Session:
             self._set_state(state)
             if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
                 words = ("not compiled so far, and", "") if compiled else ("compiled so far, and", "not ")
-                self.differs(f"its updates were {words[0]} are {words[1]}from now on")
+                self.warn_inexact(f"its updates were {words[0]} are {words[1]}from now on")
         self._described = self._algorithm.describe()
         self._logger.add_params(self._described)
         if state is None:
@@ -144,7 +144,7 @@ class Session:
         """The state to go on from, once no other run can write there."""
         if self._checkpoint is None:
             return None
-        check_folder(self._checkpoint)
+        check_checkpoint_folder(self._checkpoint)
         self._held.enter_context(only_run(self._checkpoint))
         return load_checkpoint(self._checkpoint, settings)
 
@@ -192,7 +192,7 @@ class Session:
         """Make the steps of the run, and close it, however it ends.
 
         Args:
-            step: makes a step, or several, at most `until_looked_at`, and calls `tick`.
+            step: makes a step, or several, at most `steps_until_check`, and calls `tick`.
 
         Yields:
             Number of each epoch (from 1) and its metrics.
@@ -229,20 +229,20 @@ class Session:
         self._interrupt.check()
 
     @property
-    def until_looked_at(self) -> int:
+    def steps_until_check(self) -> int:
         """Steps that can be made in one go: up to the next callback, reading of the metrics, or end of an epoch."""
         logging = [] if self._logging_steps is None else [self._logging_steps]
         intervals = [CHECK_INTERVAL, *logging, *self._hooks.every]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
 
-    def learn(self, drawn: Any) -> None:
+    def update(self, drawn: Any) -> None:
         """Let the algorithm learn from a draw or a rollout."""
         with self.time("algorithm_update"):
             metrics = self._algorithm.learner.learn(drawn)
         self.averages.add(metrics)
 
     def tick(self, steps: int = 1) -> None:
-        """Finish a step, or several, at most `until_looked_at`: count, read metrics now and then, obey signals."""
+        """Finish a step, or several, at most `steps_until_check`: count, read metrics now and then, obey signals."""
         self.step += steps
         self._progress.advance(steps)
         if self.step % CHECK_INTERVAL == 0:
@@ -252,7 +252,7 @@ class Session:
         if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
             self._read_averages()
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
-        if any(map(says_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
+        if any(map(requests_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
             self._ended = "the callback returned False"
         self._obey()
 
@@ -271,7 +271,7 @@ class Session:
         remembering: Any = [each for each in self._evaluators.values() if isinstance(each, Stateful)]
         before = [copy.deepcopy(each.get_state()) for each in remembering]
         try:
-            with randomness_kept(), self._interrupt.abandonable():
+            with preserve_random_state(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
                     metrics |= measured(name, evaluator, self._algorithm, self._dataset)
         except Abandoned:  # the resumed run evaluates again
@@ -283,7 +283,7 @@ class Session:
         self._progress.show(epoch, metrics)
         self._closed = self.step
         self._judge(metrics)
-        if self._epoch_callback is not None and says_stop(self._epoch_callback(self._algorithm, epoch, self.step)):
+        if self._epoch_callback is not None and requests_stop(self._epoch_callback(self._algorithm, epoch, self.step)):
             self._ended = self._ended or "the epoch callback returned False"
         if epoch % self._save_interval == 0 or self._done:
             self._logger.save_model(self.step, self._algorithm, self._keep_models)
@@ -336,7 +336,7 @@ class Session:
         LOG.info("%s", words)
         self._progress.say(words)
 
-    def differs(self, why: str) -> None:
+    def warn_inexact(self, why: str) -> None:
         """Warn that going on with the run gives other numbers than making it in one go."""
         warnings.warn(
             f"the run in {self._checkpoint} goes on from step {self.step}, but not bit for bit as if it had been "
@@ -411,7 +411,7 @@ class Session:
         """Continue from a checkpoint, or raise an error and leave every part as it was."""
         own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
-        with restored(self._parts, state, label):
+        with restore_parts(self._parts, state, label):
             put_back(own, state["session"], label, free="")  # last, because it changes files
 
 
@@ -419,7 +419,7 @@ def _same(one: Any, other: Any) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def says_stop(answer: Any) -> bool:
+def requests_stop(answer: Any) -> bool:
     """Whether a callback returned ``False``: Python's or numpy's, as comparisons give it."""
     return isinstance(answer, bool | np.bool_) and not answer
 

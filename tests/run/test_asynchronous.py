@@ -45,7 +45,7 @@ from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.optimizers import RMSpropFactory
 from birl.preprocessing import RunningObservationScaler
 from birl.run import asynchronous
-from birl.run.agent_core import explorers_for
+from birl.run.agent_core import explorers_per_process
 from birl.run.asynchronous import asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
 from run.fakes import Drift
@@ -637,10 +637,10 @@ def test_explorers_with_equal_random_numbers_are_refused() -> None:
     explorer = Noisy(0)
     for given in (explorer, [explorer] * 2):
         with pytest.raises(ConfigError, match="Noisy has random numbers of its own in 'rng'.*a list with one for each"):
-            explorers_for(given, 2, "workers")
-    assert len(explorers_for([Noisy(0), Noisy(1)], 2, "workers")) == 2
-    assert explorers_for(explorer, 1, "workers") == [explorer]
-    assert len(explorers_for(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # it is made anew in each
+            explorers_per_process(given, 2, "workers")
+    assert len(explorers_per_process([Noisy(0), Noisy(1)], 2, "workers")) == 2
+    assert explorers_per_process(explorer, 1, "workers") == [explorer]
+    assert len(explorers_per_process(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # it is made anew in each
 
 
 def test_nothing_is_retuned_while_workers_learn(threads: None) -> None:

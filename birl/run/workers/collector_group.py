@@ -23,7 +23,7 @@ from birl.distributed.ray import Remote
 from birl.distributed.transport import Gone, Inline, Processes, Transport
 from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
-from birl.run.agent_core import AgentCore, Measure, unmeasured
+from birl.run.agent_core import AgentCore, MeasureTime, measure_nothing
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_for
 from birl.run.protocols import Trainable
@@ -98,7 +98,7 @@ class CollectorGroup:
         store: Store,
     ) -> None:
         self._algorithm: Any = algorithm
-        self.player, self._cluster = player, cluster
+        self.agent, self._cluster = player, cluster
         self._calls, self._n_steps, self._store = calls, n_steps, store
         n = cluster.environments
         lanes = [np.arange(i * n, (i + 1) * n) for i in range(len(given))]
@@ -116,25 +116,25 @@ class CollectorGroup:
         self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
         self._check_signals: Callable[[], None] = lambda: None
 
-    def goes_on(self, session: Any) -> None:
+    def attach(self, session: Any) -> None:
         """Tell a session of each fragment, and warn if orders of a checkpoint were cut short for another end."""
         self.report, self._check_signals = session.averages.add, session.check_signals
         if self.cut not in (0, self._n_steps):
-            session.differs("its last orders were cut short, or not given, because it was to end")
+            session.warn_inexact("its last orders were cut short, or not given, because it was to end")
 
     @property
     def in_flight(self) -> int:
         """Steps that are ordered and not taken in."""
         return sum(order.calls for place in self._places for order in place.orders) * self._cluster.environments
 
-    def count(self, step: int, most: int | None = None, measure: Measure = unmeasured) -> list[float]:
+    def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
         """Count one more step, taking in the next fragment first if need be; see `Collector.count`."""
         ended: list[float] = []
-        while self.player.pending == 0:
+        while self.agent.uncounted_steps == 0:
             self._hand_out()
             self._check_orders(step)
             ended += self._take_in(self._next(measure), most)
-        self.player.pending -= 1
+        self.agent.uncounted_steps -= 1
         return ended
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class CollectorGroup:
     def _order(self, place: _Place) -> None:
         n, before = self._cluster.environments, self.ordered - self.dropped - self.missed
         wanted = self._calls or FIRST_FRAGMENT
-        wanted = wanted if self.player.room is None else min(wanted, self.player.room)
+        wanted = wanted if self.agent.rows_left is None else min(wanted, self.agent.rows_left)
         calls = min(wanted, -(-(self._n_steps - before) // n))
         self.cut = self._n_steps if calls < wanted else self.cut
         if calls <= 0:
@@ -208,7 +208,7 @@ class CollectorGroup:
 
     # -- fragments -------------------------------------------------------------------------------------------------
 
-    def _next(self, measure: Measure) -> list[_Place]:
+    def _next(self, measure: MeasureTime) -> list[_Place]:
         """Wait for what is taken in next: the places whose first fragment it is."""
         waited_for = [place for place in self._places if place.orders]
         if self._cluster.order == "turns":
@@ -272,7 +272,7 @@ class CollectorGroup:
             self.missed += order.calls * self._cluster.environments - steps
             if self._cluster.max_lag is not None and lag > self._cluster.max_lag:
                 self.dropped += steps
-                self.player.close_episodes(place.lanes)
+                self.agent.close_episodes(place.lanes)
                 continue
             taken.append((place.lanes, fragment))
             counts = {"collector_restarts": self.restarts, "environment_errors": self.errors}
@@ -280,7 +280,7 @@ class CollectorGroup:
             told = {name: float(count) for name, count in counts.items() if count}
             self.report({"lag": float(lag), "time_idle": fragment.idle, **told})
         if taken:
-            self._store(self.player, taken, most)
+            self._store(self.agent, taken, most)
             if not self._calls:
                 self._measure(max(fragment.seconds for _, fragment in taken))
         self._learned += len(taken)
@@ -297,9 +297,9 @@ class CollectorGroup:
                 "seeds and actions: their running episodes were cut, and new ones began",
                 *(place.given.collector, _range(place.given.numbers)),
             )
-            self.player.close_episodes(place.lanes)
+            self.agent.close_episodes(place.lanes)
         elif len(fragment.cut):
-            self.player.close_episodes(fragment.cut if place.lanes is None else place.lanes[fragment.cut])
+            self.agent.close_episodes(fragment.cut if place.lanes is None else place.lanes[fragment.cut])
         self.errors += len(fragment.failures)
         for words in fragment.failures:
             LOG.warning("%s; its episode was truncated, and the environment made anew", words)
@@ -327,7 +327,7 @@ class CollectorGroup:
         """Counts, open orders, the weights that they name, and the state of each collector before them."""
         named = {order.version for place in self._places for order in place.orders}
         return {
-            "player": self.player.get_state(),
+            "player": self.agent.get_state(),
             "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned", "calls")},
             "steps": {name: getattr(self, name) for name in _STEPS},
             "version": self._newest[1],
@@ -361,7 +361,7 @@ class CollectorGroup:
         orders = {place: self._saved_orders(each["orders"], state["weights"], most) for place, each in saved.items()}
         cut = check("cut", state["cut"], int, low=0, error=CorruptFileError)
         version = check("version", state["version"], int, low=-1, error=CorruptFileError)
-        self.player.set_state(state["player"])
+        self.agent.set_state(state["player"])
         for place in self._places:
             place.state, place.orders, place.begun = saved[place]["state"], orders[place], False
         for name, value in counts.items():

@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from birl.distributed.workers import check_given
 from birl.errors import ConfigError, UnsupportedError
-from birl.run.agent_core import AgentCore, check_lanes, explorers_for
+from birl.run.agent_core import AgentCore, check_lanes, explorers_per_process
 from birl.run.cluster import Cluster
 from birl.run.protocols import Environment, ExplorerProtocol
 from birl.run.workers.collector_group import CollectorGroup
@@ -54,7 +54,7 @@ def begin_fleet(
         rollouts: whether rollouts are learned from.
     """
     sent = cluster.transport == "processes"
-    n, each = cluster.environments, explorers_for(explorer, cluster.collectors, "collectors", sent=sent)
+    n, each = cluster.environments, explorers_per_process(explorer, cluster.collectors, "collectors", sent=sent)
     if sent and not isinstance(env, str):
         check_given("env", env, _ADVICE)
     config = algorithm.config

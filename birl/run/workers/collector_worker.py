@@ -20,8 +20,8 @@ from birl.envs import Step, Stepper, as_environment
 from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
 from birl.files.state_restore import damage_as_typed_errors
-from birl.run.agent_core import AgentCore, Choice, ReplayAgentCore
-from birl.run.checkpoint import random_state, randomness_kept, set_random_state
+from birl.run.agent_core import AgentCore, ReplayAgentCore, SelectedActions
+from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.workers.restartable_envs import RestartableEnvs, actions_of_episode
@@ -90,7 +90,7 @@ class Fragment(NamedTuple):
 
     Attributes:
         number: of the order.
-        rows: columns ``[calls, environments, …]`` of `Choice` and `Step`.
+        rows: columns ``[calls, environments, …]`` of `SelectedActions` and `Step`.
         returns: of the episodes that have ended.
         lost: whether episodes that were under way before could not be continued.
         cut: environments (their numbers here) whose episodes that were under way before end there.
@@ -119,8 +119,8 @@ class _Noting(AgentCore):
         self.rows: list[dict[str, Tree]] = []
         self.lost = False
 
-    def _keep(self, choice: Choice, step: Step, lanes: Array | None) -> None:
-        row = {**choice._asdict(), **step._asdict()}
+    def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
+        row = {**selected._asdict(), **step._asdict()}
         del row["returns"]
         self.rows.append(tree_map(np.array, row))
 
@@ -163,7 +163,7 @@ class CollectorWorker(Work):
         self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
         self._told = _Told([], [], [], [])
         self._beginning = 0, "while it was made"  # which environment it begins with, and what is done with that
-        with randomness_kept(), root_kept():
+        with preserve_random_state(), root_kept():
             seed(given.seed)
             self._begin(given)
             self._random = random_state() if given.state is None else given.state["random"]
@@ -236,7 +236,7 @@ class CollectorWorker(Work):
         player, self._order, self._told = self._player, order, _Told([], [], [], [])
         idle = time.perf_counter() - self._done
         try:
-            with randomness_kept():
+            with preserve_random_state():
                 set_random_state(self._random if order.random is None else order.random)
                 self._algorithm.learner.policy.set_weights(weights)
                 self._stepper.wake()
@@ -255,7 +255,7 @@ class CollectorWorker(Work):
                 f"error:\n{''.join(traceback.format_exception(error))}"
             ) from error
         rows = tree_map(lambda *leaves: np.stack(leaves), *player.rows)
-        lost, player.lost, player.rows, player.pending = player.lost, False, [], 0
+        lost, player.lost, player.rows, player.uncounted_steps = player.lost, False, [], 0
         state = {"collector": self._collector.get_state(), "random": self._random}
         told = self._told
         cut, seconds = np.array(told.cut, np.int64), float(np.median(told.seconds))

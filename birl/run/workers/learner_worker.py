@@ -23,7 +23,7 @@ from birl.dataset.reader import Reader, Source
 from birl.distributed import AverageGradients
 from birl.distributed.process_group import Broken, Gloo, Group, Meeting
 from birl.distributed.transport import Work, check_version
-from birl.run.checkpoint import randomness_kept
+from birl.run.checkpoint import preserve_random_state
 from birl.run.workers.shared_sampling import Chosen
 from birl.seeding import root_kept, seed
 from birl.types import Array, Loss
@@ -145,7 +145,7 @@ class LearnerWorker(Work):
         kind, config, device, observations, actions = given.algorithm
         if given.threads is not None:
             torch.set_num_threads(given.threads)
-        with randomness_kept(), root_kept():
+        with preserve_random_state(), root_kept():
             seed(given.seed)
             self._algorithm = kind(config, device)
             self._algorithm.create_impl(observations, actions)
@@ -162,7 +162,7 @@ class LearnerWorker(Work):
         elif isinstance(order, Changes):
             self._follow([order])
         elif isinstance(order, Find):
-            with randomness_kept():
+            with preserve_random_state():
                 return self._find(order, state)
         else:
             try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from birl.envs import Step
-from birl.run.agent_core import AgentCore, Choice, spread
+from birl.run.agent_core import AgentCore, SelectedActions, scatter_rows
 from birl.run.workers.collector_worker import Fragment
 from birl.types import Array, Tree, tree_map
 
@@ -17,7 +17,7 @@ Store = Callable[[AgentCore, list[tuple[Any, Fragment]], int | None], None]
 def append_by_lane(player: AgentCore, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
     """Store fragments one after another."""
     for lanes, fragment in fragments:
-        player.take(*_parts(fragment.rows), None if most is None else most - player.pending, lanes)
+        player.record(*_parts(fragment.rows), None if most is None else most - player.uncounted_steps, lanes)
 
 
 def join(player: Any, fragments: list[tuple[Array | None, Fragment]], most: int | None) -> None:
@@ -25,7 +25,7 @@ def join(player: Any, fragments: list[tuple[Array | None, Fragment]], most: int 
 
     A fragment that is shorter than others goes on with its last row, which is not valid there.
     """
-    with player.chosen_at_once():
+    with player.recording_fragment():
         for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
             whole: Tree = None
             for lanes, fragment in fragments:
@@ -33,16 +33,16 @@ def join(player: Any, fragments: list[tuple[Array | None, Fragment]], most: int 
                 row = _at(fragment.rows, min(t, last))
                 row["valid"] = row["valid"] & (t <= last)
                 if whole is None:
-                    whole = row if lanes is None else spread(row, lanes, player.n)
+                    whole = row if lanes is None else scatter_rows(row, lanes, player.n)
                 else:
                     tree_map(lambda out, part, lanes=lanes: out.__setitem__(lanes, part), whole, row)
-            player.take(*_parts(whole), None if most is None else most - player.pending)
+            player.record(*_parts(whole), None if most is None else most - player.uncounted_steps)
 
 
 def _at(rows: dict[str, Tree], t: int) -> Any:
     return tree_map(lambda column: column[t], rows)
 
 
-def _parts(row: dict[str, Any]) -> tuple[Choice, Step]:
-    choice = Choice(**{name: row[name] for name in Choice._fields})
-    return choice, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})
+def _parts(row: dict[str, Any]) -> tuple[SelectedActions, Step]:
+    selected = SelectedActions(**{name: row[name] for name in SelectedActions._fields})
+    return selected, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})

@@ -66,13 +66,13 @@ class SynchronousLearners(RemoteLearners):
 
     def learn(self, session: Any, drawn: Any) -> None:
         if not isinstance(drawn, Rollout):
-            self.update(partial(session.learn, drawn))
+            self.update(partial(session.update, drawn))
         elif drawn.valid.all():
             self._rollout = drawn
-            self.update(partial(session.learn, _part(drawn, self._own[0])))
+            self.update(partial(session.update, _part(drawn, self._own[0])))
         else:  # the others take the parameters afterwards
             self._part()
-            session.learn(drawn)
+            session.update(drawn)
 
     def update(self, make: Callable[[], object]) -> None:
         """Make an update with all learners.

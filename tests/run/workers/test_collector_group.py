@@ -241,13 +241,13 @@ def test_steps_of_several_environments() -> None:
 
 def lags(cluster: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
-    begun = fleet.CollectorGroup.goes_on
+    begun = fleet.CollectorGroup.attach
 
-    def goes_on(self: Any, session: Any) -> None:
+    def attach(self: Any, session: Any) -> None:
         begun(self, session)
         self.report = lambda metrics: found.append({**metrics, "in_flight": self.in_flight, "ordered": self.ordered})
 
-    monkeypatch.setattr(fleet.CollectorGroup, "goes_on", goes_on)
+    monkeypatch.setattr(fleet.CollectorGroup, "attach", attach)
     run(cluster, **options)
     return found
 
