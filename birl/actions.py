@@ -1,4 +1,4 @@
-"""The former path of `birl.spaces`: importing a name from here raises an error with its new path."""
+"""Former path of `birl.spaces`: importing a name from here raises an error with its new path."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""d3rlpy's names for the base of all algorithms, of all configurations, and for reading a saved algorithm."""
+"""d3rlpy's names of the base classes, and `load_learnable`."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Argument checks: the values that an argument may take, and the one form of error message for all others."""
+"""Checks of arguments, with one form of error message."""
 
 from __future__ import annotations
 

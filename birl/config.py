@@ -1,4 +1,4 @@
-"""Algorithm configurations: frozen dataclasses that check themselves.
+"""Configurations of algorithms: frozen dataclasses that check themselves.
 
 A field declares its meaning and limits with `field`; checks, messages and the tables of the documentation use them.
 Fields that several algorithms share are declared in base classes such as `ActorCriticConfig`.

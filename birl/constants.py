@@ -1,4 +1,4 @@
-"""Names that d3rlpy code imports from ``constants``."""
+"""d3rlpy's module of constants."""
 
 from birl.logging import LoggingStrategy
 from birl.models.transformer import PositionEncodingType

@@ -1,4 +1,4 @@
-"""Every error birl raises on purpose, as one tree.
+"""All errors that birl raises on purpose, as one tree.
 
 ::
 

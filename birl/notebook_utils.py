@@ -1,4 +1,4 @@
-"""Videos in notebooks, as in d3rlpy."""
+"""d3rlpy's module for videos in notebooks."""
 
 from __future__ import annotations
 

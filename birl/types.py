@@ -1,4 +1,4 @@
-"""Spaces, trees and batches: the types that every layer shares.
+"""Batches, trees of arrays and other types that all floors share.
 
 A *tree* is an array, or a tuple or dict of trees. Observations are trees; a plain array is the common case.
 """

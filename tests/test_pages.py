@@ -122,3 +122,13 @@ def test_what_is_logged_is_what_an_update_gives():
         assert not unknown, f"METRICS of scripts/make_algorithm_pages.py needs a meaning of {sorted(unknown)}"
         assert not unsaid, f"{config.__name__} logs {sorted(unsaid)}: say so in its docstring, after `Logs`"
         assert not said - given, f"{config.__name__} does not log {sorted(said - given)}"
+
+
+def test_the_picture_and_the_table_of_folders_are_up_to_date():
+    module = generator("draw_architecture")
+    assert module.PICTURE.read_text(encoding="utf-8") == module.picture(), "run scripts/draw_architecture.py"
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run scripts/draw_architecture.py"
+    names = [name for row in module.floors() for name in row]
+    assert {"algos", "engine", "run", "dataset", "types"} <= set(names)
+    for name in names:
+        assert 0 < len(module.description(name)) <= module.LONGEST, f"the first line of birl/{name}"

@@ -1,1 +1,1 @@
-"""Acting: policies, the actor that steps environments, explorers and exports."""
+"""Policies at work: acting with memory, exploration, and exports to other programs."""

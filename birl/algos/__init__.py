@@ -1,4 +1,4 @@
-"""All algorithms and their configurations.
+"""All algorithms and their configurations, one file each.
 
 Every file in this package is imported; its algorithms and their configurations become names of this package.
 Type checkers find the names in ``__init__.pyi``, which ``scripts/make_algorithm_pages.py`` writes.

@@ -1,4 +1,4 @@
-"""The ``birl`` command: one file per subcommand."""
+"""The ``birl`` command, one file per subcommand."""
 
 from __future__ import annotations
 

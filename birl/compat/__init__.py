@@ -1,1 +1,1 @@
-"""Models of other libraries, read without running code."""
+"""Models of other libraries, read without running their code."""

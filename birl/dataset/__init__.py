@@ -1,4 +1,4 @@
-"""Episodes and replay as arrays: storage, sampling, transition pickers, trajectory slicers, writers and files."""
+"""Replay buffers and logged data as arrays: storage, samplers, transitions, files, tables."""
 
 from birl.dataset import components as components  # a path of d3rlpy's
 from birl.dataset.augmentation import Augmentation, RandomShift

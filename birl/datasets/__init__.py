@@ -1,4 +1,4 @@
-"""Named datasets: logged data together with the environment it comes from.
+"""Named datasets with their environments: built-in, D4RL, Minari, Atari.
 
 The first four were collected by birl itself with ``scripts/collect_datasets.py`` and are part of the package. The
 others are read from files that are on this machine already; nothing is downloaded.

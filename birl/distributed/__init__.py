@@ -1,4 +1,4 @@
-"""Data-parallel training: several processes, each with its own data, learn one set of parameters.
+"""Worker processes and transports between them; data-parallel training.
 
 Start one process for each device, for instance with ``torchrun --nproc-per-node 2 train.py``::
 

@@ -1,4 +1,4 @@
-"""Learning: steps, gradients, optimisers and target networks."""
+"""Updates: gradient steps, optimisers and targets; eager, compiled, or of many seeds at once."""
 
 from birl.engine.engine import Engine
 from birl.engine.steps import (

@@ -1,4 +1,4 @@
-"""Environments: making, seeding, checking, wrapping, and stepping one or many of them in the same way."""
+"""Environments: construction, wrappers, checks, and one stepper for single and vector ones."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""Model files that cannot run code, atomic writing, and strict JSON."""
+"""Model files that cannot run code, atomic writes, locks and strict JSON."""
 
 from birl.files.archive import load_archive, load_config, save_archive
 from birl.files.atomic import atomic_write, remove_torn

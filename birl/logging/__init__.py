@@ -1,4 +1,4 @@
-"""Adapters that write the metrics, parameters and models of a run."""
+"""Metrics of a run, written to files, TensorBoard, W&B and MLflow."""
 
 from birl.logging.adapters import CombineAdapter, CombineAdapterFactory, NoopAdapter, NoopAdapterFactory
 from birl.logging.file_adapter import FileAdapter, FileAdapterFactory

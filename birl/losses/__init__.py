@@ -1,4 +1,4 @@
-"""Pure tensor functions that two or more algorithms use."""
+"""Pure tensor functions that several algorithms share."""
 
 from birl.losses.averages import old_policy, shares, standardized
 from birl.losses.multistep import (

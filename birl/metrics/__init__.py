@@ -1,4 +1,4 @@
-"""Evaluators: one number about an algorithm, from data or from an environment."""
+"""Evaluators: returns in environments and figures on logged data."""
 
 from birl.metrics import utility as utility  # a path of d3rlpy's
 from birl.metrics.environment import (

@@ -1,4 +1,4 @@
-"""Networks and the factories that choose them."""
+"""Networks and their factories: encoders, value distributions, policies, ensembles."""
 
 from __future__ import annotations
 

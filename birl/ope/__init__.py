@@ -1,4 +1,4 @@
-"""Off-policy evaluation: what a policy would earn, estimated from logged data alone."""
+"""Off-policy evaluation: estimators, intervals, audits of logs, and verdicts."""
 
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data

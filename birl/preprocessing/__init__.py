@@ -1,4 +1,4 @@
-"""Scalers of observations, actions and rewards, between the units of the data and those of the networks."""
+"""Scalers of observations, actions and rewards."""
 
 from __future__ import annotations
 

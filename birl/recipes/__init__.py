@@ -1,4 +1,4 @@
-"""Published settings by name: the numbers of papers and of PFRL's and NNablaRL's reproductions, in birl's units.
+"""Published hyper-parameters by name, each with its source.
 
 >>> recipe = birl.recipes.find("DQN", "atari")
 >>> print(recipe)  # what it sets, and where each number comes from

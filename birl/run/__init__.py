@@ -1,4 +1,4 @@
-"""Loops: training on data and in environments, collecting, evaluating and resuming.
+"""Training loops, resumable runs, agents, and the worker processes of a run.
 
 The loops are `offline`, `online`, `on_policy` and `asynchronous`, which are generators of epochs, and `collect`. What
 acts, stores and learns in environments is a `player`, which knows none: a `collector` lets it play in environments that

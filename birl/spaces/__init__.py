@@ -1,4 +1,4 @@
-"""Actions: what they are, as values.
+"""What observations, actions and masks are, as values.
 
 A kind of actions is a value that answers for its actions: how data store them, what networks read and put out, how they
 are drawn and checked. `actions_of` reads it from environments, `actions_told` from arguments and files. Another kind

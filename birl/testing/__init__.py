@@ -1,4 +1,4 @@
-"""Test kit: probe environments, tasks that are solved in seconds, goldens, and a contract for algorithms.
+"""Test kit for algorithms: contract, probe environments, goldens, tasks learned in seconds.
 
 ::
 
