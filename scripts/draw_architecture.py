@@ -52,7 +52,7 @@ def picture() -> str:
     top = 14
     for row in floors():
         width = (_WIDTH - _LEFT - _GAP * len(row)) / len(row)
-        texts = [textwrap.wrap(description(name), max(16, int(width / 6.1))) for name in row]
+        texts = [textwrap.wrap(description(name), max(16, int((width - 20) / 6.6))) for name in row]
         height = _HEAD + _LINE * max(map(len, texts)) + 10
         for index, (name, lines) in enumerate(zip(row, texts, strict=True)):
             left = _LEFT + index * (width + _GAP)
