@@ -13,15 +13,15 @@ from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
 from birl.preprocessing.units import Units, to_float
 from birl.types import Batch, Tree, tree_map
 
-_EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "return_to_go": Units.column}
+_EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "discounted_return": Units.column}
 
 
 def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
     """Convert a minibatch of transitions, sequences or trajectories.
 
-    Columns that algorithms ask for are in ``extra``: ``next_action`` and ``next_action_known``, ``return_to_go``, and
-    for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with the minibatch: do not write
-    to them.
+    Columns that algorithms ask for are in ``extra``: ``next_action`` and ``next_action_known``, ``discounted_return``,
+    and for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with the minibatch: do not
+    write to them.
     """
     check("batch", minibatch, MiniBatch, ": draw one with algo.sample_minibatch(dataset)")
     given = minibatch.extra

@@ -43,14 +43,14 @@ class Transitions(Experience):
         errors: whether it has TD errors; pure imitation has none.
         next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
             batch's ``extra``, the latter 0 after an episode's last step in the data, whether it terminated or was cut.
-        returns_to_go: whether it learns from the data's discounted returns: ``return_to_go`` in ``extra``.
+        discounted_returns: whether it learns from the data's discounted returns: ``discounted_return`` in ``extra``.
         one_step: see `Experience`. Minibatches on a device are not asked, which would wait for it.
     """
 
     online: bool = True
     errors: bool = True
     next_actions: bool = False
-    returns_to_go: bool = False
+    discounted_returns: bool = False
     one_step: bool = False
     single_seed: str = ""
     n_updates: int = 1
@@ -82,8 +82,8 @@ class Transitions(Experience):
         return source.sample(TransitionView(columns), config.batch_size)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
-        if learner.returns and isinstance(drawn, TransitionMiniBatch) and "return_to_go" not in drawn.extra:
-            drawn = replace(drawn, extra={**drawn.extra, **drawn.returns_to_go(learner.returns)})
+        if learner.returns and isinstance(drawn, TransitionMiniBatch) and "discounted_return" not in drawn.extra:
+            drawn = replace(drawn, extra={**drawn.extra, **drawn.discounted_returns(learner.returns)})
         batch = to_batch(drawn, learner.units, learner.config.gamma)
         if self.one_step and isinstance(drawn.intervals, np.ndarray) and drawn.intervals.max() > 1:
             raise DataError(
@@ -96,7 +96,7 @@ class Transitions(Experience):
                 "with algo.sample_minibatch(dataset) or dataset.sample_transition_batch(…, next_actions=True), or "
                 "give all transitions a next_action"
             )
-        if self.returns_to_go and "return_to_go" not in batch.extra:
+        if self.discounted_returns and "discounted_return" not in batch.extra:
             raise DataError(
                 f"{learner.name} learns from the data's returns, which this minibatch does not have: draw it "
                 "with algo.sample_minibatch(dataset) or dataset.sample_transition_batch(…, returns=algo.returns), or "

@@ -19,8 +19,8 @@ from birl.algorithm.distributed_checks import check_apart, check_begun, check_to
 from birl.algorithm.evaluation_target import Evaluated, same_networks
 from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.log_record import LogRecord
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
 from birl.engine.gradient_exchange import Found
@@ -228,7 +228,7 @@ class Learner:
 
     def _new_returns(self) -> DiscountedReturns | None:
         wanted = any(addon.returns for addon in self.config.loss_addons or ())
-        if not getattr(self.experience, "returns_to_go", False) and not (wanted and self.experience.gathers):
+        if not getattr(self.experience, "discounted_returns", False) and not (wanted and self.experience.gathers):
             return None
         reward = self.config.reward_scaler
         scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()

@@ -272,7 +272,7 @@ class ReturnPredictor(_Predictor, type="return_predictor"):
     returns: ClassVar[bool] = True
 
     def target(self, batch: Batch) -> Tensor:
-        found = batch.extra.get("return_to_go", batch.extra.get("return"))
+        found = batch.extra.get("discounted_return", batch.extra.get("return"))
         if found is None:
             raise ConfigError(
                 "ReturnPredictor needs returns, which these minibatches do not have: draw them with "

@@ -37,12 +37,12 @@ class CalQLConfig(CQLConfig):
 
 def critic_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
     """CQL's loss with ``max(Q(s, a), V(s))`` for ``Q(s, a)`` of the policy's actions (eq. 5.1)."""
-    return cql.critic_loss(nets, batch, cfg, batch.extra["return_to_go"])
+    return cql.critic_loss(nets, batch, cfg, batch.extra["discounted_return"])
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
     """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
-    return cql.alpha_loss(nets, batch, cfg, batch.extra["return_to_go"])
+    return cql.alpha_loss(nets, batch, cfg, batch.extra["discounted_return"])
 
 
 @final
@@ -50,6 +50,6 @@ class CalQL(Algorithm[CalQLConfig, CQLNets]):
     """See `CalQLConfig`."""
 
     actions = ActionSpace.CONTINUOUS
-    learns_from = Transitions(returns_to_go=True)
+    learns_from = Transitions(discounted_returns=True)
     acts = StochasticActor(value=q_value)
     steps = (Gradient("critic", critic_loss), Gradient("alpha", alpha_loss), *CQL.steps[2:])

@@ -11,13 +11,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.hdf5 import dump
 from birl.dataset.log_record import LogRecord, joined
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Reader
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import Columns, TransitionPickerProtocol
 from birl.dataset.views import M, SequenceView, TailView, TrajectoryView, TransitionView, View
@@ -74,7 +74,7 @@ class ReplayBufferBase(ABC):
             batch_size: number of transitions.
             next_actions: whether ``extra`` also has ``next_action`` ``[B, A]`` and float32 ``next_action_known``
                 ``[B, 1]``: the action taken where the transition leads. Behind the last step of an episode both are 0.
-            returns: makes ``return_to_go`` ``[B, 1]`` of ``extra``: discounted rewards up to the end of the episode.
+            returns: adds ``discounted_return`` ``[B, 1]`` to ``extra``: discounted rewards up to the episode's end.
 
         Raises:
             EmptyDataError: if there is none.

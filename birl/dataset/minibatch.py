@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from birl.dataset.arrays import HOST
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.validation import as_array
 from birl.errors import ShapeError, UnsupportedError
 from birl.types import Array, Shape, Tree, tree_map
@@ -224,10 +224,10 @@ class TransitionMiniBatch(MiniBatch):
             )
         return self.extra["next_action"]
 
-    def returns_to_go(self, returns: DiscountedReturns) -> dict[str, Array]:
-        """``return_to_go`` ``[B, 1]`` of the transitions' ``rewards_to_go``; empty unless all have them."""
+    def discounted_returns(self, returns: DiscountedReturns) -> dict[str, Array]:
+        """``discounted_return`` ``[B, 1]`` of the transitions' ``rewards_to_go``; empty unless all have them."""
         rewards = _told(self.transitions or (), "rewards_to_go")
-        return {"return_to_go": returns.sums(rewards)} if rewards else {}
+        return {"discounted_return": returns.sums(rewards)} if rewards else {}
 
     @classmethod
     def from_transitions(cls, transitions: Sequence[Transition]) -> TransitionMiniBatch:

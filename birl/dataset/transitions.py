@@ -15,10 +15,10 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.arrays import Place
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import EpisodeBase, Transition, create_zero_observation
 from birl.dataset.flags import FINAL, HEAD, NO_NEXT
 from birl.dataset.minibatch import TransitionMiniBatch
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.storage import Storage
 from birl.types import MASK, Array, Observation, Shape, Tree, beside_mask, shape_map, tree_leaves, tree_map
 
@@ -262,7 +262,7 @@ class Columns:
 
     Attributes:
         next_actions: see `next_action_columns`.
-        returns: makes the column ``return_to_go``.
+        returns: makes the column ``discounted_return``.
     """
 
     next_actions: bool = False

@@ -14,7 +14,7 @@ from birl.spaces import KINDS, Actions, Continuous, Discrete, actions_in, action
 from birl.spaces.observations import check_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
 
-RESERVED = ("next_action", "next_action_known", "return_to_go", "episode")
+RESERVED = ("next_action", "next_action_known", "discounted_return", "episode")
 """Names of `MiniBatch.extra` that are no columns of the data."""
 
 

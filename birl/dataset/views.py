@@ -65,7 +65,7 @@ class TransitionView(View[TransitionMiniBatch]):
         else:
             picked = TransitionMiniBatch.from_transitions(self.items(storage, part, place.host(rows)))
             own |= {"next_action": picked.extra["next_action"]} if picked.extra else {}
-            own |= picked.returns_to_go(columns.returns) if columns.returns else {}
+            own |= picked.discounted_returns(columns.returns) if columns.returns else {}
             batch = replace(picked, extra={}, transitions=None).map(place.indices)
             batch = replace(batch, extra=extra_columns(storage, rows))
         if columns == NO_COLUMNS:

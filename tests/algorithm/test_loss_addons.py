@@ -72,7 +72,7 @@ def batch() -> Batch:
     action = torch.randint(3, (7,), generator=draw)
     weight = torch.tensor([1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0.0])  # the last is padding
     returns = torch.randn(7, generator=draw)
-    return Batch(observation, action, reward, observation, torch.ones(7), weight, extra={"return_to_go": returns})
+    return Batch(observation, action, reward, observation, torch.ones(7), weight, extra={"discounted_return": returns})
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def expected(kind: str, parts: dict[str, Tensor], paths: list[str], given: Batch
     if kind == "repulsion_kl":  # -sum_i v_i E[KL(pi_i || pi)]
         one, other = divergences(parts, paths, given)
         return -(2.0 * one + 0.5 * other)
-    target = given.reward if kind == "reward_predictor" else given.extra["return_to_go"]
+    target = given.reward if kind == "reward_predictor" else given.extra["discounted_return"]
     return predicted(parts, kind, target, given)
 
 
@@ -224,7 +224,7 @@ def test_the_return_is_that_of_the_data() -> None:
     dataset = MDPDataset(observations, np.zeros((4, 2)), np.array([1.0, 2.0, 4.0, 8.0]), np.array([0, 0, 0, 1]))
     algorithm = sac(gamma=0.5, reward_scaler=MultiplyRewardScaler(2.0), loss_addons=(ReturnPredictor(),))
     minibatch = algorithm.learner.batch(algorithm.sample_minibatch(dataset))
-    found = dict(zip(minibatch.reward.tolist(), minibatch.extra["return_to_go"].tolist(), strict=True))
+    found = dict(zip(minibatch.reward.tolist(), minibatch.extra["discounted_return"].tolist(), strict=True))
     assert found == {key: value for key, value in {2.0: 8.0, 4.0: 12.0, 8.0: 16.0, 16.0: 16.0}.items() if key in found}
 
 

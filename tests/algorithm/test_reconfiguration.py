@@ -159,7 +159,7 @@ def test_returns_of_the_data_follow_the_discount() -> None:
     found = []
     for algorithm in (retuned, made):
         dataset = data()
-        found.append(algorithm.sample_minibatch(dataset).extra["return_to_go"])
+        found.append(algorithm.sample_minibatch(dataset).extra["discounted_return"])
     np.testing.assert_array_equal(*found)
 
 

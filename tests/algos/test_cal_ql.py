@@ -22,7 +22,7 @@ ACTOR: dict[str, Any] = {"actor_encoder_factory": ENCODER, "critic_encoder_facto
 
 
 def test_cal_ql_with_low_returns_is_cql() -> None:
-    low = {"return_to_go": torch.full((6,), -1e6)}
+    low = {"discounted_return": torch.full((6,), -1e6)}
     found = []
     for config, extra in ((algos.CalQLConfig(**ACTOR), low), (algos.CQLConfig(**ACTOR), {})):
         algorithm = build_algorithm(config)
@@ -38,12 +38,12 @@ def test_cal_ql_does_not_push_below_the_return() -> None:
     """Where all returns are higher, Q-values of the policy's actions make no difference to the critics' loss."""
     config = algos.CalQLConfig(**ACTOR, initial_alpha=1.0, conservative_weight=1.0, alpha_threshold=0.0)
     algorithm = build_algorithm(config)
-    high = random_batch(return_to_go=torch.full((6,), 50.0))
+    high = random_batch(discounted_return=torch.full((6,), 50.0))
     phase = algorithm.engine.steps[0]
     torch.manual_seed(0)
     loss = algorithm.engine.compute_gradients(phase, high)[1]
     torch.manual_seed(0)
-    higher = replace(high, extra={"return_to_go": torch.full((6,), 51.0)})
+    higher = replace(high, extra={"discounted_return": torch.full((6,), 51.0)})
     other = algorithm.engine.compute_gradients(phase, higher)[1]
     change = float(other.metrics["conservative_loss"] - loss.metrics["conservative_loss"])
     assert change == pytest.approx(2.0, abs=1e-3)  # 1 for each critic
@@ -55,7 +55,7 @@ def test_cal_ql_learns_from_scaled_discounted_returns() -> None:
     algorithm.build_with_dataset(dataset)
     made = algorithm.learner.batch(algorithm.sample_minibatch(dataset))
     episodes = {tuple(x): (e, i) for e in dataset.episodes for i, x in enumerate(e.observations.tolist())}
-    for x, value in zip(made.observation.tolist(), made.extra["return_to_go"].tolist(), strict=True):
+    for x, value in zip(made.observation.tolist(), made.extra["discounted_return"].tolist(), strict=True):
         episode, index = episodes[tuple(x)]
         rewards = 3 * episode.rewards[index:, 0]
         assert value == pytest.approx(float(sum(0.5**k * r for k, r in enumerate(rewards))), abs=1e-5)

@@ -57,7 +57,7 @@ def batch(algorithm: Any, step: int) -> Batch:
         extra={
             "next_action": given["next_continuous"],
             "next_action_known": torch.ones(SIZE),
-            "return_to_go": given["returns_to_go"][:, 0],
+            "discounted_return": given["returns_to_go"][:, 0],
         },
     )
 

@@ -22,7 +22,7 @@ from birl.dataset import (
     ReplayBuffer,
 )
 from birl.dataset.arrays import TorchPlace
-from birl.dataset.return_to_go import DiscountedReturns
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.views import SequenceView, TailView, TransitionView
 from birl.errors import BirlError, ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
 from birl.files import load_archive, save_archive

@@ -31,8 +31,8 @@ from birl.dataset import (
     Transition,
     TransitionMiniBatch,
 )
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episodes import episode_at, locate
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ConfigError, UnsupportedError
@@ -388,12 +388,12 @@ def test_pickers_of_d3rlpy_give_next_actions_and_returns(limit: int | None, stor
         return TransitionView(Columns(True, returns)).read(builtin.storage, picker, rows)
 
     wanted, same, other = drawn(BasicTransitionPicker()), drawn(OfD3rlpy()), drawn(OfD3rlpy(2, 10.0))
-    for name in ("next_action", "next_action_known", "return_to_go"):
+    for name in ("next_action", "next_action_known", "discounted_return"):
         assert same.extra[name].dtype == wanted.extra[name].dtype
         np.testing.assert_allclose(same.extra[name], wanted.extra[name], rtol=1e-5, atol=1e-5)
     assert set(same.next_actions.ravel().tolist()) == {0, 1, 2}
     assert (np.asarray(other.next_actions) == 2).all()
-    assert (np.asarray(other.extra["return_to_go"]) > np.asarray(wanted.extra["return_to_go"]) + 19).all()
+    assert (np.asarray(other.extra["discounted_return"]) > np.asarray(wanted.extra["discounted_return"]) + 19).all()
     with pytest.raises(UnsupportedError, match="next_actions=True"):
         _ = TransitionView().read(builtin.storage, OfD3rlpy(), rows).next_actions
 
@@ -406,7 +406,7 @@ def test_single_transitions_tell_what_d3rlpy_tells(picker: Any) -> None:
     single = one_by_one(buffer, rows, picker, for_picker=True)
     assert np.stack([one.next_action for one in single]).tolist() == wanted["next_action"].tolist()
     returns = DiscountedReturns(0.9).sums([one.rewards_to_go for one in single])
-    np.testing.assert_allclose(returns, wanted["return_to_go"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(returns, wanted["discounted_return"], rtol=1e-5, atol=1e-6)
 
 
 def test_stacked_transitions_tell_next_actions_if_all_do() -> None:
@@ -419,8 +419,10 @@ def test_stacked_transitions_tell_next_actions_if_all_do() -> None:
     with pytest.raises(UnsupportedError, match="give all transitions a next_action"):
         _ = untold.next_actions
     returns = DiscountedReturns(0.5)
-    assert batch.returns_to_go(returns)["return_to_go"].shape == (5, 1)
-    assert not TransitionMiniBatch.from_transitions([replace(single[0], rewards_to_go=None)]).returns_to_go(returns)
+    assert batch.discounted_returns(returns)["discounted_return"].shape == (5, 1)
+    assert not TransitionMiniBatch.from_transitions([replace(single[0], rewards_to_go=None)]).discounted_returns(
+        returns
+    )
 
 
 def test_lengths_are_numbers_of_elements() -> None:

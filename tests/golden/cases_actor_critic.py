@@ -99,7 +99,7 @@ def _with_returns(algorithm: Any) -> list[Batch]:
     """Returns to go on both sides of what the critics say."""
     generator = np.random.default_rng(23)
     return [
-        replace(batch, extra={"return_to_go": torch.from_numpy(generator.normal(size=SIZE) / 3)})
+        replace(batch, extra={"discounted_return": torch.from_numpy(generator.normal(size=SIZE) / 3)})
         for batch in transitions(algorithm)
     ]
 

@@ -238,8 +238,8 @@ class CalQLReference(CQLReference):
                 x, mass = batch["observation"][b], torch.zeros((), dtype=torch.float64)
                 for j in range(len(actions)):
                     q = mlp(p, f"critic.{k}", torch.cat([x, actions[j, b]]))[0]
-                    if j < 2 * self.n_samples and number(q) < number(batch["return_to_go"][b]):
-                        q = batch["return_to_go"][b]
+                    if j < 2 * self.n_samples and number(q) < number(batch["discounted_return"][b]):
+                        q = batch["discounted_return"][b]
                     mass = mass + torch.exp(q) / torch.exp(densities[j, b])
                 data = mlp(p, f"critic.{k}", torch.cat([x, batch["action"][b]]))[0]
                 gap = self._log(mass, actions) - data

@@ -49,14 +49,14 @@ class DiscountedReturns:
         return DiscountedReturns(self.gamma, self._scale)
 
     def columns(self, storage: Storage, rows: Any, failure: Failure | None = None) -> dict[str, Any]:
-        """Float32 ``return_to_go`` ``[..., 1]`` of the steps at ``rows`` ``[...]``.
+        """Float32 ``discounted_return`` ``[..., 1]`` of the steps at ``rows`` ``[...]``.
 
         Args:
             storage: what is read.
             rows: row numbers.
             failure: see `birl.dataset.SparseRewardTransitionPicker`.
         """
-        return {"return_to_go": storage.place.take(self._values(storage, failure), rows)[..., None]}
+        return {"discounted_return": storage.place.take(self._values(storage, failure), rows)[..., None]}
 
     def sums(self, rewards: Sequence[Array]) -> Array:
         """Float32 ``[B, 1]``: the return of each of ``rewards`` ``[L, 1]``, which lead to the end of their episodes."""

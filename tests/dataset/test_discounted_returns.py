@@ -11,8 +11,8 @@ import torch
 
 from birl.dataset import MDPDataset, MixedReplayBuffer, SparseRewardTransitionPicker, create_fifo_replay_buffer
 from birl.dataset.arrays import TorchPlace
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episodes import episode_table
-from birl.dataset.return_to_go import DiscountedReturns
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ConfigError
@@ -45,7 +45,7 @@ def expected(storage: Any, gamma: float = GAMMA, scale: float = 1.0) -> dict[int
 def check(returns: DiscountedReturns, storage: Any, **options: float) -> None:
     wanted = expected(storage, **options)
     rows = np.array(list(wanted))
-    got = returns.columns(storage, rows)["return_to_go"]
+    got = returns.columns(storage, rows)["discounted_return"]
     assert got.shape == (len(rows), 1) and got.dtype == np.float32
     np.testing.assert_allclose(got[:, 0], list(wanted.values()), atol=1e-5)
 
@@ -71,7 +71,7 @@ def test_returns_after_every_write(limit: int) -> None:
 
 
 def test_only_what_was_not_over_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from birl.dataset import return_to_go as module
+    from birl.dataset import discounted_returns as module
 
     right, seen = module._discounted, []
 
@@ -100,17 +100,17 @@ def test_minibatches_have_them_if_asked() -> None:
     dataset, returns = data(), DiscountedReturns(GAMMA)
     of_row, observation = expected(dataset.storage), dataset.storage.columns["observation"]
     of_step = {float(observation[row, 0]): value for row, value in of_row.items()}
-    assert "return_to_go" not in dataset.sample_transition_batch(8).extra
+    assert "discounted_return" not in dataset.sample_transition_batch(8).extra
     mixed = MixedReplayBuffer(dataset, dataset, 0.5)
     placed = dataset.reader.mirrored(TorchPlace(torch.device("cpu")))
     for source in (dataset, mixed, placed):
         batch = source.sample(TransitionView(Columns(returns=returns)), 32)
         wanted = [of_step[float(x)] for x in batch.observations[:, 0]]
-        np.testing.assert_allclose(np.asarray(batch.extra["return_to_go"])[:, 0], wanted, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(batch.extra["discounted_return"])[:, 0], wanted, atol=1e-5)
     sequences = dataset.sample_sequence_batch(16, 4, returns=returns)
     real = sequences.masks > 0
     wanted = [of_step[float(x)] for x in sequences.observations[real][:, 0]]
-    np.testing.assert_allclose(sequences.extra["return_to_go"][real][:, 0], wanted, atol=1e-5)
+    np.testing.assert_allclose(sequences.extra["discounted_return"][real][:, 0], wanted, atol=1e-5)
 
 
 def test_a_copy_keeps_nothing() -> None:
@@ -134,14 +134,17 @@ def test_steps_that_no_success_follows_have_the_return_of_failure(where: str) ->
     seen = set()
     for _ in range(20):
         batch = steps.sample(TransitionView(Columns(returns=returns)), 8)
-        for observation, value in zip(batch.observations, batch.extra["return_to_go"], strict=True):
+        for observation, value in zip(batch.observations, batch.extra["discounted_return"], strict=True):
             step = int(observation[0])
             seen.add(step)
             assert float(value[0]) == expected[step]
     assert len(seen) >= 6  # last steps of cut episodes cannot be drawn
     sequences = steps.sample(SequenceView(2, columns=Columns(returns=returns)), 8)
     real = np.asarray(sequences.masks) > 0
-    values, positions = np.asarray(sequences.extra["return_to_go"])[..., 0], np.asarray(sequences.observations)[..., 0]
+    values, positions = (
+        np.asarray(sequences.extra["discounted_return"])[..., 0],
+        np.asarray(sequences.observations)[..., 0],
+    )
     assert [float(v) for v in values[real]] == [expected[int(p)] for p in positions[real]]
 
 
