@@ -85,7 +85,37 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
             "of pyarrow, pandas (2.2 or later), polars and duckdb do"
         )
     arrow = require("pyarrow", "logs")
-    yield from batches_of(arrow.RecordBatchReader.from_stream(source), columns, "the table")
+
+    def batches() -> Iterator[Any]:
+        for batch in arrow.RecordBatchReader.from_stream(source):
+            check_columns(columns, tuple(batch.schema.names), "the table")
+            part = batch.select(list(columns))
+            try:
+                check_buffers(part)
+            except arrow.ArrowException as error:
+                raise DataError(
+                    f"the table is damaged ({error!s:.200}): read or make it again; table.validate(full=True) checks it"
+                ) from error
+            yield part
+
+    yield from batches_of(batches(), columns, "the table")
+
+
+def check_buffers(batch: Any) -> None:
+    """Raise Arrow's error unless the buffers of a record batch hold what its types promise.
+
+    Arrow itself does not look at offsets, indices and views when it opens data: where these point elsewhere, reading
+    the values reads other memory, or ends the process. Dates and times are checked as the whole numbers that they are:
+    Arrow's check refuses times of 24:00, and dates in milliseconds that have a time of day, both of which are written.
+    """
+    types = (arrow := require("pyarrow", "logs")).types
+    batch.validate()
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        whole = types.is_time(column.type) or types.is_date64(column.type)
+        try:
+            (column.view(f"int{column.type.bit_width}") if whole else column).validate(full=True)
+        except arrow.ArrowException as error:
+            raise arrow.ArrowInvalid(f"column {name!r:.60}: {error}") from error
 
 
 def batches_of(batches: Any, columns: tuple[str, ...], origin: str) -> Iterator[dict[str, Column]]:

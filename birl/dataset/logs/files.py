@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from birl._version import __version__
 from birl.dataset.log_record import IMPORT, SCHEMA
 from birl.dataset.log_schema import Cut, LogSchema
-from birl.dataset.logs.columns import Column, batches_of, check_columns, check_count, rows_at_once
+from birl.dataset.logs.columns import Column, batches_of, check_buffers, check_columns, check_count, rows_at_once
 from birl.dataset.logs.table import Importer
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import (
@@ -248,7 +248,10 @@ def _columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
 def record_batches(
     file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
 ) -> Iterator[Any]:
-    """Record batches of a file, with these columns (of all kinds that read by column) or all of them."""
+    """Record batches of a file, with these columns (of all kinds that read by column) or all of them.
+
+    They are checked before anything reads them: a damaged one raises Arrow's error.
+    """
     arrow = require("pyarrow", "logs")
     kind = _format(file)
     if kind == "parquet":
@@ -256,8 +259,10 @@ def record_batches(
         with require("pyarrow.parquet", "logs").ParquetFile(file, buffer_size=_BUFFER) as parquet:
             names = tuple(parquet.schema_arrow.names)
             check_columns(columns or (), names, str(file))
-            rows = rows_at_once(_row_of_parquet(parquet.metadata, columns or names))
-            yield from parquet.iter_batches(rows, columns=None if columns is None else list(columns))
+            rows = rows_at_once(_row_of_parquet(parquet, columns or names))
+            for batch in parquet.iter_batches(rows, columns=None if columns is None else list(columns)):
+                check_buffers(batch)
+                yield batch
     elif kind == "arrow":
         with arrow.memory_map(str(file)) as source:
             try:
@@ -267,7 +272,10 @@ def record_batches(
                 source.seek(0)
                 batches = reader = arrow.ipc.open_stream(source)
             check_columns(columns or (), tuple(reader.schema.names), str(file))
-            yield from batches
+            for batch in batches:
+                part = batch if columns is None else batch.select(list(columns))
+                check_buffers(part)
+                yield part
     elif kind == "csv":
         text = require("pyarrow.csv", "logs")
         names, told = _told(file, columns, numbers)
@@ -306,15 +314,24 @@ def _parts_of_parquet(file: Path) -> int:
     return (match[1][0] >> 4) - 1  # without the root
 
 
-def _row_of_parquet(about: Any, columns: tuple[str, ...]) -> float:
-    """About how many bytes a row of these columns takes in memory, in the row group where it takes most."""
-    wanted, widest = set(columns), 0.0
-    for group in (about.row_group(index) for index in range(about.num_row_groups)):
-        size = 0
-        for part in (group.column(index) for index in range(group.num_columns)):
-            names = part.path_in_schema.split(".")  # of a list "x.list.element"
-            if any(".".join(names[: count + 1]) in wanted for count in range(len(names))):
-                size += max(8 * part.num_values, part.total_uncompressed_size)
+def _row_of_parquet(parquet: Any, columns: tuple[str, ...]) -> float:
+    """About how many bytes a row of these columns takes in memory, in the row group where it takes most.
+
+    A row of each group is read first: Arrow raises an error then if what the footer says of a column makes no sense.
+    Asking for that itself would end the process.
+    """
+    wanted, about, widest = set(columns), parquet.metadata, 0.0
+    paths = [parquet.schema.column(index).path.split(".") for index in range(about.num_columns)]  # "x.list.element"
+    parts = [
+        index
+        for index, names in enumerate(paths)
+        if any(".".join(names[: count + 1]) in wanted for count in range(len(names)))
+    ]
+    for number in range(about.num_row_groups):
+        next(parquet.iter_batches(1, row_groups=[number], columns=list(columns)), None)
+        group = about.row_group(number)
+        chunks = [group.column(index) for index in parts]
+        size = sum(max(8 * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks)
         widest = max(widest, size / max(group.num_rows, 1))
     return widest
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from birl.dataset.logs.columns import check_buffers
 from birl.errors import ConfigError, DataError, FileError, require
 
 _ROWS: Final = 16384  # of a batch, which may be wide
@@ -61,6 +62,7 @@ class Query:
             rows = 0
             try:
                 for batch in result.to_arrow_reader(_ROWS) if new else result.fetch_arrow_reader(_ROWS):
+                    check_buffers(batch)
                     yield batch
                     rows += batch.num_rows
             except (duckdb.Error, arrow.ArrowException, OSError) as error:

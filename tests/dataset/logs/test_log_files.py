@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,80 @@ def test_damaged_files_leave_nothing_behind(name: str, change: Any, error: type,
     if "no column" not in said:
         with pytest.raises(BirlError):
             propose([file])
+
+
+def overwrite(file: Path, at: bytes, by: int, value: int) -> None:
+    """Write a number of four bytes over those that come ``by`` bytes after the place where ``at`` begins."""
+    data = bytearray(file.read_bytes())
+    place = data.index(at) + by
+    data[place : place + 4] = (value % 2**32).to_bytes(4, "little")
+    file.write_bytes(data)
+
+
+def numbers(*values: int) -> bytes:
+    return b"".join(value.to_bytes(4, "little") for value in values)
+
+
+@pytest.mark.parametrize("value", [10**6, 2**31 - 10, -(10**5), 3])
+@pytest.mark.parametrize("name", ["log.arrow", "log.ipc"])
+def test_offsets_of_arrow_are_checked_before_text_is_read(name: str, value: int, tmp_path: Path) -> None:
+    """Otherwise the process ends by a signal, or other memory becomes the names of episodes."""
+    rows = table().set_column(0, "trip", pyarrow.array([f"t{row // 5:04d}" for row in range(1000)]))
+    file = write(rows, tmp_path / name)
+    overwrite(file, numbers(0, 5, 10, 15, 20), 80, value)
+    for read in (lambda: import_files([file], SCHEMA, tmp_path / "data"), lambda: propose([file])):
+        with pytest.raises(
+            CorruptFileError, match=rf"{name} cannot be read as arrow \(.*trip.*\): it is damaged.*again"
+        ):
+            read()
+    rows = pyarrow.ipc.open_file(file).read_all() if name == "log.arrow" else pyarrow.ipc.open_stream(file).read_all()
+    with pytest.raises(DataError, match=r"the table is damaged \(.*trip.*\): read or make it again"):
+        from_table(rows, SCHEMA)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_indices_of_arrow_are_checked_before_they_are_read(tmp_path: Path) -> None:
+    codes = pyarrow.array([1, 0, 1, 2] * 10, pyarrow.int32())
+    words = pyarrow.DictionaryArray.from_arrays(codes, ["rain", "sun", "snow"])
+    views = pyarrow.array([f"a text of some length {row}" for row in range(40)], pyarrow.string_view())
+    lists = pyarrow.array([[row, row] for row in range(40)], pyarrow.list_(pyarrow.int64()))
+    for index, (column, at, by) in enumerate(
+        [(words, numbers(1, 0, 1, 2), 8), (views, b"\x17\0\0\0a te", 8), (lists, numbers(0, 2, 4, 6), 12)]
+    ):
+        file = write(pyarrow.table({"x": column}), tmp_path / f"{index}.arrow")
+        assert "x" in propose([file]).text
+        overwrite(file, at, by, 10**9)
+        with pytest.raises(CorruptFileError, match=f"{index}.arrow cannot be read as arrow .*'x'.*10+"):
+            propose([file])
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.arrow"])
+def test_text_that_is_not_utf8_is_damage(name: str, tmp_path: Path) -> None:
+    file = write(pyarrow.table({"x": ["sun", "rain"] * 20}), tmp_path / name)
+    file.write_bytes(file.read_bytes().replace(b"rain", b"r\xffin"))
+    with pytest.raises(CorruptFileError, match=f"{name} cannot be read as .*'x'.*UTF8.*: it is damaged"):
+        propose([file])
+
+
+def test_times_that_arrow_doubts_are_no_damage(tmp_path: Path) -> None:
+    """24:00, and a date in milliseconds with a time of day."""
+    day, noon = pyarrow.array([86_400, None], pyarrow.int32()), pyarrow.array([129_600_000, None], pyarrow.int64())
+    rows = {"day": day.view(pyarrow.time32("s")), "at": noon.view(pyarrow.date64()), "x": [1.0, 2.0]}
+    assert "x" in propose([write(pyarrow.table(rows), tmp_path / "log.arrow")]).text
+
+
+def test_a_footer_of_parquet_that_contradicts_itself(tmp_path: Path) -> None:
+    """Arrow ends the process if it is asked for the sizes of a column whose histogram has too many parts."""
+    file = tmp_path / "log.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1.0, None] * 20}), file)
+    data = bytearray(file.read_bytes())
+    place = data.index(b"schema\x15\x02\0") + len(b"schema\x15\x02\0")
+    assert data[place : place + 4] == b"\x15\x0a\x25\x02"  # a float64, optional
+    data[place + 3] = 0  # required
+    file.write_bytes(data)
+    command = [sys.executable, "-c", f"from birl.dataset.logs.proposal import propose\npropose([{str(file)!r}])"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "log.parquet cannot be read as parquet (Definition level" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
