@@ -28,13 +28,12 @@ from birl.logging import LOG
 from birl.run.agent_core import explorers_per_process, measure_nothing
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
-from birl.run.evaluation import checked_environments, online_evaluators
-from birl.run.fingerprint import environment_settings, part_settings, run_settings
-from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.environment_run import EnvironmentRun
+from birl.run.fingerprint import part_settings
+from birl.run.options import OnlineOptions
 from birl.run.protocols import Environment, ExplorerProtocol
 from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
-from birl.run.session import Session
 from birl.seeding import is_seed, seed
 from birl.types import Array, State
 
@@ -134,27 +133,19 @@ def asynchronous_fitter(
         ConfigError: if the environment or the explorer cannot be sent to another process.
         WorkerError: if a worker fails, or workers are killed again and again.
     """
-    n_steps, given = checked_online_options(n_steps, options)
-    n_workers: Any = given["workers"]
+    run = EnvironmentRun(algorithm, "asynchronous", env, n_steps, options)
+    n_steps, n_workers = run.n_steps, run.options["workers"]
+    assert n_workers is not None
     explorers = explorers_per_process(explorer, n_workers, "workers")
     if not isinstance(env, str):
         check_given("env", env, _ADVICE)
-    sent, env = env, checked_environments(env, given)
-    settings = run_settings(
-        algorithm,
-        "asynchronous",
-        workers=n_workers,
-        explorer=[part_settings(each) for each in explorers],
-        **environment_settings(env, given["seed"]),
-    )
-    algorithm.build_with_env(env)
+    run.settings |= {"workers": n_workers, "explorer": [part_settings(each) for each in explorers]}
     algorithm.learner.check_apart(n_steps)
-    n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(env)
+    n_steps_of_rollout = algorithm.config.rollout_length * number_of_environments(run.env)
     kept = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
-    crew = Crew(algorithm, sent, explorers, reset_generator(env, given["seed"]), n_steps_of_rollout, kept)
-    evaluators = online_evaluators(given)
-    name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, {"workers": crew}, settings, evaluators, None, given)
+    generator = reset_generator(run.env, run.options["seed"])
+    crew = Crew(algorithm, env, explorers, generator, n_steps_of_rollout, kept)
+    session = run.session({"workers": crew}, None)
 
     if crew.cut and session.left and n_workers == 1:
         session.warn_inexact("its last rollout was cut short by the end of the run")

@@ -23,6 +23,9 @@ class Collector:
         self.stepper, self.agent = stepper, agent
         self._overlap, self._begun = overlap, False  # whether a step is under way
 
+    def attach(self, session: object) -> None:
+        """Do nothing: steps are made when they are counted, and a session needs no report of them."""
+
     def interact(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> Step:
         """Make one step in every environment and store it.
 

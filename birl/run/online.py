@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Generator
 from typing import Any, Unpack
 
-from birl.envs import Stepper, reset_generator, single_spaces
-from birl.errors import ConfigError
-from birl.run.agent_core import ReplayAgentCore, check_buffer_and_explorer, example_observation, observation_spec
-from birl.run.collector import Collector
-from birl.run.evaluation import checked_environments, online_evaluators
-from birl.run.fingerprint import environment_settings, run_settings
-from birl.run.options import OnlineOptions, checked_online_options
+import numpy as np
+
+from birl.envs import single_spaces
+from birl.run.agent_core import ReplayAgentCore, observation_spec
+from birl.run.environment_run import EnvironmentRun
+from birl.run.options import OnlineOptions
 from birl.run.protocols import Environment, ExplorerProtocol, Trainable
 from birl.run.replay_setup import buffer_settings, default_buffer, replay_settings, start_schedule
-from birl.run.session import SamplerPart, Session
-from birl.run.workers.collector_setup import begin_fleet, check_cluster, first_environment, generators_for
-from birl.run.workers.parameter_server import ParameterServer
-from birl.run.workers.remote_learners import RemoteLearners
-from birl.run.workers.replay_shards import ReplayShards
-from birl.run.workers.synchronous_learners import SynchronousLearners
+from birl.run.session import SamplerPart
+from birl.types import Tree
 
 
 def online_fitter(
@@ -54,90 +48,43 @@ def online_fitter(
         ConfigError: if the buffer can never hold a minibatch, or if the environments cannot overlap.
         ActionError: if the policy or the explorer chooses an action outside of the environment's space.
     """
-    n_steps, given = checked_online_options(n_steps, options)
-    batch_size, overlap, seed = algorithm.config.batch_size, given["overlap"], given["seed"]
-    cluster, sent = given["cluster"], env
-    cluster = None if cluster is None else cluster.taking("turns")
-    check_buffer_and_explorer(buffer, None if cluster is not None else explorer, batch_size)
-    env = checked_environments(env if cluster is None else first_environment(env), given)
-    if cluster is not None:
-        check_cluster(env, buffer, overlap, cluster)
-    settings = run_settings(
-        algorithm,
-        "online",
-        **replay_settings(given, explorer),
-        **({"overlap": True} if overlap else {}),
-        **({} if cluster is None else {"cluster": cluster.settings()}),
-        **environment_settings(env, seed),
-    )
-    algorithm.build_with_env(env)
+    batch_size = algorithm.config.batch_size
+    parts = {"buffer": buffer, "explorer": explorer}
+    run = EnvironmentRun(algorithm, "online", env, n_steps, options, batch_size=batch_size, order="turns", **parts)
+    given, env = run.options, run.env
+    run.settings |= replay_settings(given, explorer) | ({"overlap": True} if given["overlap"] else {})
     if buffer is None:
-        buffer = default_buffer(algorithm, env, **({} if cluster is None else {"lanes": cluster.lanes}))
-    if buffer.transition_count + n_steps < batch_size:
+        buffer = default_buffer(algorithm, env, lanes=run.execution.lanes(env))
+    if buffer.transition_count + run.n_steps < batch_size:
         warnings.warn(
-            f"nothing will be learned in n_steps={n_steps}: updates begin when the buffer holds a minibatch, that is, "
-            f"batch_size={batch_size} steps. Take a smaller batch_size or more steps",
+            f"nothing will be learned in n_steps={run.n_steps}: updates start when the buffer holds a minibatch, that "
+            f"is, batch_size={batch_size} steps. Take a smaller batch_size or more steps",
             UserWarning,
             stacklevel=2,
         )
-    learners: RemoteLearners | None = None
-    if cluster is not None and cluster.learners > 1:
-        kind = ParameterServer if cluster.gradients == "pushed" else SynchronousLearners
-        learners = kind(algorithm, buffer, cluster)
-    shards = ReplayShards(algorithm, buffer, cluster) if cluster is not None and cluster.shards else None
-    if learners is None:
-        schedule = start_schedule(algorithm, shards or buffer, given, n_steps, shards)
-    else:
-        schedule = start_schedule(algorithm, learners.source, given, 0, learners)  # nothing is compiled
-    settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
-    generators = generators_for(reset_generator(env, seed), 1 if cluster is None else cluster.collectors)
-    seen = observation_spec(algorithm, env, buffer)
-    if cluster is None:
-        stepper = Stepper(env, generators[0][0], observations=seen)
-        if overlap and not stepper.divisible:
-            raise ConfigError(
-                f"overlap=True was given with a {type(env.unwrapped).__name__}; only environments that run in "
-                "processes of their own can be stepped meanwhile: use gymnasium.vector.AsyncVectorEnv without a "
-                "wrapper around it "
-                "(birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
-            )
-    player = ReplayAgentCore(
-        algorithm,
-        stepper.observation if cluster is None else example_observation(seen, env, cluster.lanes),
-        single_spaces(env)[1],
-        buffer,
-        explorer[0] if isinstance(explorer, list | tuple) else explorer,
-        generator=generators[0][1],
-        random_steps=given["random_steps"],
-        schedule=schedule,
-    )
-    collector: Any
-    if cluster is None:
-        collector = Collector(stepper, player, overlap)
-    else:
-        parts = (algorithm, sent, player, cluster, explorer, generators, n_steps)
-        collector = begin_fleet(*parts, observed=seen, calls=cluster.calls(), random_steps=given["random_steps"])
-    evaluators = online_evaluators(given)
-    kept = {"buffer": buffer, "sampler": SamplerPart(schedule.source), "collector": collector}
-    kept |= {} if learners is None else {"learners": learners}
-    name = f"{type(algorithm).__name__}_online"
-    session = Session(algorithm, name, n_steps, kept, settings, evaluators, buffer, given)
-    if cluster is not None:
-        collector.attach(session)
+    updates = run.execution.replay_updates(algorithm, buffer)
+    length = run.n_steps if updates.compilable else 0
+    schedule = start_schedule(algorithm, updates.source, given, length, updates.counted)
+    run.settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)
 
-    def step() -> None:
-        with session.time("step"):
-            if shards is not None:
-                shards.settle()
-            for value in collector.count(session.step, measure=session.time):
-                session.averages.add({"rollout_return": value})
-            for drawn in player.minibatches(session.step + 1, measure=session.time):
-                if learners is None:
-                    session.update(drawn)
-                else:
-                    learners.learn(session, drawn)
-        session.tick()
+    def make_agent(
+        observation: Tree, explorer: ExplorerProtocol | None, generator: np.random.Generator
+    ) -> ReplayAgentCore:
+        return ReplayAgentCore(
+            algorithm,
+            observation,
+            single_spaces(env)[1],
+            buffer,
+            explorer,
+            generator=generator,
+            random_steps=given["random_steps"],
+            schedule=schedule,
+        )
 
-    with shards or learners or contextlib.nullcontext(), collector:
-        yield from session.epochs(step)
-    player.close_episodes()
+    observations = observation_spec(algorithm, env, buffer)
+    steps = run.execution.step_source(run, make_agent, observations, explorer, rollouts=False)
+    kept = {"buffer": buffer, "sampler": SamplerPart(schedule.source), "collector": steps, **updates.parts}
+    session = run.session(kept, buffer)
+    steps.attach(session)
+    yield from run.epochs(session, steps, updates, exact=False, timed=True)
+    steps.agent.close_episodes()

@@ -120,7 +120,7 @@ def start_rollouts(
     replays: bool,
     digested: bool,
     limit: int = DEFAULT_BUFFER_LIMIT,
-    **lanes: int,
+    lanes: int | None = None,
 ) -> RolloutExperience:
     """Begin a run of a built algorithm on rollouts.
 
@@ -134,18 +134,18 @@ def start_rollouts(
         replays: whether older rollouts are.
         digested: whether the contents of buffer and demonstrations are a part of the settings.
         limit: see ``buffer``; not fewer than replaying begins with.
-        **lanes: number of environments, if ``env`` does not tell.
+        lanes: number of environments; by default that of ``env``.
 
     Raises:
         ConfigError: if the buffer keeps too few steps.
         DataError: if it holds steps that were stored without the policy that chose them.
         ShapeError: if it has another number of lanes.
     """
-    learner, n = algorithm.learner, lanes.get("lanes") or number_of_environments(env)
+    learner, n = algorithm.learner, lanes or number_of_environments(env)
     if replays:
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
-            buffer = default_buffer(algorithm, env, max(limit, _needed(algorithm.config)), **lanes)
+            buffer = default_buffer(algorithm, env, max(limit, _needed(algorithm.config)), lanes=n)
         return _Replays(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
     if demonstrations is None:
         learner.begin_run(None, n_steps, lanes=n)

@@ -30,7 +30,6 @@ from birl.run.checkpoint import (
     restore_parts,
     save_checkpoint,
 )
-from birl.run.evaluation import measured
 from birl.run.fingerprint import ACTIONS
 from birl.run.gradient_statistics import GradientStatistics
 from birl.run.hooks import Hooks
@@ -273,7 +272,7 @@ class Session:
         try:
             with preserve_random_state(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
-                    metrics |= measured(name, evaluator, self._algorithm, self._dataset)
+                    metrics |= evaluate_with(name, evaluator, self._algorithm, self._dataset)
         except Abandoned:  # the resumed run evaluates again
             for each, state in zip(remembering, before, strict=True):
                 each.set_state(state)
@@ -413,6 +412,21 @@ class Session:
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with restore_parts(self._parts, state, label):
             put_back(own, state["session"], label, free="")  # last, because it changes files
+
+
+def evaluate_with(name: str, evaluator: Evaluator, algorithm: Any, dataset: Any) -> dict[str, float]:
+    """The metrics of an evaluator: one number, or several by name, of which ``mean`` is the one called ``name``.
+
+    An error of it, or of its environment, stays what it is, with a note that says where it was.
+    """
+    try:
+        found = evaluator(algorithm, dataset)
+    except Exception as error:
+        error.add_note(f"This was in the evaluator {name!r}, not in the steps or updates of training.")
+        raise
+    if not isinstance(found, Mapping):
+        return {name: float(found)}
+    return {name if key == "mean" else f"{name}_{key}": float(value) for key, value in found.items()}
 
 
 def _same(one: Any, other: Any) -> bool:

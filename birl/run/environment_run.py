@@ -1,0 +1,342 @@
+"""Runs in environments: the checks that all loops share, and where steps and updates are made.
+
+An `EnvironmentRun` selects its execution strategy from the run's `Cluster`, so that the loops are the same for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
+from birl.errors import ConfigError, UnsupportedError
+from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
+from birl.run.agent_core import AgentCore, MeasureTime, check_buffer_and_explorer, example_observation, measure_nothing
+from birl.run.cluster import Cluster
+from birl.run.collector import Collector
+from birl.run.fingerprint import environment_settings, run_settings
+from birl.run.options import OnlineOptions, checked_online_options
+from birl.run.protocols import Environment, Evaluator, ExplorerProtocol, Stateful, Trainable
+from birl.run.session import Session
+from birl.run.workers.collector_setup import (
+    begin_fleet,
+    check_cluster,
+    check_learners,
+    check_rollouts,
+    first_environment,
+    generators_for,
+)
+from birl.run.workers.parameter_server import ParameterServer
+from birl.run.workers.remote_learners import RemoteLearners
+from birl.run.workers.replay_shards import ReplayShards
+from birl.run.workers.synchronous_learners import SynchronousLearners
+from birl.types import Tree
+
+MakeAgent = Callable[[Tree, ExplorerProtocol | None, np.random.Generator], AgentCore]
+"""Makes the agent of a run: ``(example observation, explorer, generator of random actions)``."""
+
+
+class StepSource(Stateful, Protocol):
+    """Makes the steps of a run: a `Collector` in its own process, or a `CollectorGroup` in others.
+
+    Attributes:
+        agent: acts in all environments, stores the steps and makes minibatches of them.
+    """
+
+    agent: AgentCore
+
+    def attach(self, session: Session) -> None:
+        """Report to a session, and warn if a resumed run will differ from an uninterrupted one."""
+
+    def count(self, step: int, most: int | None = None, measure: MeasureTime = ...) -> list[float]:
+        """Count one more step; see `Collector.count`."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How a run computes its updates. By default, its own process does.
+
+    Attributes:
+        source: where minibatches are sampled from; ``None`` if updates use rollouts.
+        counted: its ``transition_count`` shows when there are enough steps for a minibatch; ``None`` for the buffer's.
+        update: makes one update: ``update(session, minibatch)``.
+        before_step: called before each step.
+        context: the worker processes, which exist inside this context.
+        parts: parts of a checkpoint, by name.
+        compilable: whether a long run may compile its updates.
+    """
+
+    source: Any
+    counted: Any = None
+    update: Callable[[Session, Any], None] = Session.update
+    before_step: Callable[[], None] = _do_nothing
+    context: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
+    parts: Mapping[str, Stateful] = field(default_factory=dict)
+    compilable: bool = True
+
+    @classmethod
+    def with_learners(cls, learners: RemoteLearners, source: Any) -> Updates:
+        """Several learners compute each update."""
+        return cls(source, learners, learners.learn, context=learners, parts={"learners": learners}, compilable=False)
+
+
+class EnvironmentRun:
+    """A run in environments whose options are checked and whose networks are built.
+
+    Args:
+        algorithm: its networks are made if they do not exist.
+        loop: name of the loop.
+        env: environment or vector environment, or the name of one. With a cluster, see its documentation.
+        n_steps: length of the run.
+        options: options that the user gave.
+        buffer, explorer: as the user gave them.
+        batch_size: number of steps that the buffer must be able to hold.
+        order: the cluster's order, if it has none.
+
+    Attributes:
+        env: environment that has the spaces of the run.
+        given_env: what the user gave for it.
+        options: all options, checked.
+        settings: settings that a resumed run must share.
+        execution: where steps and updates are made.
+    """
+
+    def __init__(
+        self,
+        algorithm: Trainable,
+        loop: str,
+        env: Environment,
+        n_steps: int,
+        options: OnlineOptions,
+        *,
+        buffer: Any = None,
+        explorer: Any = None,
+        batch_size: int = 1,
+        order: str = "together",
+    ) -> None:
+        self.n_steps, self.options = checked_online_options(n_steps, options)
+        cluster = self.options["cluster"]
+        self.execution = LocalExecution() if cluster is None else ClusterExecution(cluster.taking(order))
+        self.execution.check_inputs(buffer, explorer, batch_size)
+        self.algorithm, self.given_env = algorithm, env
+        self.env = checked_environments(self.execution.template_environment(env), self.options)
+        self.execution.check_environment(self.env, buffer, self.options["overlap"])
+        self.settings = run_settings(algorithm, loop, **environment_settings(self.env, self.options["seed"]))
+        self.settings |= self.execution.settings
+        algorithm.build_with_env(self.env)
+
+    def session(self, parts: Mapping[str, Stateful], dataset: Any) -> Session:
+        """Start the session of the run: its folders, its logger, and its checkpoint if there is one.
+
+        Args:
+            parts: parts of the checkpoint, by name.
+            dataset: what evaluators are called with.
+        """
+        evaluators = online_evaluators(self.options)
+        name = f"{type(self.algorithm).__name__}_online"
+        return Session(self.algorithm, name, self.n_steps, parts, self.settings, evaluators, dataset, self.options)
+
+    def epochs(
+        self, session: Session, steps: StepSource, updates: Updates, *, exact: bool, timed: bool
+    ) -> Iterator[tuple[int, dict[str, float]]]:
+        """Make all steps and updates, one epoch per iteration.
+
+        Args:
+            session: session of the run.
+            steps: makes the steps.
+            updates: makes the updates.
+            exact: whether steps beyond the length of the run are left out, not stored.
+            timed: whether acting is timed; with small networks, two timers take as long as the action.
+        """
+        measure = session.time if timed else measure_nothing
+
+        def step() -> None:
+            with session.time("step"):
+                updates.before_step()
+                for value in steps.count(session.step, most=session.left if exact else None, measure=measure):
+                    session.averages.add({"rollout_return": value})
+                for minibatch in steps.agent.minibatches(session.step + 1, session.left == 1, session.time):
+                    updates.update(session, minibatch)
+            session.tick()
+
+        with updates.context, steps:
+            yield from session.epochs(step)
+
+
+class LocalExecution:
+    """The run's own process steps the environments and computes the updates.
+
+    Attributes:
+        distributed: whether other processes do.
+        settings: settings that a resumed run must share.
+    """
+
+    distributed = False
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+
+    def check_inputs(self, buffer: Any, explorer: Any, batch_size: int) -> None:
+        """Raise an error for a buffer or an explorer that cannot be used; see `check_buffer_and_explorer`."""
+        check_buffer_and_explorer(buffer, explorer, batch_size)
+
+    def template_environment(self, env: Any) -> Any:
+        """The environment, or its name, that has the spaces of the run."""
+        return env
+
+    def check_environment(self, env: Environment, buffer: Any, overlap: bool) -> None:
+        """Raise an error if the environment cannot be used."""
+
+    def lanes(self, env: Environment) -> int:
+        """Number of environments in total."""
+        return number_of_environments(env)
+
+    def replay_updates(self, algorithm: Trainable, buffer: Any) -> Updates:
+        """How updates on minibatches of a replay buffer are computed."""
+        return Updates(buffer)
+
+    def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
+        """How updates on rollouts are computed.
+
+        Args:
+            algorithm: built.
+            experience: sources of data that the algorithm uses in addition to its rollouts, by name.
+        """
+        return Updates(None)
+
+    def step_source(
+        self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Any, *, rollouts: bool
+    ) -> StepSource:
+        """Make the collector or collectors of a run.
+
+        Args:
+            run: the run, with its networks built.
+            make_agent: makes the agent.
+            observations: the parts of the environments' observations that are read.
+            explorer: one for all processes, or a list with one for each.
+            rollouts: whether the algorithm learns from rollouts.
+        """
+        ((resets, random),) = _generators(run, 1, rollouts=rollouts)
+        stepper = Stepper(run.env, resets, observations=observations)
+        overlap = run.options["overlap"] and not rollouts
+        if overlap and not stepper.divisible:
+            raise ConfigError(
+                f"overlap=True was given with a {type(run.env.unwrapped).__name__}; only environments that run in "
+                "processes of their own can be stepped in the meantime: use gymnasium.vector.AsyncVectorEnv without a "
+                "wrapper around it (birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
+            )
+        return Collector(stepper, make_agent(stepper.observation, explorer, random), overlap)
+
+
+class ClusterExecution(LocalExecution):
+    """The worker processes of a `Cluster` step the environments and, if it says so, sample or compute updates.
+
+    Args:
+        cluster: the cluster, with an order.
+    """
+
+    distributed = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.settings = {"cluster": cluster.settings()}
+
+    def check_inputs(self, buffer: Any, explorer: Any, batch_size: int) -> None:
+        check_buffer_and_explorer(buffer, None, batch_size)  # there may be an explorer for each collector
+
+    def template_environment(self, env: Any) -> Any:
+        return first_environment(env)
+
+    def check_environment(self, env: Environment, buffer: Any, overlap: bool) -> None:
+        check_cluster(env, buffer, overlap, self._cluster)
+
+    def lanes(self, env: Environment) -> int:
+        return self._cluster.lanes
+
+    def replay_updates(self, algorithm: Trainable, buffer: Any) -> Updates:
+        cluster = self._cluster
+        if cluster.learners > 1:
+            kind = ParameterServer if cluster.gradients == "pushed" else SynchronousLearners
+            learners = kind(algorithm, buffer, cluster)
+            return Updates.with_learners(learners, learners.source)
+        if cluster.shards:
+            shards = ReplayShards(algorithm, buffer, cluster)
+            return Updates(shards, shards, before_step=shards.settle, context=shards)
+        return super().replay_updates(algorithm, buffer)
+
+    def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
+        cluster = self._cluster
+        check_rollouts(algorithm, cluster)
+        if cluster.shards:
+            raise UnsupportedError(
+                f"Cluster.shards is {cluster.shards}, but {type(algorithm).__name__} learns from rollouts, not from "
+                "a replay: leave shards out, or use an algorithm that replays, such as SAC"
+            )
+        if cluster.learners == 1:
+            return super().rollout_updates(algorithm, experience)
+        check_learners(algorithm, cluster, experience)
+        return Updates.with_learners(SynchronousLearners(algorithm, None, cluster), None)
+
+    def step_source(
+        self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Any, *, rollouts: bool
+    ) -> StepSource:
+        algorithm, cluster = run.algorithm, self._cluster
+        generators = _generators(run, cluster.collectors, rollouts=rollouts)
+        own = explorer[0] if isinstance(explorer, list | tuple) else explorer
+        agent = make_agent(example_observation(observations, run.env, cluster.lanes), own, generators[0][1])
+        length = getattr(algorithm.config, "rollout_length", None) if rollouts else None
+        return begin_fleet(
+            *(algorithm, run.given_env, agent, cluster, explorer, generators, run.n_steps),
+            observed=observations,
+            calls=cluster.calls(length, algorithm.learner.units_move),
+            random_steps=run.options["random_steps"],
+            rollouts=rollouts,
+        )
+
+
+def _generators(
+    run: EnvironmentRun, n: int, *, rollouts: bool
+) -> list[tuple[np.random.Generator, np.random.Generator]]:
+    """Make the generators of resets and of random actions for ``n`` collectors."""
+    base = reset_generator(run.env, run.options["seed"])
+    if rollouts:  # the first collector's resets are those of a run without collectors
+        return [(base, base.spawn(1)[0]), *generators_for(base, n)[1:]]
+    return generators_for(base, n)
+
+
+def checked_environments(env: Environment, options: OnlineOptions) -> Environment:
+    """The training environment; ``eval_env`` is replaced in the options. Those that are given by name are made.
+
+    Raises:
+        ConfigError: if both are one: evaluating there would interrupt the running episode.
+        EnvironmentMismatchError: if one is no environment.
+    """
+    env = as_environment(env)
+    if options["eval_env"] is not None:
+        options["eval_env"] = as_environment(options["eval_env"], "eval_env")
+        if options["eval_env"].unwrapped is env.unwrapped:
+            raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
+    return env
+
+
+def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
+    """The evaluator of online training, if there is an environment for it."""
+    env = options["eval_env"]
+    if env is None:
+        idle = [name for name in ("eval_n_steps", "eval_statistics", "eval_epsilon") if options[name]]  # type: ignore[literal-required]
+        if idle:
+            raise ConfigError(f"{', '.join(idle)}: for evaluations in eval_env=, which is not given: give it, too")
+        return {}
+    kind = EnvironmentStatistics if options["eval_statistics"] else EnvironmentEvaluator
+    return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], n_steps=options["eval_n_steps"])}
