@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, ReplayBufferBase, Sampler, Signature, create_zero_observation
+from birl.dataset.logs.files import LogFile
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, stored
@@ -28,9 +29,11 @@ from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, is_channel_last,
 from birl.errors import (
     BirlError,
     ConfigError,
+    CorruptFileError,
     EmptyDataError,
     EnvironmentMismatchError,
     FileError,
+    ForeignFileError,
     MissingExtraError,
     ShapeError,
     WriteError,
@@ -97,7 +100,7 @@ def get_minari(
         ConfigError: if ``env_name`` is no name of a Minari dataset, or Minari cannot read it, or only with an
             environment that is not trusted.
         MissingExtraError: if Minari is not installed.
-        FileError: if the dataset is not on this machine.
+        FileError: if the dataset is not on this machine, or damaged.
         EmptyDataError: if it holds no step.
         ShapeError, ActionError: if its spaces are not supported.
     """
@@ -137,8 +140,22 @@ def get_minari(
         taken = actions.stored(as_rows(source.action_space, item.actions))
         return Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
 
+    def episodes() -> Iterator[Episode]:
+        try:
+            _check_tables(source)
+            for item in source.iterate_episodes():
+                if len(item.rewards):
+                    yield episode(item)
+        except BirlError:
+            raise
+        except Exception as error:  # of Minari and the libraries under it, or of episodes that are not whole
+            raise CorruptFileError(
+                f"the Minari dataset {env_name!r} in {folder} cannot be read ({type(error).__name__}: {error!s:.200}): "
+                "it is damaged, or cut off: download or write it again"
+            ) from error
+
     dataset = stored(
-        (episode(item) for item in source.iterate_episodes() if len(item.rewards)),
+        episodes(),
         transition_picker=transition_picker,
         trajectory_slicer=trajectory_slicer,
         action_signature=Signature([actions.leaf.dtype], [actions.leaf.shape]),
@@ -179,6 +196,21 @@ def _check_spaces(name: str, folder: Path) -> None:
             "unless its environment is made to see them. Pass trust_environment=True if you trust the dataset: the "
             "code that it names runs then"
         )
+
+
+def _check_tables(source: Any) -> None:
+    """Read the files of a dataset in Arrow's or Parquet's form once, checked: Minari reads them as they are."""
+    kind, folder = source.storage.FORMAT, Path(source.storage.data_path)
+    if kind not in ("arrow", "parquet"):
+        return
+    for number in source.episode_indices:
+        for file in sorted((folder / str(number)).rglob("*")):
+            if not file.is_file() or file.name.startswith(("_", ".", "metadata.json")):  # which Minari does not read
+                continue
+            if file.suffix != f".{kind}":
+                raise ForeignFileError(f"{file} is no file .{kind}, as all steps of this dataset are in: remove it")
+            for _ in LogFile(file).read(None):
+                pass
 
 
 def _registered(spec: Any) -> Any:

@@ -22,9 +22,11 @@ from birl.datasets import get_dataset, get_minari, write_minari
 from birl.envs import environment_spec
 from birl.errors import (
     ConfigError,
+    CorruptFileError,
     EmptyDataError,
     EnvironmentMismatchError,
     FileError,
+    ForeignFileError,
     MissingExtraError,
     WriteError,
 )
@@ -305,6 +307,60 @@ def test_a_dataset_of_another_minari(tmp_path: Path, monkeypatch: pytest.MonkeyP
     about.write_text(about.read_text().replace(json.loads(about.read_text())["minari_version"], "0.0.1"))
     with pytest.raises(ConfigError, match="cannot be used.*0.0.1"):
         get_minari("recorded/vector-v0")
+
+
+def written(kind: str, folder: Path) -> Path:
+    """The first episode's file of a dataset whose observations have images, in one of Minari's formats."""
+    parts = {"x": list(np.zeros((5, 3), np.float32)), "seen": list(np.zeros((5, 40, 40, 3), np.uint8))}
+    episodes = [
+        EpisodeBuffer(
+            id=number,
+            observations=parts,
+            actions=[0, 1, 0, 1],
+            rewards=[1.0] * 4,
+            terminations=[False] * 4,
+            truncations=[False] * 3 + [True],
+        )
+        for number in range(2)
+    ]
+    minari.create_dataset_from_buffers(
+        f"formats/{kind}-v0",
+        iter(episodes),
+        observation_space=spaces.Dict(x=spaces.Box(-1, 1, (3,)), seen=spaces.Box(0, 255, (40, 40, 3), np.uint8)),
+        action_space=spaces.Discrete(2),
+        data_format=kind,
+    )
+    return min(folder.rglob("main_data.hdf5" if kind == "hdf5" else f"part-0.{kind}"))
+
+
+@pytest.mark.filterwarnings("ignore:.* is (set to )?`?None:UserWarning")  # of Minari, about its own data
+@pytest.mark.parametrize("kind", ["hdf5", "arrow", "parquet"])
+def test_damaged_datasets_of_every_format(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    file, name = written(kind, tmp_path), f"formats/{kind}-v0"
+    good = file.read_bytes()
+    assert get_minari(name, make_environment=False)[0].transition_count == 8
+    for bad in (good[:1000], good.replace(b"\xff\xd8\xff", b"\0\0\0")):  # cut off; images that are none
+        file.write_bytes(bad)
+        with pytest.raises(CorruptFileError, match=r"(damaged|cut off).* again"):
+            get_minari(name, make_environment=False)
+    if kind == "arrow":  # where images end: Minari follows these numbers beyond the file
+        sizes = np.cumsum([0, *[len(image(good))] * 4], dtype="<i4").tobytes()
+        place = good.index(sizes) + 8
+        file.write_bytes(good[:place] + (10**9).to_bytes(4, "little") + good[place + 4 :])
+        with pytest.raises(CorruptFileError, match=r"part-0\.arrow cannot be read as arrow .*offset"):
+            get_minari(name, make_environment=False)
+    file.write_bytes(good)
+    if kind != "hdf5":
+        (file.parent / "more.ipc").write_bytes(good)
+        with pytest.raises(ForeignFileError, match=rf"more\.ipc is no file \.{kind}.*remove it"):
+            get_minari(name, make_environment=False)
+
+
+def image(data: bytes) -> bytes:
+    """The first JPEG in some bytes."""
+    begin = data.index(b"\xff\xd8\xff")
+    return data[begin : data.index(b"\xff\xd9", begin) + 2]
 
 
 def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
