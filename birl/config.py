@@ -137,7 +137,7 @@ def _undescribed(cls: type[Any], annotation: Any) -> Hyperparameter | None:
 SCALERS: Final = ("observation_scaler", "action_scaler", "reward_scaler")
 """Fields of every configuration whose values have a state of their own."""
 _ANYTHING: Final = Allowed(object, optional=True)
-_PARTS: Final = ("absent", "algorithm", "copy", "create", "documentation", "optimizer", "set_algorithm")
+_PARTS: Final = ("algorithm", "copy", "create", "documentation", "optimizer", "set_algorithm")
 _CHECKED: Final = (bool, int, float, str, Sequence, Mapping, Enum, Serializable)
 
 
@@ -241,8 +241,6 @@ class AlgorithmConfig(Serializable):
     """
 
     algorithm: ClassVar[type[Any]]
-    absent: ClassVar[Mapping[str, Any]] = {}
-    """What fields that came later were in saved models that lack them, where that is not the default."""
 
     batch_size: int = field(256, "Number of transitions (or sequences) in a minibatch.", low=1)
     gamma: float = field(0.99, "Discount factor of one environment step.", low=0, high=1)

@@ -464,7 +464,7 @@ class Learner:
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
                 )
-        self.retune(self.tuning.restored(state.get("retuned", {})))  # earlier builds of 0.1 had none
+        self.retune(self.tuning.restored(state["retuned"]))
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
             if state["compiled"]:  # updates round as they did before
                 self.engine.compile(required=False)

@@ -229,9 +229,6 @@ class _Run:
         self.reader.set_state(state["sampler"])
         with self.acting(keep=True):
             set_random_state(state["random"])
-        saved = state.get("evaluators", {})  # earlier builds of 0.1 kept them here, or nowhere; now the loop does
-        for name in self.remembering.keys() & saved.keys():  # some may have been added since
-            self.remembering[name].set_state(saved[name])
 
 
 class _Stack:

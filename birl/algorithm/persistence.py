@@ -117,8 +117,6 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     kind: type[Any] = config.algorithm
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
-    if spec.actions.discrete and algorithm.action_scaler is not None:
-        algorithm.replace_config(action_scaler=None)  # older versions accepted one and ignored it
     # sizes are compared before anything is allocated
     planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
     if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
@@ -131,17 +129,10 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
 
 def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
     """The configuration and the shapes in the result of `Learner.describe`."""
-    config = AlgorithmConfig.deserialize(_as_it_was(data["config"]))
+    config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm
     observations = with_choices(data["observation_shape"], data.get("choices"))
     return config, checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
-
-
-def _as_it_was(config: Any) -> Any:
-    """A saved configuration with what its lack of newer fields means."""
-    if not isinstance(config, dict) or not isinstance(config.get("params"), dict):
-        return config  # which is refused
-    return {**config, "params": {**AlgorithmConfig.named(config.get("type", "")).absent, **config["params"]}}
 
 
 def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -51,8 +51,6 @@ class CQLConfig(SACConfig):
     Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss`` and
     ``temp``.
     """
-
-    absent: ClassVar[dict[str, Any]] = {"mode_q_backup": False, "sum_proposals": False}
 
     actor_learning_rate: float = 1e-4
     temp_learning_rate: float = 1e-4

@@ -27,20 +27,21 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterable
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from torch import Tensor
 
 from birl.errors import ConfigError, ForeignFileError
 from birl.files.atomic import atomic_write, write_error
 from birl.files.budget import MAX_JSON_BYTES
-from birl.files.legacy import ZIP_START, ReadArrays, read_legacy
 from birl.files.reading import Target, bytes_left, corrupt, foreign, open_binary, take
 from birl.files.state_tree import pack, unpack
 from birl.files.strict_json import dump_json, parse_json
 from birl.files.tensors import DTYPES, array_bytes, load_tensors
 from birl.types import State
+
+ReadArrays: TypeAlias = Callable[[], dict[str, Tensor]]
 
 _VERSION: Final = "2"
 _START: Final = b'{"__metadata__":{"sha256":"'
@@ -114,7 +115,7 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
 
 
 def load_archive(path: Target, kind: str) -> tuple[dict[str, Any], State]:
-    """Read an archive that `save_archive` wrote, or birl 0.1.
+    """Read an archive that `save_archive` wrote.
 
     Arrays come back as numpy arrays or CPU tensors, as they were saved, with their dtypes.
 
@@ -144,10 +145,7 @@ def load_config(path: Target, kind: str) -> dict[str, Any]:
 
 def _load(path: Target, kind: str, *, with_state: bool) -> tuple[dict[str, Any], State]:
     with open_binary(path) as (file, label):
-        start = file.tell()
-        zipped = take(file, min(len(ZIP_START), bytes_left(file)), label) == ZIP_START
-        file.seek(start)
-        found, config, tree, read_arrays = read_legacy(file, label) if zipped else _read(path, file, label)
+        found, config, tree, read_arrays = _read(path, file, label)
         if found != kind:
             reader = _READERS.get(found)
             advice = f"; {reader} reads it" if reader else ""

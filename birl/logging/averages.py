@@ -124,7 +124,6 @@ class Averages:
         what = "a count of steps"
         count = {name: check(what, value, int, low=1, error=CorruptFileError) for name, value in state["count"].items()}
         sums = {name: value.reshape(()).to(torch.float32) for name, value in state["sums"].items()}
-        state = {"failed": 0, "searches": 0, **state}  # earlier builds of 0.1 counted none
         names = ("failed", "searches")
         failed, searches = (check(name, state[name], int, low=0, error=CorruptFileError) for name in names)
         if searches and FAILED_SEARCH not in sums:

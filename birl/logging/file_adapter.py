@@ -128,7 +128,7 @@ class FileAdapter(EpochAdapter):
     def set_state(self, state: State) -> None:
         """Cut the files that grow back to the lengths they had; remove those that were not there."""
         lengths: dict[str, int] = state["bytes"]
-        models = list(state.get("models", ()))  # earlier builds of 0.1 kept none
+        models = list(state["models"])
         logs = {_LINES, *(name for name in lengths if name == _csv(name.removesuffix(".csv")))}
         if lengths.keys() - logs or any(type(each) is not int or each < 0 for each in (*lengths.values(), *models)):
             raise CorruptFileError(

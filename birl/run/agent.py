@@ -324,7 +324,6 @@ class Agent:
         own = self._training
         step = check("step", state["step"], int, low=0, error=CorruptFileError)
         like = {"is_first": own.is_first, "closed": own.closed, "reward": own.reward, "returns": own.returns}
-        state = {"closed": np.zeros_like(own.closed), **state}  # earlier builds of 0.1 kept none
         is_first, closed, reward, returns = (
             checked_array(state[name], array.shape, array.dtype, name) for name, array in like.items()
         )

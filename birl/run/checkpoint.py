@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
 from birl.files.state_restore import Part, all_or_nothing, damage_as_typed_errors, put_back
-from birl.run.fingerprint import ACTIONS, DIGEST
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -92,16 +90,6 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
         return None
     saved, state = load_archive(path, _KIND)
     saved.pop(_STEP, None)
-    saved.setdefault(ACTIONS, settings.get(ACTIONS))  # earlier builds of 0.1 had none
-    if DIGEST in settings and DIGEST not in saved:
-        saved.pop("content", None)
-        saved[DIGEST] = settings[DIGEST]
-        warnings.warn(
-            f"{path} was written by an earlier build of birl 0.1, which digested only some of the data: that they are "
-            "the same is taken for granted",
-            UserWarning,
-            stacklevel=2,
-        )
     different = differences(saved, settings)
     if different:
         raise ResumeError(

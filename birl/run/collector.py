@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from birl.envs import Step, Stepper
 from birl.run.agent_core import AgentCore, MeasureTime, measure_nothing
@@ -91,9 +91,6 @@ class Collector:
         """Inverse of `get_state`; call it when the stored steps are back."""
         stepper, agent = self.stepper, self.agent
         stepper.set_state(state["stepper"])
-        if "begun" in state:  # earlier builds of 0.1 kept only the action and its columns
-            own: dict[str, Any] = {"observation": stepper.observation, "is_first": stepper.is_first}
-            state = {**state, "begun": {**own, **state["begun"]}}
         agent.set_state(state)
         if stepper.lost:
             agent.close_episodes()

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box
 from birl.dataset import ReplayBuffer
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
-from birl.errors import ConfigError, CorruptFileError, DataError, ResumeError
+from birl.errors import ConfigError, CorruptFileError, DataError
 from birl.run.agent_core import (
     AgentCore,
     MeasureTime,
@@ -334,12 +334,6 @@ class RolloutAgentCore(AgentCore):
         return {**super().get_state(), "rows": len(self._rows), "columns": columns, "cut": self.cut}
 
     def set_state(self, state: State) -> None:
-        needed = {"extra"} if self._moving is None else {"extra", "inputs"}
-        if state["rows"] and not needed <= state["columns"].keys():
-            raise ResumeError(
-                "the checkpoint holds a part of a rollout written by an earlier build of birl 0.1, which this build "
-                "cannot read: start anew in another folder, or finish the run with that build"
-            )
         if state["rows"]:
             flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
             like = {"next_observation": self.example, "reward": np.zeros(self.n, np.float32), **flags}
@@ -348,7 +342,7 @@ class RolloutAgentCore(AgentCore):
             self._check_rows((state["rows"],), state["columns"], like)
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)
-        self._rows, self.cut = rows, state.get("cut", False)  # earlier builds of 0.1 kept no `cut`
+        self._rows, self.cut = rows, state["cut"]
         self._ended = sum(map(_ends, rows))
 
 

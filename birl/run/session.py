@@ -384,7 +384,7 @@ class Session:
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         own = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
         with damage_as_typed_errors(label):
-            session = {"best": None, "ended": "", **state["session"]}  # earlier builds of 0.1 had neither
+            session = state["session"]
             compare({name: session[name] for name in own}, own, "session", label)
             best, name = session["best"], str(session["experiment_name"])
             step, closed = int(session["step"]), int(session["closed"])

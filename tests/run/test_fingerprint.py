@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from birl.dataset import (
     create_fifo_replay_buffer,
 )
 from birl.errors import ResumeError
-from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
 from birl.models import VectorEncoderFactory
 from birl.run import fingerprint as identity
-from birl.run.checkpoint import checkpoint_path, differences
+from birl.run.checkpoint import differences
 from birl.run.offline import fitter
 from birl.run.online import online_fitter
 from run.fakes import Drift, FakeLearner
@@ -143,18 +141,6 @@ def test_the_second_buffer_of_a_mixture_is_looked_at_online(tmp_path: Path) -> N
     with pytest.raises(ResumeError, match="digest_of_data was"):
         train(20, rewards=np.ones(STEPS, np.float32))
     train(20)
-
-
-def test_checkpoints_of_earlier_builds_go_on_with_a_warning(tmp_path: Path) -> None:
-    fit(MDPDataset(**columns()), tmp_path, 4)
-    path = checkpoint_path(tmp_path)
-    settings, state = load_archive(path, "checkpoint")
-    del settings["digest_of_data"]
-    save_archive(path, "checkpoint", {**settings, "content": "0123456789abcdef"}, state)
-    with pytest.warns(UserWarning, match="earlier build of birl 0.1, which digested only some"):
-        fit(MDPDataset(**columns()), tmp_path, 8)
-    assert json.dumps(load_archive(path, "checkpoint")[0]).count("digest_of_data") == 1
-    fit(MDPDataset(**columns()), tmp_path, 12)
 
 
 @pytest.mark.parametrize(

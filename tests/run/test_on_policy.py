@@ -275,12 +275,3 @@ def test_actions_that_are_nan_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(FakeActor, "__call__", lambda actor, *_: np.full((1, 2), np.nan, np.float32))
     with pytest.raises(ActionError, match="the action \\[nan, nan\\] for environment 0"):
         collector(FakeLearner(discrete=False), Drift(discrete=False)).interact(0)
-
-
-def test_part_of_a_rollout_of_birl_0_1_is_refused() -> None:
-    player = collector(FakeLearner(), Drift())
-    player.count(0)
-    state = player.get_state()
-    columns = {name: {"0": column} for name, column in state["columns"].items() if name != "extra"}
-    with pytest.raises(ResumeError, match="start anew in another folder"):
-        player.set_state({**state, "columns": columns})
