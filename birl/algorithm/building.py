@@ -14,6 +14,7 @@ from birl.algorithm.learner import KNOWN, Definition, Learner
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
+from birl.dataset.reader import Reader
 from birl.envs import ExternalEnv
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.run.hooks import Hooks
@@ -47,8 +48,8 @@ def summary(algorithm: Any) -> str:
 
 
 def check_source(name: str, dataset: Any, *, or_reader: bool = False) -> None:
-    """Raise `ConfigError` if the method ``name`` is not given a dataset (or something else that draws)."""
-    if or_reader and hasattr(dataset, "draw"):
+    """Raise `ConfigError` if the method ``name`` does not get a dataset (or a reader of one)."""
+    if or_reader and isinstance(dataset, Reader):
         return
     if isinstance(dataset, str):
         raise ConfigError(
