@@ -5,21 +5,25 @@ A *tree* is an array, or a tuple or dict of trees. Observations are trees; a pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Flag
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    import gymnasium
+
 __all__ = [
     "FLOAT32_MAX",
     "GRADIENT_STATISTICS",
     "MASK",
+    "ActionSize",
     "ActionSpace",
     "Array",
     "ArrayOrTensor",
@@ -59,6 +63,9 @@ Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; mypy cannot exp
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
 Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
+
+ActionSize: TypeAlias = "int | Sequence[int] | gymnasium.Space[Any] | None"
+"""The argument ``action_size=``: a number of dimensions or options, several of them, or an action space."""
 
 # d3rlpy's names for annotations
 NDArray: TypeAlias = npt.NDArray[Any]

@@ -4,8 +4,8 @@ from birl.dataset import components as components  # a path of d3rlpy's
 from birl.dataset.augmentation import Augmentation, RandomShift
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, EpisodicFIFOBuffer, FIFOBuffer, InfiniteBuffer
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import (
-    DatasetInfo,
     Episode,
     EpisodeBase,
     PartialTrajectory,

@@ -1,7 +1,7 @@
-"""Where the columns of a storage lie: memory, a folder of memory-mapped files, or a torch device.
+"""Places where the columns of a storage lie: memory, a folder of memory-mapped files, or a torch device.
 
-A place makes, writes and reads arrays. Pickers and slicers use only these few operations, so they are written once for
-all places.
+A place allocates, writes and reads arrays. Pickers and slicers use only these operations, so the same code works in
+every place.
 """
 
 from __future__ import annotations
@@ -9,100 +9,137 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.lib.format import open_memmap
+from torch import Tensor
 
 from birl.errors import ConfigError, WriteError
 from birl.files.locks import FolderLock
-from birl.types import Array
+from birl.types import Array, ArrayOrTensor
 
-_FLOAT, _BYTE = np.dtype(np.float32), np.dtype(np.uint8)  # several times faster to compare with than the types
+_FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)  # several times faster to compare with than the types
 _CPU = torch.device("cpu")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
+A = TypeVar("A", bound=ArrayOrTensor)
 
-class _Place:
-    """Base of places: small constant arrays, made once and never written to."""
+
+class Place(ABC, Generic[A]):
+    """Allocates, writes and reads arrays of one kind: numpy arrays or tensors."""
 
     device: torch.device | None = None
 
     def __init__(self) -> None:
-        self._kept: dict[Any, Any] = {}
+        self._cache: dict[Hashable, A] = {}
 
-    def indices(self, rows: Array) -> Any:
-        """Row numbers where gathers read them."""
-        return rows
+    @abstractmethod
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> A:
+        """Return a new array of zeros."""
 
-    def none_up_to(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true up to and with each."""
-        return found.cumsum(-1) == 0
+    @abstractmethod
+    def put(self, array: A, rows: Array, values: Array | int) -> None:
+        """Set ``array[rows] = values`` from host memory."""
 
-    def none_after(self, found: Any) -> Any:
-        """For bools ``[..., L]`` whether none is true after each."""
+    @abstractmethod
+    def take(self, array: A, rows: A) -> A:
+        """Return ``array[rows]`` for integers ``rows`` of any shape."""
+
+    @abstractmethod
+    def host(self, array: A) -> Array:
+        """Return the array as numpy; it shares memory where possible."""
+
+    @abstractmethod
+    def indices(self, rows: Array) -> A:
+        """Return an array of the host, such as row numbers, as this place's kind of array."""
+
+    @abstractmethod
+    def concatenate(self, parts: Sequence[A], axis: int = 0) -> A:
+        """Concatenate arrays."""
+
+    @abstractmethod
+    def to_float(self, array: A) -> A:
+        """Convert to float32."""
+
+    @abstractmethod
+    def to_int64(self, array: A) -> A:
+        """Convert to int64."""
+
+    @abstractmethod
+    def to_network(self, array: A) -> A:
+        """Convert to what networks take: float32, or uint8, which stays uint8 up to the training device."""
+
+    @abstractmethod
+    def to_action(self, array: A) -> A:
+        """Convert integers to int64 and everything else to float32."""
+
+    @abstractmethod
+    def zero_where(self, array: A, mask: A) -> A:
+        """Set the elements (leading dimensions) where ``mask`` is true to zero, in place."""
+
+    def none_up_to(self, found: A) -> A:
+        """Return for bools ``[..., L]`` whether none is true up to and including each position."""
+        return cast(A, found.cumsum(-1) == 0)
+
+    def none_after(self, found: A) -> A:
+        """Return for bools ``[..., L]`` whether none is true after each position."""
         counts = found.cumsum(-1)
-        return counts == counts[..., -1:]
+        return cast(A, counts == counts[..., -1:])
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The result of ``make``, computed once for each key: small constants of pickers."""
-        value = self._kept.get(key)
+    def cached(self, key: Hashable, make: Callable[[], A]) -> A:
+        """Return the result of ``make``, computed once for each key. It must not be written to."""
+        value = self._cache.get(key)
         if value is None:
-            value = self._kept[key] = make()
+            value = self._cache[key] = make()
         return value
 
-    def steps(self, start: int, stop: int) -> Any:
-        """Integers from ``start`` up to, but not including, ``stop``."""
-        return self.kept(("steps", start, stop), lambda: self.indices(np.arange(start, stop)))
+    def arange(self, start: int, stop: int) -> A:
+        """Return the integers from ``start`` up to, but not including, ``stop``."""
+        return self.cached(("arange", start, stop), lambda: self.indices(np.arange(start, stop)))
 
 
-class MemoryPlace(_Place):
-    """Numpy arrays. Memory is taken from the system when rows are first written."""
+class MemoryPlace(Place[Array]):
+    """Numpy arrays. The system assigns memory when rows are first written."""
 
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """New array of zeros."""
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return np.zeros(shape, dtype)
 
-    def put(self, array: Any, rows: Array, values: Array | int) -> None:
-        """``array[rows] = values``."""
+    def put(self, array: Array, rows: Array, values: Array | int) -> None:
         array[rows] = values
 
-    def take(self, array: Any, rows: Any) -> Any:
-        """``array[rows]`` for integers ``rows`` of any shape."""
+    def take(self, array: Array, rows: Array) -> Array:
         return array.take(rows, axis=0)
 
-    def host(self, array: Any) -> Array:
-        """The array as numpy; shares memory where it can."""
-        return array  # type: ignore[no-any-return]
+    def host(self, array: Array) -> Array:
+        return array
 
-    def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
-        """Concatenate."""
+    def indices(self, rows: Array) -> Array:
+        return rows
+
+    def concatenate(self, parts: Sequence[Array], axis: int = 0) -> Array:
         return np.concatenate(parts, axis)
 
-    def to_float(self, array: Any) -> Any:
-        """Convert to float32."""
-        return array if array.dtype == _FLOAT else array.astype(_FLOAT)
+    def to_float(self, array: Array) -> Array:
+        return array if array.dtype == _FLOAT32 else array.astype(_FLOAT32)
 
-    def to_whole(self, array: Any) -> Any:
-        """Convert to int64."""
+    def to_int64(self, array: Array) -> Array:
         return array.astype(np.int64)
 
-    def to_network(self, array: Any) -> Any:
-        """As networks take it: float32, except bytes, which stay bytes until they are on the training device."""
-        return array if array.dtype == _FLOAT or array.dtype == _BYTE else array.astype(_FLOAT)
+    def to_network(self, array: Array) -> Array:
+        return array if array.dtype == _FLOAT32 or array.dtype == _UINT8 else array.astype(_FLOAT32)
 
-    def to_action(self, array: Any) -> Any:
-        """Integers as int64, the rest as float32."""
-        if array.dtype == _FLOAT:
+    def to_action(self, array: Array) -> Array:
+        if array.dtype == _FLOAT32:
             return array
-        return array.astype(np.int64 if array.dtype.kind in "iu" else _FLOAT, copy=False)
+        return array.astype(np.int64 if array.dtype.kind in "iu" else _FLOAT32, copy=False)
 
-    def blank(self, array: Any, dead: Any) -> Any:
-        """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""
-        array[dead] = 0
+    def zero_where(self, array: Array, mask: Array) -> Array:
+        array[mask] = 0
         return array
 
 
@@ -112,37 +149,38 @@ class FolderPlace(MemoryPlace):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self.folder = Path(folder)
-        self.lock: FolderLock | None = None  # while it is written to
-        self.sequence = 0  # number of the newest write that is known here
+        self.lock: FolderLock | None = None  # held while this process writes
+        self.sequence = 0  # number of the newest write that this process has read or made
         self._maps: dict[str, np.memmap[Any, Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy holds no lock."""
+        """Return the state of a copy, which holds no lock."""
         return {**vars(self), "lock": None}
 
-    def _map(self, name: str, mapped: np.memmap[Any, Any]) -> Any:
+    def _map(self, name: str, mapped: np.memmap[Any, Any]) -> Array:
         self._maps[name] = mapped
         return np.asarray(mapped)  # a plain view: np.memmap itself is slow to index
 
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """New file of zeros; takes space on disk only where it is written."""
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Create a file of zeros. It takes space on disk only where it is written."""
         path = self.folder / f"{name}.{shape[0]}.npy"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # a killed writer's: others may read it, so it is not made shorter
+            path.unlink(missing_ok=True)  # left by a killed writer; other processes may map it, so do not truncate it
             return self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
 
-    def attach(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, writing: bool = False) -> Any:
-        """The existing file of such an array; what is written to it stays in memory unless ``writing``.
+    def open_array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, writing: bool = False) -> Array:
+        """Map the existing file of an array. Unless ``writing``, changes stay in memory.
 
-        Raises ``ValueError`` or ``OSError`` if there is none.
+        Raises:
+            ValueError, OSError: if there is no such file.
         """
         path = self.folder / f"{name}.{shape[0]}.npy"
-        if path.is_symlink() or path.is_fifo():  # a link's file would be written to, and a pipe waited for
+        if path.is_symlink() or path.is_fifo():  # the target of a link would be written to, and a pipe would block
             raise ValueError(f"{path.name} is a link or pipe, no file of this folder")
-        mapped = open_memmap(path, mode="c")  # "r+" would make a short file longer: this one refuses it
+        mapped = open_memmap(path, mode="c")  # "r+" would extend a file that is too short; "c" refuses it
         mapped = open_memmap(path, mode="r+") if writing else mapped
         if mapped.shape != shape or mapped.dtype != dtype:
             raise ValueError(f"{path.name} has shape {mapped.shape} and dtype {mapped.dtype}")
@@ -153,24 +191,24 @@ class FolderPlace(MemoryPlace):
         for mapped in self._maps.values():
             mapped.flush()
 
-    def give_back(self) -> None:
-        """See `give_back`, of all files."""
+    def release_pages(self) -> None:
+        """Call `release_pages` for all files."""
         for mapped in self._maps.values():
-            give_back(mapped)
+            release_pages(mapped)
 
-    def remove_others(self) -> None:
-        """Delete column files that are no longer in use (left by growth)."""
+    def remove_unused(self) -> None:
+        """Delete the column files that are no longer in use because the storage has grown."""
         used = {f"{name}.{len(mapped)}.npy" for name, mapped in self._maps.items()}
         for path in self.folder.glob("column_*.npy"):
             if path.name not in used:
                 path.unlink(missing_ok=True)
 
 
-def give_back(mapped: Any) -> None:
-    """Take what was read of a mapped file, or written to it, out of this process's memory.
+def release_pages(mapped: Array) -> None:
+    """Remove the pages of a memory-mapped array from this process's memory.
 
-    Nothing is lost: the system holds it, writes it to the file, and gives it again when it is asked for. Arrays that
-    are no mapped files stay as they are, and so does everything where the system knows no such advice.
+    No data are lost: the system writes changed pages to the file and reads pages again when they are accessed. Arrays
+    that are not memory-mapped do not change, nor does anything on systems without ``madvise``.
     """
     pages = getattr(mapped, "base", None)
     if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -180,52 +218,50 @@ def give_back(mapped: Any) -> None:
 class PinnedPlace(MemoryPlace):
     """Numpy arrays whose rows are gathered into pinned memory, so that copies to the device can be asynchronous.
 
-    Each gathered array starts its own block of torch's pinned allocator, which thereby knows when the block is free.
+    Each gathered array is a block of torch's pinned allocator, which knows when the block can be reused.
     """
 
-    def take(self, array: Any, rows: Any) -> Any:
-        """``array[rows]`` for integers ``rows`` of any shape."""
+    def take(self, array: Array, rows: Array) -> Array:
         if array.ndim == 1:  # flags stay on the host
             return array.take(rows, axis=0)
         out = self.empty((*rows.shape, *array.shape[1:]), array.dtype)
-        # Not "raise", for which numpy first gathers into its own memory. Drawn rows always exist.
+        # With mode="raise" numpy would first gather into its own memory. Sampled rows are always in bounds.
         return array.take(rows, axis=0, out=out, mode="clip")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """New uninitialised pinned array. It keeps the tensor alive that it is a view of."""
+        """Return a new uninitialised pinned array. It is a view of a tensor, which it keeps alive."""
         like = torch.from_numpy(np.empty(0, dtype))
         return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
 
-class TorchPlace(_Place):
-    """Tensors on a device. Indices are drawn and gathers run there."""
+class TorchPlace(Place[Tensor]):
+    """Tensors on a device. Row numbers are drawn, and rows gathered, on the device."""
+
+    device: torch.device
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
 
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """New tensor of zeros."""
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
         like = torch.from_numpy(np.zeros(0, dtype))
         return torch.zeros(shape, dtype=like.dtype, device=self.device)
 
-    def put(self, array: Any, rows: Array, values: Array | int) -> None:
-        """``array[rows] = values``, from host memory."""
+    def put(self, array: Tensor, rows: Array, values: Array | int) -> None:
         if isinstance(values, int):
             array[self.indices(rows)] = values
         else:
             array[self.indices(rows)] = self.send(values).to(array.dtype)
 
-    def send(self, values: Array) -> Any:
-        """A copy of ``values`` on the device, without waiting for it."""
+    def send(self, values: Array) -> Tensor:
+        """Return a copy of ``values`` on the device, without waiting for it."""
         tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
-        if self.device is not None and self.device.type == "cuda":
+        if self.device.type == "cuda":
             tensor = tensor.pin_memory()  # from pageable memory the copy would wait for all work before it
         return torch.empty_like(tensor, device=self.device).copy_(tensor, non_blocking=True)
 
-    def take(self, array: Any, rows: Any) -> Any:
-        """``array[rows]`` for integers ``rows`` of any shape."""
-        if not isinstance(rows, torch.Tensor):
+    def take(self, array: Tensor, rows: Tensor | Array) -> Tensor:
+        if not isinstance(rows, Tensor):
             rows = self.indices(np.asarray(rows))
         if array.device.type == "cpu":  # numpy is several times faster, on bytes ten times
             return torch.from_numpy(array.numpy().take(rows.numpy(), axis=0))
@@ -233,49 +269,41 @@ class TorchPlace(_Place):
             return array.index_select(0, rows)
         return array.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *array.shape[1:])
 
-    def host(self, array: Any) -> Array:
-        """The tensor as a numpy array."""
-        return array.cpu().numpy()  # type: ignore[no-any-return]
+    def host(self, array: Tensor) -> Array:
+        return array.cpu().numpy()
 
-    def indices(self, rows: Array) -> Any:
-        """Row numbers where gathers read them."""
+    def indices(self, rows: Array) -> Tensor:
         return torch.from_numpy(rows) if self.device == _CPU else self.send(rows)
 
-    def join(self, parts: Sequence[Any], axis: int = 0) -> Any:
-        """Concatenate."""
+    def concatenate(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
         return torch.cat(list(parts), axis)
 
-    def to_float(self, array: Any) -> Any:
-        """Convert to float32."""
+    def to_float(self, array: Tensor) -> Tensor:
         return array if array.dtype == torch.float32 else array.to(torch.float32)
 
-    def to_whole(self, array: Any) -> Any:
-        """Convert to int64."""
+    def to_int64(self, array: Tensor) -> Tensor:
         return array.to(torch.int64)
 
-    def to_network(self, array: Any) -> Any:
-        """As networks take it: float32, except bytes, which stay bytes."""
+    def to_network(self, array: Tensor) -> Tensor:
         return array if array.dtype == torch.uint8 else self.to_float(array)
 
-    def to_action(self, array: Any) -> Any:
-        """Integers as int64, the rest as float32."""
+    def to_action(self, array: Tensor) -> Tensor:
         return array.to(torch.float32 if array.is_floating_point() else torch.int64)
 
-    def blank(self, array: Any, dead: Any) -> Any:
-        """Set the elements (leading dimensions) where ``dead`` is true to zero, in place."""
+    def zero_where(self, array: Tensor, mask: Tensor) -> Tensor:
         if array.device.type == "cpu":
-            array.numpy()[dead.numpy()] = 0  # few are dead; torch would pass over all bytes
+            array.numpy()[mask.numpy()] = 0  # the mask is sparse; torch would pass over all bytes
             return array
-        # This would wait for a device, because the number of dead elements is not known here.
-        return array.masked_fill_(dead.reshape(dead.shape + (1,) * (array.dim() - dead.dim())), 0)
+        # Indexing with a mask would wait for the device, because the host does not know the number of elements.
+        return array.masked_fill_(mask.reshape(mask.shape + (1,) * (array.dim() - mask.dim())), 0)
 
 
-Place: TypeAlias = MemoryPlace | TorchPlace
+AnyPlace: TypeAlias = "Place[Any]"
 HOST: Final = MemoryPlace()
 
 
 def free_device_memory(device: torch.device) -> int:
-    """Free memory of a device in bytes; 0 if unknown."""
+    """Return the free memory of a device in bytes; 0 if unknown."""
     if device.type != "cuda":
         return 0
     free, _ = torch.cuda.mem_get_info(device)
@@ -283,14 +311,14 @@ def free_device_memory(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def make_place(storage: str | os.PathLike[str] | torch.device) -> Place:
-    """The place that ``storage=`` names.
+def make_place(storage: str | os.PathLike[str] | torch.device) -> AnyPlace:
+    """Make the place that the argument ``storage=`` names.
 
     Args:
         storage: ``"memory"``, a torch device such as ``"cuda:0"``, or the path of a folder.
 
     Raises:
-        ConfigError: if a device is not there.
+        ConfigError: if a device is not available.
     """
     if isinstance(storage, str) and storage == "memory":
         return MemoryPlace()

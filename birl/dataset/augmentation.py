@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from birl.checks import check
-from birl.dataset.episode import DatasetInfo
+from birl.dataset.dataset_info import DatasetInfo
 from birl.errors import ConfigError
 from birl.types import Array, Tree, leaf_shapes, tree_map
 

@@ -11,8 +11,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.discounted_returns import DiscountedReturns
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, PartialTrajectory, Transition
+from birl.dataset.episode import Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.hdf5 import dump
 from birl.dataset.log_record import LogRecord, joined

@@ -1,67 +1,152 @@
-"""`DatasetInfo` of environments and of signatures."""
+"""What a dataset holds: signatures of its steps, and the specs of observations and actions."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from birl.dataset.episode import DatasetInfo, Signature
-from birl.dataset.validation import check_stored, prepare_actions
+from birl.dataset.episode import EpisodeBase, Signature, check_episodes
+from birl.dataset.validation import actions_of_log, check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
-from birl.errors import ConfigError
-from birl.spaces import actions_of, actions_told
-from birl.spaces.observations import as_observations, chosen, leaf_spaces, observations_of, shapes_of
+from birl.errors import ConfigError, EmptyDataError
+from birl.spaces import Actions, actions_of, actions_told
+from birl.spaces.observations import (
+    as_observations,
+    chosen,
+    leaf_spaces,
+    observations_in,
+    observations_of,
+    picked,
+    shapes_of,
+    wider,
+)
 from birl.spaces.specs import single_spaces
-from birl.types import ActionSpace, parts_like, tree_map
+from birl.types import ActionSize, ActionSpace, GymEnv, Tree, parts_like, tree_map
 
 
-def info_of_env(
-    env: Any,
-    writer: WriterPreprocessProtocol,
-    reward: Signature,
-    action_space: ActionSpace | None,
-    action_size: Any,
-    keys: Sequence[str] | None,
-) -> DatasetInfo:
-    """The info of an environment's steps, of observations those parts with these names, as ``writer`` stores them."""
-    observation_space, env_action_space = single_spaces(env)
-    leaves = chosen(leaf_spaces(observation_space), keys)
-    observations = observations_of(leaves)
-    unprocessed = tree_map(lambda space: np.zeros(space.shape, space.dtype), leaves)
-    zero = parts_like(writer.process_observation(unprocessed), unprocessed)
-    actions = actions_of(env_action_space)
-    if action_space not in (None, actions.kind):
-        raise ConfigError(f"action_space is {action_space}; it must be None or {actions.kind}, the environment's")
-    if action_size is not None:
-        actions = actions_told(action_size, actions.kind)
-    observation = Signature.of(tree_map(np.asarray, zero))
-    kept = observation == Signature.of(unprocessed)
-    return DatasetInfo(
-        observation, Signature.of(actions.leaf), reward, actions.kind, actions.told, observations if kept else None
-    )
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Signatures, action space and action size of a dataset.
 
+    Attributes:
+        observation_signature, action_signature, reward_signature: signatures of one step.
+        action_space: kind of the actions.
+        action_size: number of dimensions or options, as the argument ``action_size`` of `birl.dataset.MDPDataset`.
+        observations: spec of the observations, see `birl.spaces.observations`, in the order of the signature; numbers
+            by default.
+    """
 
-def info_of_signatures(
-    observation: Signature,
-    action: Signature,
-    reward: Signature,
-    action_space: ActionSpace | None,
-    action_size: Any,
-    observation_space: Any,
-) -> DatasetInfo:
-    """The info that signatures make up."""
-    leaf = action.as_row().tree
-    zeros, actions = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space, action_size)
-    if actions.discrete and action_size is None:
-        raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
-    if zeros.shape[1:] != actions.leaf.shape:
-        check_stored(actions, zeros)
-    observations = None if observation_space is None else as_observations(observation_space)
-    if observations is not None and shapes_of(observations) != observation.tree_shape:
-        raise ConfigError(
-            f"observation_space says {observations}, but observation_signature has the shapes "
-            f"{observation.tree_shape}: give both of the same steps"
+    observation_signature: Signature
+    action_signature: Signature
+    reward_signature: Signature
+    action_space: ActionSpace
+    action_size: ActionSize
+    observations: Tree = None
+
+    def __post_init__(self) -> None:
+        signature, found = self.observation_signature, self.observations
+        # Spaces sort the parts of dicts, but data need not. Files identify parts by their order.
+        found = as_observations(signature.tree_shape) if found is None else picked(signature.tree, found)
+        object.__setattr__(self, "observations", found)
+
+    @classmethod
+    def from_episodes(
+        cls,
+        episodes: Sequence[EpisodeBase],
+        action_space: ActionSpace | None = None,
+        action_size: ActionSize = None,
+        observation_space: Tree = None,
+    ) -> DatasetInfo:
+        """Infer the info from episodes. Specs of observations and actions are inferred unless they are given."""
+        check_episodes(episodes)
+        if not episodes:
+            raise EmptyDataError("there are no episodes to read: give one or more")
+        first = episodes[0]
+        actions, spec = prepare_actions(first.actions, action_space, action_size)
+        if action_size is None and spec.discrete:  # the largest action may be in any episode
+            found = (actions_of_log(episode.actions, spec.kind) for episode in episodes)
+            spec = functools.reduce(lambda own, other: own.wider(other), found)
+        action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
+        observations = as_observations(observation_space) if observation_space is not None else None
+        if observations is None:
+            finals = (getattr(episode, "final_observation", None) for episode in episodes)
+            rows = [episode.observations for episode in episodes]
+            rows += [tree_map(lambda x: np.asarray(x)[None], final) for final in finals if final is not None]
+            observations = functools.reduce(wider, map(observations_in, rows))
+        return cls(first.observation_signature, action, reward, spec.kind, spec.told, observations)
+
+    @classmethod
+    def from_env(
+        cls,
+        env: GymEnv,
+        writer: WriterPreprocessProtocol,
+        reward: Signature,
+        action_space: ActionSpace | None = None,
+        action_size: ActionSize = None,
+        observation_keys: Sequence[str] | None = None,
+    ) -> DatasetInfo:
+        """Return the info of an environment's steps as ``writer`` stores them.
+
+        Args:
+            env: environment or vector environment.
+            writer: changes steps before they are stored.
+            reward: signature of one reward.
+            action_space: kind of the actions; must be the environment's or ``None``.
+            action_size: replaces the environment's action size; ``None`` to use that.
+            observation_keys: names of the stored parts of the observations; ``None`` for all.
+        """
+        observation_space, env_action_space = single_spaces(env)
+        leaves = chosen(leaf_spaces(observation_space), observation_keys)
+        observations = observations_of(leaves)
+        unprocessed = tree_map(lambda space: np.zeros(space.shape, space.dtype), leaves)
+        zero = parts_like(writer.process_observation(unprocessed), unprocessed)
+        actions = actions_of(env_action_space)
+        if action_space not in (None, actions.kind):
+            raise ConfigError(
+                f"action_space is {action_space}; it must be None or {actions.kind}, the environment's: leave it out"
+            )
+        if action_size is not None:
+            actions = actions_told(action_size, actions.kind)
+        observation = Signature.of(tree_map(np.asarray, zero))
+        unchanged = observation == Signature.of(unprocessed)
+        return cls(
+            observation,
+            Signature.of(actions.leaf),
+            reward,
+            actions.kind,
+            actions.told,
+            observations if unchanged else None,
         )
-    return DatasetInfo(observation, Signature.of(zeros, skip=1), reward, actions.kind, actions.told, observations)
+
+    @classmethod
+    def from_signatures(
+        cls,
+        observation: Signature,
+        action: Signature,
+        reward: Signature,
+        action_space: ActionSpace | None = None,
+        action_size: ActionSize = None,
+        observation_space: Tree = None,
+    ) -> DatasetInfo:
+        """Return the info of steps with these signatures; for the other arguments see `birl.dataset.MDPDataset`."""
+        leaf = action.as_row().tree
+        zeros, actions = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space, action_size)
+        if actions.discrete and action_size is None:
+            raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
+        if zeros.shape[1:] != actions.leaf.shape:
+            check_stored(actions, zeros)
+        observations = None if observation_space is None else as_observations(observation_space)
+        if observations is not None and shapes_of(observations) != observation.tree_shape:
+            raise ConfigError(
+                f"observation_space is {observations}, but observation_signature has the shapes "
+                f"{observation.tree_shape}: give both of the same steps"
+            )
+        return cls(observation, Signature.of(zeros, skip=1), reward, actions.kind, actions.told, observations)
+
+    @functools.cached_property
+    def actions(self) -> Actions:
+        """Spec of the actions."""
+        return actions_told(self.action_size, self.action_space)

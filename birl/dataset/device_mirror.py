@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from birl.dataset import arrays
-from birl.dataset.arrays import MemoryPlace, PinnedPlace, Place, TorchPlace
+from birl.dataset.arrays import AnyPlace, MemoryPlace, PinnedPlace, TorchPlace
 from birl.dataset.storage import Storage
 from birl.types import Array
 
@@ -34,7 +34,7 @@ class Mirror(Storage):
         growing: whether the source is written to between draws. If not, rows are drawn on the device.
     """
 
-    def __init__(self, source: Storage, place: Place, *, growing: bool) -> None:
+    def __init__(self, source: Storage, place: AnyPlace, *, growing: bool) -> None:
         self._source, self.place = source, place
         self.device_draws = place.device is not None and not growing
         self._cache, self._generation = {}, -1
@@ -49,7 +49,7 @@ class Mirror(Storage):
         """The storage that is mirrored."""
         return self._source
 
-    def note(self, rows: Array) -> None:
+    def note_rows(self, rows: Array) -> None:
         """Record that these rows of the source were written."""
         self.written.append(rows)
         if len(self.written) > _MANY:
@@ -79,7 +79,7 @@ class Mirror(Storage):
         self.written, self._generation = [], source.generation
 
 
-def place_near(storages: Sequence[tuple[Storage, bool]], device: torch.device) -> Place | None:
+def place_near(storages: Sequence[tuple[Storage, bool]], device: torch.device) -> AnyPlace | None:
     """The place near ``device`` for mirrors of all storages alike; ``None`` to leave them where they are.
 
     Args:

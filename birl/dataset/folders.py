@@ -11,7 +11,8 @@ from filelock import Timeout
 
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace
-from birl.dataset.episode import DatasetInfo, Signature
+from birl.dataset.dataset_info import DatasetInfo
+from birl.dataset.episode import Signature
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_TRANSITION
 from birl.dataset.journal import LANE_ARRAYS, MOST, Journal, read_journal
 from birl.dataset.log_record import record_in
@@ -220,7 +221,7 @@ def begin_writing(storage: Storage) -> None:
             )
         columns, flags = _attached(place, storage, writing=True)
         flags[:] = storage.flags
-        storage.columns, storage.flags, storage.device_flags, storage.watch = columns, flags, flags, None
+        storage.columns, storage.flags, storage.device_flags, storage.check_overwritten = columns, flags, flags, None
         storage.generation += 1
         _begin_journal(storage, max(newest, 0 if record is None else record.sequence))
     except BaseException as error:
@@ -315,7 +316,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
     }
     atomic_write(place.folder / _INDEX, json.dumps(index, default=np.ndarray.tolist).encode())
     if clean:
-        place.remove_others()
+        place.remove_unused()
 
 
 def save_sampler(storage: Storage, sampler: Sampler) -> None:
@@ -400,17 +401,17 @@ def _watch(storage: Storage) -> None:
                 "it again with ReplayBuffer.open(…)"
             )
 
-    storage.watch = watch
+    storage.check_overwritten = watch
 
 
 def _attached(place: FolderPlace, storage: Storage, *, writing: bool) -> tuple[dict[str, Any], Array]:
     """The columns and flags of a storage, which lie in files."""
     rows = storage.lanes * storage.capacity
     columns = {
-        name: place.attach(f"column_{number}", (rows, *leaf.shape), leaf.dtype, writing=writing)
+        name: place.open_array(f"column_{number}", (rows, *leaf.shape), leaf.dtype, writing=writing)
         for number, (name, leaf) in enumerate(storage.leaves.items())
     }
-    return columns, place.attach("column_flags", (rows,), np.dtype(np.uint8), writing=writing)
+    return columns, place.open_array("column_flags", (rows,), np.dtype(np.uint8), writing=writing)
 
 
 def _attach(folder: Path, index: dict[str, Any]) -> Storage:

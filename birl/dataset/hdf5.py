@@ -29,7 +29,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from birl.dataset.episode import DatasetInfo, Episode
+from birl.dataset.dataset_info import DatasetInfo
+from birl.dataset.episode import Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
 from birl.files import atomic_write, open_binary, parse_json

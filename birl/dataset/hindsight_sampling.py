@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.episode import DatasetInfo
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FINAL, NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN
 from birl.dataset.minibatch import Rows, SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.sampling import Complete, Generators, Sampler, Uniform

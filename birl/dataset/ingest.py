@@ -1,17 +1,17 @@
-"""Conversion of users' steps to checked columns of a storage."""
+"""The way of users' steps into a storage: checked columns, row flags, and several steps of a lane at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset.episode import EpisodeBase
 from birl.dataset.flags import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
-from birl.dataset.storage import Storage
-from birl.dataset.validation import check_allowed, check_finite, check_stored
+from birl.dataset.storage import Storage, evict, steps_to_evict
+from birl.dataset.validation import check_finite, check_mask_allows, check_stored
 from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.spaces.observations import check_leaf, check_mask
 from birl.types import MASK, Array, Leaf, Tree, tree_map
@@ -20,12 +20,14 @@ from birl.types import MASK, Array, Leaf, Tree, tree_map
 def step_columns(
     storage: Storage,
     observation: Tree,
-    action: Any,
-    reward: Any,
-    extra: Mapping[str, Any] | None,
+    action: npt.ArrayLike,
+    reward: npt.ArrayLike,
+    extra: Mapping[str, npt.ArrayLike] | None,
     count: int | None = None,
 ) -> dict[str, Array]:
-    """Columns of ``count`` steps ``[n, …]``, in the storage's dtypes, or their own if they are new, see `add_extras`.
+    """Convert ``count`` steps ``[n, …]`` to columns in the storage's dtypes.
+
+    Extra columns that the storage does not have yet keep their dtypes; see `add_extra_columns`.
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if the steps do not fit.
@@ -36,39 +38,39 @@ def step_columns(
         leaf = storage.leaves[name]
         if given.shape != (count, *leaf.shape) and (given.shape != (count,) or leaf.shape != (1,)):
             raise ShapeError(f"{name} has shape {given.shape}; it must have {(count, *leaf.shape)}")
-        values[name] = _fit(name, given.reshape(count, *leaf.shape), leaf)
+        values[name] = _convert(name, given.reshape(count, *leaf.shape), leaf)
     check_stored(storage.info.actions, values["action"])
-    check_allowed(observation, values["action"], storage.info.actions)
+    check_mask_allows(observation, values["action"], storage.info.actions)
     if not isinstance(extra, Mapping | None):
         raise ShapeError(f"extra is {extra!r:.80}; it must be a dict of arrays by name")
-    for key, value in (extra or {}).items():
-        name, value = f"extra.{key}", np.asarray(value)
-        check_rows(f"extra[{key!r}]", value, count)
+    for key, item in (extra or {}).items():
+        name, value = f"extra.{key}", np.asarray(item)
+        _check_row_count(f"extra[{key!r}]", value, count)
         leaf = storage.leaves.get(name, Leaf(value.shape[1:], value.dtype))
-        values[name] = _fit(name, value, leaf)
+        values[name] = _convert(name, value, leaf)
     return values
 
 
-def add_extras(storage: Storage, steps: Mapping[str, Array]) -> None:
-    """Add the columns of steps that a storage does not have yet."""
+def add_extra_columns(storage: Storage, steps: Mapping[str, Array]) -> None:
+    """Add the columns of ``steps`` that the storage does not have yet."""
     for name, column in steps.items():
         if name not in storage.leaves:
             storage.add_extra(name, Leaf(column.shape[1:], column.dtype))
 
 
 def observation_columns(storage: Storage, observation: Tree, name: str, count: int | None = None) -> dict[str, Array]:
-    """Observation columns ``[n, …]`` of ``count`` steps; ``name`` is for messages.
+    """Convert the observations of ``count`` steps to columns ``[n, …]``; error messages call them ``name``.
 
     Raises:
         ShapeError, NonFiniteError: if they do not fit.
     """
     columns = {
-        path: _fit(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
-        for path, value in _pairs(storage.observation_names, observation, name)
+        path: _convert(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
+        for path, value in _named_leaves(storage.observation_names, observation, name)
     }
     for path, column in columns.items():
         count = len(column) if count is None else count
-        check_rows(path.replace("observation", name, 1), column, count)
+        _check_row_count(path.replace("observation", name, 1), column, count)
     if storage.info.actions.options:
         check_mask(observation, DataError, f"{name}[{MASK!r}]")
     for path, choices in storage.choices.items():
@@ -77,7 +79,7 @@ def observation_columns(storage: Storage, observation: Tree, name: str, count: i
 
 
 def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """The arguments of `Storage.extend` for an episode: flags, columns of its steps, columns of its final row.
+    """Convert an episode to the arguments of `Storage.extend`: flags, columns of its steps and of its final row.
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if it does not fit.
@@ -92,11 +94,17 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
     flags = row_flags(ends & bool(episode.terminated), ends, known=final_observation is not None)
     if final_observation is None:
         return flags, steps, {}
-    return flags, steps, observation_columns(storage, first_rows(final_observation), "final_observation")
+    return flags, steps, observation_columns(storage, add_row_axis(final_observation), "final_observation")
 
 
 def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
-    """Flags of all rows of steps ``[N]`` with a final row after each end, whose observation is known or not."""
+    """Return the flags of the rows of steps ``[N]``, with a final row after each of the ``ends``.
+
+    Args:
+        terminal: bool ``[N]``: the environment ended the episode with this step.
+        ends: bool ``[N]``: the step is the last of its episode.
+        known: whether the observations in the final rows are known.
+    """
     rows = np.arange(len(ends)) + np.cumsum(ends) - ends
     flags = np.full(len(ends) + int(ends.sum()), FINAL if known else FINAL | UNKNOWN, np.uint8)
     cut = ends & ~terminal
@@ -105,20 +113,14 @@ def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
     return flags
 
 
-def check_rows(name: str, array: Array, count: int) -> Array:
-    """An array that has a row for each of ``count`` steps; else a `ShapeError`."""
-    if array.shape[:1] != (count,):
-        raise ShapeError(f"{name} has shape {array.shape} for {count} steps: give one row per step")
-    return array
-
-
-def checked_flags(name: str, given: Any, count: int) -> Array:
-    """Bool ``[n]`` for ``count`` steps, of booleans or numbers 0 and 1.
+def checked_flags(name: str, given: npt.ArrayLike, count: int) -> Array:
+    """Convert booleans, or numbers 0 and 1, to bool ``[n]`` for ``count`` steps.
 
     Raises:
-        ShapeError, DataError: if they are not that.
+        ShapeError, DataError: if they are anything else.
     """
-    flags = check_rows(name, np.asarray(given), count)
+    flags = np.asarray(given)
+    _check_row_count(name, flags, count)
     if flags.size != count:
         raise ShapeError(f"{name} has shape {flags.shape}; it must have ({count},)")
     if flags.dtype != np.bool_ and (flags.dtype.kind not in "iuf" or not ((flags == 0) | (flags == 1)).all()):
@@ -126,13 +128,18 @@ def checked_flags(name: str, given: Any, count: int) -> Array:
     return flags.reshape(count).astype(np.bool_, copy=False)
 
 
-def first_rows(tree: Tree) -> Tree:
-    """One item as arrays with one row."""
+def add_row_axis(tree: Tree) -> Tree:
+    """Convert one item to arrays with one row."""
     return tree_map(lambda leaf: np.asarray(leaf)[None], tree)
 
 
-def _pairs(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
-    """Column names with the leaves of an observation of the same structure."""
+def _check_row_count(name: str, array: Array, count: int) -> None:
+    if array.shape[:1] != (count,):
+        raise ShapeError(f"{name} has shape {array.shape} for {count} steps: give one row per step")
+
+
+def _named_leaves(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, npt.ArrayLike]]:
+    """Yield column names with the leaves of an observation, which must have the same structure."""
     if isinstance(names, str):
         yield names, tree
     elif isinstance(names, dict):
@@ -140,16 +147,16 @@ def _pairs(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
             given = sorted(tree) if isinstance(tree, Mapping) else type(tree).__name__
             raise ShapeError(f"{path} is {given}; it must be a dict with the keys {sorted(names)}")
         for key, item in names.items():
-            yield from _pairs(item, tree[key], path)
+            yield from _named_leaves(item, tree[key], path)
     else:
         if not isinstance(tree, tuple | list) or len(tree) != len(names):
             raise ShapeError(f"{path} is {type(tree).__name__}; it must be a tuple of {len(names)} arrays")
         for item, value in zip(names, tree, strict=True):
-            yield from _pairs(item, value, path)
+            yield from _named_leaves(item, value, path)
 
 
-def _fit(name: str, array: Array, leaf: Leaf) -> Array:
-    """``array`` ``[n, …]`` in the leaf's dtype, if shape and values allow."""
+def _convert(name: str, array: Array, leaf: Leaf) -> Array:
+    """Convert ``array`` ``[n, …]`` to the leaf's dtype, if its shape and values allow that."""
     if array.dtype.kind not in "biuf":
         raise ShapeError(f"{name} is {array.dtype}; it must hold numbers")
     if array.shape[1:] != leaf.shape:
@@ -163,3 +170,134 @@ def _fit(name: str, array: Array, leaf: Leaf) -> Array:
     if not np.can_cast(array.dtype, leaf.dtype, "same_kind") and not np.array_equal(converted, array):
         raise ShapeError(f"{name} is {array.dtype} and does not fit into {leaf.dtype} without loss: convert it")
     return converted
+
+
+# -- several steps at once -----------------------------------------------------------------------------------------
+
+
+def lane_numbers(lanes: int | Sequence[int] | Array, count: int) -> Array:
+    """Return the lanes ``[N]`` of steps as int64; a single number is one lane.
+
+    Args:
+        lanes: what the user gave.
+        count: number of lanes of the storage.
+
+    Raises:
+        ShapeError: if they are not lanes of the storage.
+    """
+    try:
+        given = np.atleast_1d(np.asarray(lanes))
+    except ValueError:  # lists of different lengths
+        given = np.zeros((0, 0))
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ShapeError(f"lanes is {lanes!r:.80}; it must be one whole number for each row, such as [0, 2]")
+    wrong = given[(given < 0) | (given >= count)]
+    if wrong.size:
+        raise ShapeError(f"lane={wrong[0]}, this buffer has lanes 0 … {count - 1}: make it with lanes=")
+    return given.astype(np.int64, copy=False)
+
+
+def append_steps(
+    storage: Storage,
+    lanes: Array | None,
+    values: Mapping[str, Array],
+    following: Mapping[str, Array],
+    ending: Array,
+    mask: Array | None,
+) -> None:
+    """Append steps with known next observations. Steps of the same lane follow one another.
+
+    The storage then holds the same rows as if the first steps of all lanes had been appended together, then the second
+    steps, and so on.
+
+    Args:
+        storage: storage to write to.
+        lanes: the lane ``[N]`` of each step; ``None`` for one step in each lane.
+        values, following, ending: columns ``[N, …]`` and uint8 ``[N]``, see `Storage.append`.
+        mask: bool ``[N]``: the steps to store; ``None`` for all.
+    """
+    turn = None  # index of each step among those of its lane
+    if lanes is None:
+        lanes = np.arange(storage.lanes)
+    elif len(lanes) > 1 and (counts := np.bincount(lanes)).max() > 1:
+        order, turn = np.argsort(lanes, kind="stable"), np.zeros(len(lanes), np.int64)
+        turn[order] = np.arange(len(lanes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    if mask is not None and not mask.all():
+        lanes, ending, turn = lanes[mask], ending[mask], turn if turn is None else turn[mask]
+        values, following = _select(values, mask), _select(following, mask)
+    if not len(lanes):
+        return
+    if turn is None:
+        storage.append(lanes, values, following, ending if ending.any() else None)
+    else:
+        _append_turns(storage, lanes, values, following, ending, turn)
+
+
+def _append_turns(
+    storage: Storage,
+    lanes: Array,
+    values: Mapping[str, Array],
+    following: Mapping[str, Array],
+    ending: Array,
+    turn: Array,
+) -> None:
+    """Append the steps of all lanes, at once where possible, else in two halves of the turns."""
+    first, last = turn.min(), turn.max()
+    if first == last:
+        storage.append(lanes, values, following, ending)
+        return
+    counts = np.bincount(lanes, minlength=storage.lanes)
+    evicted = _evicted_by(storage, lanes, counts, ending)
+    if evicted is None:
+        for part in (turn <= (first + last) // 2, turn > (first + last) // 2):
+            columns = _select(values, part), _select(following, part)
+            _append_turns(storage, lanes[part], *columns, ending[part], turn[part])
+        return
+    if evicted.any():
+        evict(storage, evicted)  # first, to make room
+    for lane in np.flatnonzero(counts).tolist():
+        own = np.flatnonzero(lanes == lane)
+        _append_run(storage, lane, _select(values, own), _select(following, own), ending[own])
+    storage.end_write()
+
+
+def _evicted_by(storage: Storage, lanes: Array, counts: Array, ending: Array) -> Array | None:
+    """Return how many steps each lane evicts for ``counts`` new ones; ``None`` if they may not be written at once.
+
+    Steps are written one after another if a kill may cost only the step that is being written, if some of the new steps
+    might be evicted again, or if the ring might have grown on the way: samples depend on the rows of the steps.
+    """
+    if storage.whole or storage.journal is not None:
+        return None
+    complete = storage.steps - (storage.pending & (counts == 0))
+    excess = 0 if storage.limit is None else int(complete.sum() + counts.sum()) - storage.limit
+    if excess <= 0:
+        return np.zeros(storage.lanes, np.int64)
+    evicted, written = steps_to_evict(storage, excess, complete + counts), counts > 0
+    if excess < counts.sum() or ((evicted >= storage.steps) & (evicted > 0))[written].any():
+        return None
+    # the largest number of rows that each lane would have had if the steps had been written one after another
+    steps = np.minimum(storage.steps + counts, storage.steps.max() + np.count_nonzero(written))
+    finals = storage.end - storage.start - storage.steps + np.bincount(lanes, ending > 0, storage.lanes)
+    return evicted if (steps + finals + 2)[written].max() <= storage.capacity else None
+
+
+def _append_run(
+    storage: Storage, lane: int, steps: Mapping[str, Array], following: Mapping[str, Array], ending: Array
+) -> None:
+    """Append consecutive steps of one lane."""
+    ends, runs = ending != 0, not ending[-1]
+    ends[-1] = True
+    flags = row_flags(ending == TERMINATED, ends, known=True)
+    if runs:
+        flags[-2] &= FIRST
+    if storage.open[lane]:
+        flags[0] &= 255 - FIRST
+    needed = int(storage.end[lane] - storage.start[lane]) - storage.open[lane] + len(flags)
+    while storage.capacity < needed:  # grow as for steps that are appended one by one
+        storage.reserve(storage.capacity + 1)
+    storage.write_run(lane, flags, steps, _select(following, ends), runs)
+
+
+def _select(columns: Mapping[str, Array], rows: Array) -> dict[str, Array]:
+    return {name: column[rows] for name, column in columns.items()}

@@ -57,7 +57,7 @@ class Journal:
             self._records = np.memmap(path, np.int64, "r+" if there else "w+", shape=shape)
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
-        self.sequence, self.grown, self._boot = sequence, grown, _boot()
+        self.sequence, self.on_new_column, self._boot = sequence, grown, _boot()
 
     def write(self, storage: Any, tail: Array | None = None) -> None:
         """Note what is stored now, or will be once the last rows have the flags ``tail`` ``[lanes, 2]``."""

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from birl.dataset.arrays import MemoryPlace
-from birl.dataset.episode import DatasetInfo
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FIRST, HEAD, NO_TRANSITION
 from birl.dataset.storage import Storage
 from birl.errors import UnsupportedError
@@ -61,7 +61,7 @@ class Lanes(Storage):
         self._whole, self._first, self.lanes = source, first, count
         self.info, self.limit, self.place, self.whole = source.info, source.limit, source.place, source.whole
         self.observation_names, self.choices = source.observation_names, source.choices
-        self.device_draws, self.journal, self.watch = False, None, None
+        self.device_draws, self.journal, self.check_overwritten = False, None, None
         self.mirrors, self._cache = weakref.WeakSet(), {}
         self._written: list[Array] = []
         self._unsent: list[Array] | None = None  # numbers of rows; None for all
@@ -69,7 +69,7 @@ class Lanes(Storage):
         source.mirrors.add(self)
         self.refresh()
 
-    def note(self, rows: Array) -> None:
+    def note_rows(self, rows: Array) -> None:
         """Record that these rows of the source were written."""
         self._written.append(rows)
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.buffers import InfiniteBuffer
-from birl.dataset.episode import DatasetInfo, Signature, parts_as_tuple
+from birl.dataset.dataset_info import DatasetInfo
+from birl.dataset.episode import Signature, parts_as_tuple
 from birl.dataset.ingest import row_flags
-from birl.dataset.replay_buffer import Place, ReplayBuffer
+from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -24,9 +25,9 @@ from birl.dataset.validation import (
     as_ids,
     as_masks,
     as_observation,
-    check_allowed,
     check_finite,
     check_length,
+    check_mask_allows,
     check_stored,
     last_steps,
     prepare_actions,
@@ -115,7 +116,7 @@ class MDPDataset(ReplayBuffer):
         next_observations: Tree = None,
         episode_ids: Any = None,
         action_masks: Any = None,
-        storage: Place = "memory",
+        storage: StorageLocation = "memory",
         sampler: Sampler | None = None,
         observation_space: Any = None,
         observation_keys: Sequence[str] | None = None,
@@ -158,7 +159,7 @@ class MDPDataset(ReplayBuffer):
         check_stored(spec.actions, actions)
         if spec.masked:
             check_mask(observations, DataError, f"observations[{MASK!r}]")
-            check_allowed(observations, actions, what)
+            check_mask_allows(observations, actions, what)
 
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:

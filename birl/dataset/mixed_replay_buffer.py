@@ -7,7 +7,7 @@ from typing import Any
 
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.episode import DatasetInfo
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.reader import Reader
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.sampling import Generators

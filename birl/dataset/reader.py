@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from birl.checks import check
-from birl.dataset.arrays import Place
+from birl.dataset.arrays import AnyPlace
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.device_mirror import Mirror, place_near
 from birl.dataset.episodes import locate
@@ -56,7 +56,7 @@ class Source:
     generators: Generators = field(default_factory=Generators)
     augmentation: Augmentation | None = None
 
-    def mirrored(self, place: Place, growing: bool) -> Source:
+    def mirrored(self, place: AnyPlace, growing: bool) -> Source:
         """The same steps in a mirror of the storage. See `Mirror`."""
         mirror = Mirror(self.storage, place, growing=growing)
         return replace(self, storage=mirror, generators=Generators(self.generators.host))
@@ -145,7 +145,7 @@ class Reader:
         place = place_near([(source.storage, growing and not i) for i, source in enumerate(self.sources)], device)
         return self if place is None else self.mirrored(place, growing=growing)
 
-    def mirrored(self, place: Place, *, growing: bool = False) -> Reader:
+    def mirrored(self, place: AnyPlace, *, growing: bool = False) -> Reader:
         """A reader of mirrors in a place. Only the first source is ever ``growing``."""
         sources = [source.mirrored(place, growing and not i) for i, source in enumerate(self.sources)]
         return Reader(sources, self.ratio, self.choice)
@@ -286,7 +286,7 @@ class Reader:
 def read_rows(view: View[M], drawn: Sequence[tuple[Source, Rows]]) -> M:
     """The minibatch of rows that were drawn from sources of one storage."""
     source, rows = drawn[0]
-    storage, join = source.storage, source.storage.place.join
+    storage, join = source.storage, source.storage.place.concatenate
     whole = rows
     if len(drawn) > 1:
         goal = None if rows.goal is None else np.concatenate([each.goal for _, each in drawn])

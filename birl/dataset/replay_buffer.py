@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import torch
@@ -15,10 +15,9 @@ from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.batch_append import append_steps, lane_numbers
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, retention_of
-from birl.dataset.dataset_info import info_of_env, info_of_signatures
-from birl.dataset.episode import DatasetInfo, Episode, EpisodeBase, Signature, check_episodes
+from birl.dataset.dataset_info import DatasetInfo
+from birl.dataset.episode import Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.flags import NO_TRANSITION, TERMINATED, TRUNCATED
 from birl.dataset.folders import (
     begin_writing,
@@ -33,7 +32,16 @@ from birl.dataset.folders import (
     set_storage_state,
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
-from birl.dataset.ingest import add_extras, checked_flags, episode_rows, first_rows, observation_columns, step_columns
+from birl.dataset.ingest import (
+    add_extra_columns,
+    add_row_axis,
+    append_steps,
+    checked_flags,
+    episode_rows,
+    lane_numbers,
+    observation_columns,
+    step_columns,
+)
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
@@ -45,7 +53,7 @@ from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.spaces.observations import picked
 from birl.types import ActionSpace, Array, Observation, Shape, State, Tree, parts_like, tree_map
 
-Place = str | os.PathLike[str] | torch.device
+StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
 
 
 class ReplayBuffer(ReplayBufferBase):
@@ -96,7 +104,7 @@ class ReplayBuffer(ReplayBufferBase):
         cache_size: int = 10000,
         write_at_termination: bool = False,
         *,
-        storage: Place = "memory",
+        storage: StorageLocation = "memory",
         lanes: int | None = None,
         sampler: Sampler | None = None,
         observation_space: Any = None,
@@ -118,7 +126,7 @@ class ReplayBuffer(ReplayBufferBase):
         reward = Signature([np.float32], [(1,)]) if reward_signature is None else reward_signature.as_row()
         if env is not None:
             check_episodes(episodes or ())
-            info = info_of_env(env, writer, reward, action_space, action_size, observation_keys)
+            info = DatasetInfo.from_env(env, writer, reward, action_space, action_size, observation_keys)
         elif episodes:
             if observation_keys is not None:
                 raise ConfigError(
@@ -128,7 +136,7 @@ class ReplayBuffer(ReplayBufferBase):
             info = DatasetInfo.from_episodes(episodes, action_space, action_size, observation_space)
         elif observation_signature is not None and action_signature is not None:
             stored = (observation_signature, action_signature, reward)
-            info = info_of_signatures(*stored, action_space, action_size, observation_space)
+            info = DatasetInfo.from_signatures(*stored, action_space, action_size, observation_space)
         else:
             raise ConfigError("shapes cannot be told: give env=, episodes= (at least one) or the signatures")
         if lanes is None:
@@ -140,7 +148,9 @@ class ReplayBuffer(ReplayBufferBase):
             self.append_episode(episode)
         self.flush()
 
-    def _make(self, info: DatasetInfo, buffer: BufferProtocol, storage: Place, rows: int, lanes: int = 1) -> None:
+    def _make(
+        self, info: DatasetInfo, buffer: BufferProtocol, storage: StorageLocation, rows: int, lanes: int = 1
+    ) -> None:
         """Make an empty storage with room for ``rows`` rows."""
         if not isinstance(buffer, BufferProtocol):
             raise ConfigError(
@@ -209,7 +219,7 @@ class ReplayBuffer(ReplayBufferBase):
         lanes = self._lane(lane)
         action, reward = self._writer.process_action(action), self._writer.process_reward(reward)
         step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
-        values = step_columns(self.storage, *first_rows(step))
+        values = step_columns(self.storage, *add_row_axis(step))
         self._before_write(values)
         self.storage.append(lanes, values)
 
@@ -274,7 +284,7 @@ class ReplayBuffer(ReplayBufferBase):
         if not self.storage.open[lane]:
             return
         if final_observation is not None:
-            final = first_rows(self._processed(final_observation))
+            final = add_row_axis(self._processed(final_observation))
             final = observation_columns(self.storage, final, "final_observation")
         self._before_write()
         self.storage.close(lanes, np.array([bool(terminated)]), final)
@@ -312,7 +322,7 @@ class ReplayBuffer(ReplayBufferBase):
             if self.storage.limit is not None:  # what was flushed of a ring is about to be overwritten
                 save_folder(self.storage, clean=False)
         self._saved = False
-        add_extras(self.storage, steps or {})
+        add_extra_columns(self.storage, steps or {})
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -361,7 +371,7 @@ class ReplayBuffer(ReplayBufferBase):
         *,
         action_space: ActionSpace | None = None,
         action_size: Any = None,
-        storage: Place = "memory",
+        storage: StorageLocation = "memory",
         sampler: Sampler | None = None,
         observation_space: Any = None,
     ) -> ReplayBuffer:

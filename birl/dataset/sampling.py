@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from birl.dataset.episode import DatasetInfo
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FINAL, HEAD, NO_TRANSITION
 from birl.dataset.minibatch import Rows
 from birl.dataset.storage import Storage
@@ -128,7 +128,7 @@ class Uniform(Sampler):
             if not len(index):
                 raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
             more = storage.place.indices(generators.host.integers(len(index), size=count - len(rows)))
-            rows = storage.place.join([rows, index[more]])
+            rows = storage.place.concatenate([rows, index[more]])
         return Rows(rows)
 
 

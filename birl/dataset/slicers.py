@@ -63,7 +63,7 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
         timesteps, to_go = timesteps_and_returns(storage)
 
         def read(values: Any) -> Any:
-            return place.blank(values, padding)
+            return place.zero_where(values, padding)
 
         return TrajectoryMiniBatch(
             tree_map(read, self._picker.observe(storage, window)),

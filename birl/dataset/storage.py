@@ -1,49 +1,56 @@
-"""Steps as a struct of arrays: ``lanes`` rings of rows, one lane for each parallel environment.
+"""Steps as a struct of arrays: ``lanes`` ring buffers of rows, one lane for each parallel environment.
 
-A lane is a sequence of positions ``start … end - 1``; position ``p`` lies in row ``p % capacity`` of its lane, and
-lane ``l`` owns the rows ``l * capacity … (l + 1) * capacity - 1``. An episode of T steps takes T + 1 positions: T
-steps and one *final* row that holds the observation after the last step. So the next observation of a step is
-always the observation of the following row, every observation is stored once, and truncation loses nothing.
+A lane is a sequence of positions ``start … end - 1``. Position ``p`` lies in row ``p % capacity`` of its lane, and lane
+``l`` owns the rows ``l * capacity … (l + 1) * capacity - 1``. An episode of T steps takes T + 1 positions: T steps and
+one *final* row, which holds the observation after the last step. The next observation of a step is therefore always the
+observation in the following row, every observation is stored once, and truncation loses nothing.
 
-The episode that is being written ends with a final row too; the next step overwrites it. One byte of flags per row
-says what the row is. Rows that are not in use are flagged `FINAL`, so neither sampling nor a window that walks
-over rows needs to know where a lane starts or ends.
+The running episode also ends with a final row, which the next step overwrites. One byte of flags describes each row
+(see `birl.dataset.flags`). Unused rows have the flag `FINAL`, so sampling and windows over rows need not know where a
+lane starts or ends.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.arrays import MemoryPlace, Place
-from birl.dataset.episode import DatasetInfo
-from birl.dataset.eviction import enforce_limit, evict_episodes, evict_run
+from birl.dataset.arrays import AnyPlace, MemoryPlace
+from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.journal import Journal
 from birl.dataset.log_record import LogRecord
 from birl.spaces.observations import Choices
-from birl.types import Array, Leaf, Tree, tree_leaves, tree_map
+from birl.types import Array, ArrayOrTensor, Leaf, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
+A = TypeVar("A", bound=ArrayOrTensor)
 
 _MINIMUM_CAPACITY = 64
-_BLOCK = 2**22  # bytes that are moved at once
+_BLOCK = 2**22  # bytes that are moved at a time
+
+
+class RowListener(Protocol):
+    """A mirror of a storage, which is notified of written rows."""
+
+    def note_rows(self, rows: Array) -> None:
+        """Record that ``rows`` were written."""
 
 
 class Storage:
-    """Growing or ring-shaped arrays of steps.
+    """Arrays of steps, which grow without limit or are ring buffers.
 
     Args:
         info: shapes and dtypes of steps, and the kind of actions.
         lanes: number of parallel environments.
         limit: largest number of steps over all lanes, ``None`` for no limit.
-        place: where arrays lie.
-        capacity: rows per lane to begin with.
-        whole: drop whole episodes, as long as there are any that have ended.
+        place: allocates and reads the arrays; `MemoryPlace` if ``None``.
+        capacity: initial number of rows per lane.
+        whole: evict whole episodes, as long as there are complete ones.
     """
 
     def __init__(
@@ -52,27 +59,27 @@ class Storage:
         *,
         lanes: int = 1,
         limit: int | None = None,
-        place: Place | None = None,
+        place: AnyPlace | None = None,
         capacity: int = 0,
         whole: bool = False,
     ) -> None:
         check("lanes", lanes, int, low=1)
         check("limit", limit, int, ": at least 1 step for each lane", optional=True, low=lanes)
-        self.place: Place = MemoryPlace() if place is None else place
+        self.place: AnyPlace = MemoryPlace() if place is None else place
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
         self.info, self.whole = info, whole
         self.logs: LogRecord | None = None
         self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
-        self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}
+        self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}  # by column name
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
-        self.version = self.generation = 0  # of the contents; of the arrays they lie in
-        self.mirrors: weakref.WeakSet[Any] = weakref.WeakSet()  # they are notified of written rows
-        self.journal: Journal | None = None  # of the one writer of a folder
-        self.watch: Callable[[], None] | None = None  # of a folder's reader: raises once its rows are overwritten
-        # On a device rows are drawn from an index there. Of a ring it would have to be made again after each step.
+        self.version = self.generation = 0  # change with the contents; with the arrays that hold them
+        self.mirrors: weakref.WeakSet[RowListener] = weakref.WeakSet()
+        self.journal: Journal | None = None  # set in the process that writes to a folder
+        self.check_overwritten: Callable[[], None] | None = None  # set for readers of a folder: raises an error
+        # On a device, rows are drawn from an index of all steps. For a ring it would be rebuilt after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
         for name in self.leaves:
@@ -80,22 +87,22 @@ class Storage:
         self._allocate_flags()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, such as one in another process, has no mirrors, and is not written to."""
+        """Return the state of a copy, for example in another process: without mirrors, and read-only."""
         own = {name: value for name, value in vars(self).items() if name != "mirrors"}
-        return own | {"journal": None, "watch": None}
+        return own | {"journal": None, "check_overwritten": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, mirrors=weakref.WeakSet())
 
     @property
     def source(self) -> Storage:
-        """The storage that is written to; of a `birl.dataset.device_mirror.Mirror` another one."""
+        """The storage that is written to. A `birl.dataset.device_mirror.Mirror` returns the storage that it mirrors."""
         return self
 
     def refresh(self) -> None:
-        """Bring a mirror up to date. Called before each draw."""
-        if self.watch is not None:
-            self.watch()
+        """Bring a mirror up to date. Readers call this before they choose rows."""
+        if self.check_overwritten is not None:
+            self.check_overwritten()
 
     def _name(self, path: str, tree: Tree) -> Tree:
         """Name the leaves of an observation tree by their path."""
@@ -107,49 +114,50 @@ class Storage:
         return tuple(self._name(f"{path}.{index}", item) for index, item in enumerate(tree))
 
     def reset_lanes(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         self.start, self.end = np.zeros((2, self.lanes), np.int64)
         self.steps, self.offset = np.zeros((2, self.lanes), np.int64)  # offset: evicted steps of the oldest episode
-        self.open, self.pending = np.zeros((2, self.lanes), np.bool_)  # pending: newest step has no next observation
+        self.open, self.pending = np.zeros((2, self.lanes), np.bool_)  # pending: newest step lacks a next observation
         self.transition_count = self.episode_count = 0
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def _allocate(self, name: str) -> Any:
+    def _allocate(self, name: str) -> ArrayOrTensor:
         leaf, rows = self.leaves[name], self.lanes * self.capacity
-        return self.place.allocate(f"column_{list(self.leaves).index(name)}", (rows, *leaf.shape), leaf.dtype)
+        column = f"column_{list(self.leaves).index(name)}"
+        return cast(ArrayOrTensor, self.place.allocate(column, (rows, *leaf.shape), leaf.dtype))
 
     def _allocate_flags(self) -> None:
-        # The host always has the flags: eviction and episode boundaries are found without asking a device.
+        # The host always has the flags: eviction and episode boundaries do not wait for a device.
         place = self.place if isinstance(self.place, MemoryPlace) else MemoryPlace()
         self.flags: Array = place.allocate("column_flags", (self.lanes * self.capacity,), np.dtype(np.uint8))
         self.flags[:] = FINAL
         self.copy_flags()
 
     def copy_flags(self) -> None:
-        """Bring the flags to the device where indices are drawn."""
-        self.device_flags = self.flags if self.place.device is None else self.place.indices(self.flags.copy())
+        """Copy the flags to the device on which rows are drawn."""
+        self.device_flags: Any = self.flags if self.place.device is None else self.place.indices(self.flags.copy())
 
     def set_flags(self, rows: Array, values: Array | int) -> None:
-        """Write the flags of rows. No row is written without them: mirrors hear of it here."""
+        """Set the flags of rows. Every write to rows calls this, so it also notifies the mirrors."""
         self.flags[rows] = values
-        for mirror in self.mirrors or ():  # an empty weak set is slow to walk over
-            mirror.note(rows)
+        for mirror in self.mirrors or ():  # iteration over an empty weak set is slow
+            mirror.note_rows(rows)
         if self.device_flags is not self.flags:
             self.place.put(self.device_flags, rows, values)
 
     def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows per lane: double, or go straight to the limit if that is enough."""
+        """Make room for ``rows`` rows per lane: double the capacity, or grow to the limit at once if that is enough."""
         if rows <= self.capacity:
             return
         capacity = max(2 * self.capacity, _MINIMUM_CAPACITY)
-        if self.limit is not None:  # a quarter more if episodes are shorter than 64 steps
+        if self.limit is not None:  # grow by a quarter if episodes are shorter than 64 steps
             full = self._full_capacity()
             capacity = min(capacity, full) if self.capacity < full else self.capacity * 5 // 4
         self.resize(max(capacity, rows))
 
     def resize(self, capacity: int) -> None:
-        """Move all rows into arrays of ``capacity`` rows per lane (at least the rows in use)."""
+        """Move all rows to new arrays of ``capacity`` rows per lane, at least the rows in use."""
         lane, position = self.live()
         old = self.rows(lane, position)
         before, columns = self.flags[old], self.columns
@@ -158,7 +166,7 @@ class Storage:
         self.columns = {}
         for name, column in columns.items():
             moved, block = self._allocate(name), max(1, _BLOCK // max(1, column[:1].nbytes))
-            for begin in range(0, len(old), block):  # a copy of all rows beside both arrays would take as much again
+            for begin in range(0, len(old), block):  # in blocks: an index of all rows would be a third copy in memory
                 part = slice(begin, begin + block)
                 moved[self.place.indices(new[part])] = column[self.place.indices(old[part])]
             self.columns[name] = moved
@@ -168,16 +176,16 @@ class Storage:
         self.end_write()
 
     def add_extra(self, name: str, leaf: Leaf) -> None:
-        """Add a column; steps that are already there get zeros."""
+        """Add a column, which is zero for the steps stored so far."""
         self.leaves[name] = leaf
         self.columns[name] = self._allocate(name)
         self.generation += 1
         if self.journal is not None:
-            self.journal.grown(self)
+            self.journal.on_new_column(self)
 
     @property
     def extra_names(self) -> list[str]:
-        """Names of the extra columns, with their prefix ``extra.``."""
+        """Names of the extra columns, with the prefix ``extra.``."""
         return [name for name in self.leaves if name.startswith("extra.")]
 
     @property
@@ -187,35 +195,35 @@ class Storage:
 
     @property
     def full_nbytes(self) -> int:
-        """Bytes of all arrays when a ring has reached its limit."""
+        """Bytes of all arrays once a ring has reached its limit."""
         return -(-self.nbytes * max(self._full_capacity(), self.capacity) // self.capacity)
 
     def _full_capacity(self) -> int:
-        """Rows per lane for ``limit`` steps: one final row for 64 steps. 0 without a limit."""
+        """Return the rows per lane for ``limit`` steps, with one final row for 64 steps; 0 without a limit."""
         return 0 if self.limit is None else -(-self.limit // self.lanes) * 65 // 64 + 8
 
     @property
     def used(self) -> int:
-        """Rows per lane that are or were in use: rows after them are free in all lanes."""
+        """Rows per lane that are or were in use. All later rows are free in all lanes."""
         end = self.end[0] if self.lanes == 1 else self.end.max()
         return min(int(end), self.capacity)
 
     def tail(self) -> Array:
-        """Flags ``[lanes, 2]`` of the last two rows of each lane: of those in use only they may be written again."""
+        """Return the flags ``[lanes, 2]`` of the last two rows of each lane, the only ones that may be rewritten."""
         return self.flags[self.last_rows()].T
 
     def last_rows(self) -> Array:
-        """The last two rows ``[2, lanes]`` of each lane."""
+        """Return the last two rows ``[2, lanes]`` of each lane."""
         return self.rows(np.arange(self.lanes), np.maximum(self.end - [[2], [1]], 0))
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def rows(self, lane: Array | int, position: Array) -> Array:
-        """Row numbers of positions."""
+        """Return the row numbers of positions."""
         return lane * self.capacity + position % self.capacity
 
     def numbers(self, rows: Array) -> Array:
-        """Numbers of the steps in ``rows``: no other step of this storage ever gets the same one."""
+        """Return the numbers of the steps in ``rows``. Each number identifies one step for the storage's lifetime."""
         if self.lanes == 1:
             start = int(self.start[0])
             return start + (rows - start) % self.capacity if start else rows
@@ -224,49 +232,57 @@ class Storage:
         return (start + (inside - start) % self.capacity) * self.lanes + lane
 
     def live(self, begin: Array | None = None) -> tuple[Array, Array]:
-        """Lane and position of every row in use; of each lane only those from position ``begin`` ``[lanes]`` on."""
+        """Return lane and position of all rows in use, or only from position ``begin`` ``[lanes]`` on in each lane."""
         begin = self.start if begin is None else begin
         counts = self.end - begin
         lane = np.repeat(np.arange(self.lanes), counts)
         return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
 
-    def shift(self, rows: Any, by: Any) -> Any:
-        """The rows ``by`` positions later, in the same lane. ``by`` is an integer or integers, broadcast."""
+    def shift(self, rows: A, by: ArrayOrTensor | int) -> A:
+        """Return the rows ``by`` positions later in the same lane. ``by`` is an integer or integers, broadcast."""
         if self.lanes == 1:
-            return (rows + by) % self.capacity
+            return cast(A, (rows + by) % self.capacity)
         inside = rows % self.capacity
-        return rows - inside + (inside + by) % self.capacity
+        return cast(A, rows - inside + (inside + by) % self.capacity)
 
-    def next(self, rows: Any) -> Any:
-        """The rows after steps ``rows``. Where nothing wraps around this is the next number."""
-        return rows + 1 if self.limit is None else self.shift(rows, 1)
+    def next(self, rows: A) -> A:
+        """Return the rows after steps ``rows``."""
+        return cast(A, rows + 1) if self.limit is None else self.shift(rows, 1)  # without a limit nothing wraps around
 
-    def ahead(self, rows: Any, length: int, stop: int = FINAL) -> tuple[Any, Any]:
-        """Windows that begin at ``rows`` ``[...]``: rows ``[..., length]``, and which are before the first ``stop``."""
-        window = self.shift(rows[..., None], self.place.steps(0, length))
+    def ahead(self, rows: A, length: int, stop: int = FINAL) -> tuple[A, A]:
+        """Return windows that begin at ``rows`` ``[...]``.
+
+        Returns:
+            Rows ``[..., length]``, and whether each is before the first row with a flag of ``stop``.
+        """
+        window = self.shift(cast(A, rows[..., None]), self.place.arange(0, length))
         return window, self.place.none_up_to((self.place.take(self.device_flags, window) & stop) != 0)
 
-    def behind(self, rows: Any, length: int) -> tuple[Any, Any]:
-        """Windows that end with ``rows`` ``[...]``: rows ``[..., length]``, and whether each is in the same episode."""
-        window = self.shift(rows[..., None], self.place.steps(1 - length, 1))
+    def behind(self, rows: A, length: int) -> tuple[A, A]:
+        """Return windows that end with ``rows`` ``[...]``.
+
+        Returns:
+            Rows ``[..., length]``, and whether each is in the same episode as the last one.
+        """
+        window = self.shift(cast(A, rows[..., None]), self.place.arange(1 - length, 1))
         return window, self.place.none_after((self.place.take(self.device_flags, window) & (FIRST | HEAD)) != 0)
 
-    def take(self, name: str, rows: Any) -> Any:
-        """One column at ``rows``, in its own dtype."""
-        return self.place.take(self.columns[name], rows)
+    def take(self, name: str, rows: A) -> A:
+        """Return a column at ``rows``, in its own dtype."""
+        return cast(A, self.place.take(self.columns[name], rows))
 
-    def take_flags(self, rows: Any, mask: int) -> Any:
-        """Whether a flag of ``mask`` is set."""
-        return (self.place.take(self.device_flags, rows) & mask) != 0
+    def take_flags(self, rows: A, mask: int) -> A:
+        """Return whether a flag of ``mask`` is set at each of ``rows``."""
+        return cast(A, (self.place.take(self.device_flags, rows) & mask) != 0)
 
-    def observation(self, rows: Any) -> Tree:
-        """Observations at ``rows``, as networks take them."""
+    def observation(self, rows: ArrayOrTensor) -> Tree:
+        """Return the observations at ``rows`` in the dtypes of network inputs."""
         place, columns = self.place, self.columns
         return tree_map(lambda name: place.to_network(place.take(columns[name], rows)), self.observation_names)
 
-    def terminals(self, rows: Any) -> Any:
-        """Float32 ``[..., 1]``: 1 where a step terminates."""
-        return self.place.to_float(self.place.take(self.device_flags, rows) & TERMINATED)[..., None]
+    def terminals(self, rows: A) -> A:
+        """Return float32 ``[..., 1]``: 1 where a step terminates."""
+        return cast(A, self.place.to_float(self.place.take(self.device_flags, rows) & TERMINATED)[..., None])
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -281,17 +297,17 @@ class Storage:
 
         Args:
             lanes: lane numbers, each at most once.
-            values: columns ``[k, …]``; extra columns that are missing become zeros.
-            following: observation columns ``[k, …]`` after the step, if known already.
-            ending: uint8 ``[k]``: `TERMINATED` or `TRUNCATED` where the episode ends with the step, which needs
+            values: columns ``[k, …]``. Missing extra columns become zeros.
+            following: observation columns ``[k, …]`` after the step, if they are known.
+            ending: uint8 ``[k]``: `TERMINATED` or `TRUNCATED` where the episode ends with the step, which requires
                 ``following``; else 0.
         """
         was_open = self.open[lanes]
-        position = self.end[lanes] - was_open  # a running episode's final row makes way
+        position = self.end[lanes] - was_open  # the step replaces the final row of a running episode
         self.reserve(int((position - self.start[lanes]).max()) + 2)
         rows, after = self.rows(lanes, position), self.rows(lanes, position + 1)
         if self.journal is not None:
-            self._await(lanes, rows, values, was_open)
+            self._mark_pending(lanes, rows, values, was_open)
         waiting = self.pending[lanes]
         if waiting.any():
             self._resolve(lanes[waiting], position[waiting] - 1)
@@ -312,16 +328,16 @@ class Storage:
         self.episode_count += len(lanes) - int(was_open.sum())
         self.end_write(enforce_limit(self))
 
-    def end_write(self, noted: bool = False) -> None:
-        """A write is complete. Its end may have been ``noted`` already, see `birl.dataset.eviction`."""
+    def end_write(self, in_journal: bool = False) -> None:
+        """Complete a write, and record it in the journal unless it is there already, as it is after an eviction."""
         self.version += 1
-        if self.journal is not None and not noted:
+        if self.journal is not None and not in_journal:
             self.journal.write(self)
 
-    def _await(self, lanes: Array, rows: Array, values: Mapping[str, Array], known: Array) -> None:
-        """Let steps wait whose next observation, at ``rows`` ``[k]``, is about to be replaced by another one.
+    def _mark_pending(self, lanes: Array, rows: Array, values: Mapping[str, Array], known: Array) -> None:
+        """Mark steps as pending whose next observation, at ``rows`` ``[k]``, is about to be replaced by another one.
 
-        A kill in the middle of that then leaves the steps, without what follows them.
+        If the process is killed while it replaces them, the steps remain, without a next observation.
         """
         other = np.zeros(len(lanes), np.bool_)
         for name in tree_leaves(self.observation_names):
@@ -336,18 +352,18 @@ class Storage:
             self.end_write()
 
     def _resolve(self, lanes: Array, position: Array) -> None:
-        """Mark that the next observation of steps is now known."""
+        """Mark that the next observations of steps are now known."""
         rows = self.rows(lanes, position)
         self.set_flags(rows, self.flags[rows] & np.uint8(255 - NO_NEXT))
         self.transition_count += len(lanes)
 
     def close(self, lanes: Array, terminated: Array, final: Mapping[str, Array] | None = None) -> None:
-        """End the running episodes of ``lanes`` ``[k]``: terminated, or else truncated."""
+        """End the running episodes of ``lanes`` ``[k]`` as terminated or truncated."""
         last = self.end[lanes] - 2
         rows, after = self.rows(lanes, last), self.rows(lanes, last + 1)
         ending = np.where(terminated, TERMINATED, TRUNCATED).astype(np.uint8)
         if self.journal is not None and final is not None:
-            self._await(lanes, after, final, np.ones(len(lanes), np.bool_))
+            self._mark_pending(lanes, after, final, np.ones(len(lanes), np.bool_))
         self.set_flags(rows, self.flags[rows] | ending)
         waiting = self.pending[lanes]
         if final is not None:
@@ -365,13 +381,13 @@ class Storage:
         self.end_write(enforce_limit(self))
 
     def extend(self, lane: int, flags: Array, steps: Mapping[str, Array], finals: Mapping[str, Array]) -> None:
-        """Add whole episodes to a lane that has none running.
+        """Add complete episodes to a lane without a running episode.
 
         Args:
             lane: lane number.
-            flags: uint8 ``[R]``, one for each row, final rows included.
-            steps: columns for the rows that are steps.
-            finals: observation columns for the rows that are final.
+            flags: uint8 ``[R]`` for all rows, final rows included.
+            steps: columns of the steps.
+            finals: observation columns of the final rows.
         """
         is_step = (flags & FINAL) == 0
         cut = 0
@@ -383,7 +399,7 @@ class Storage:
             cut = keep - int(np.flatnonzero(flags[: keep + 1] & FIRST)[-1])
             flags[keep] |= HEAD if cut else 0
             flags, is_step = flags[keep:], is_step[keep:]
-        if self.limit is not None:  # free rows first, so that the ring need not grow
+        if self.limit is not None:  # evict first, so that the ring need not grow
             needed = int(np.count_nonzero(is_step)) - self.limit
             if self.whole:
                 evict_episodes(self, int(self.steps.sum()) + needed)
@@ -402,13 +418,13 @@ class Storage:
         finals: Mapping[str, Array],
         runs: bool = False,
     ) -> None:
-        """Write rows after those of a lane, which has room for them. They go on with its episode, if one is running.
+        """Write rows to the end of a lane, which must have room. They continue its running episode, if it has one.
 
         Args:
             lane, flags, steps, finals: see `extend`.
-            runs: whether the last episode, which has a final row, too, is still running.
+            runs: whether the last episode, which also has a final row, is still running.
         """
-        was_open = bool(self.open[lane])  # its final row makes way
+        was_open = bool(self.open[lane])  # the first step replaces the final row of the running episode
         begin = int(self.end[lane]) - was_open
         rows, is_step = self.rows(lane, begin + np.arange(len(flags))), (flags & FINAL) == 0
         if self.pending[lane]:
@@ -416,7 +432,7 @@ class Storage:
         step_rows, final_rows = rows[is_step], rows[~is_step]
         for name, column in self.columns.items():
             self.place.put(column, step_rows, steps.get(name, 0))
-            self.place.put(column, final_rows, finals.get(name, 0))  # a ring's rows hold old data
+            self.place.put(column, final_rows, finals.get(name, 0))  # rows of a ring hold old data
         self.set_flags(rows, flags)
         self.end[lane] = begin + len(flags)
         self.steps[lane] += len(step_rows)
@@ -427,9 +443,114 @@ class Storage:
     # -- derived ---------------------------------------------------------------------------------------------------
 
     def cached(self, key: str, make: Callable[[], T]) -> T:
-        """The result of ``make``, computed again only after a write."""
+        """Return the result of ``make``, which is computed again only after a write."""
         version, value = self._cache.get(key, (-1, None))
         if version != self.version:
             value = make()
             self._cache[key] = (self.version, value)
-        return value  # type: ignore[no-any-return]
+        return cast(T, value)
+
+
+# -- eviction ------------------------------------------------------------------------------------------------------
+# Steps beyond the limit are the oldest ones of the fullest lanes. If all lanes are written in step, those are the
+# oldest steps of all.
+
+
+def enforce_limit(storage: Storage) -> bool:
+    """Evict the steps beyond the limit. The newest step counts once its next observation is stored.
+
+    Returns:
+        Whether there were any.
+    """
+    if storage.limit is None:
+        return False
+    complete = storage.steps - storage.pending
+    excess = total_excess = int(complete.sum()) - storage.limit
+    if excess > 0 and storage.whole:
+        excess -= evict_episodes(storage, excess)
+        complete = storage.steps - storage.pending
+    if excess > 0:
+        evict(storage, steps_to_evict(storage, excess, complete))
+    return total_excess > 0
+
+
+def steps_to_evict(storage: Storage, excess: int, complete: Array) -> Array:
+    """Divide ``excess`` steps among the lanes, the fullest first, which have ``complete`` ``[lanes]`` steps."""
+    if storage.lanes == 1:
+        return np.array([excess])
+    count, left = np.zeros(storage.lanes, np.int64), complete
+    while excess > 0:
+        fullest = np.flatnonzero(left == left.max())[:excess]
+        count[fullest] += 1
+        left = complete - count
+        excess -= len(fullest)
+    return count
+
+
+def evict(storage: Storage, count: Array) -> None:
+    """Evict the oldest ``count`` ``[lanes]`` steps of each lane."""
+    lanes = np.flatnonzero(count)
+    if count.max() == 1:
+        _evict_one(storage, lanes)
+        return
+    for lane in lanes.tolist():
+        evict_run(storage, lane, int(count[lane]))
+
+
+def evict_episodes(storage: Storage, count: int) -> int:
+    """Evict complete episodes, the oldest of the fullest lane first, until ``count`` steps are evicted.
+
+    Returns:
+        Number of evicted steps, which may be fewer or more.
+    """
+    evicted, lanes = 0, np.flatnonzero(storage.steps).tolist()
+    while evicted < count and lanes:
+        lane = max(lanes, key=lambda each: int(storage.steps[each]))
+        flags = storage.flags[storage.rows(lane, np.arange(storage.start[lane], storage.end[lane]))]
+        steps = int(np.argmax(flags & FINAL > 0)) if len(flags) else 0
+        if not steps or (storage.open[lane] and steps == len(flags) - 1):
+            lanes.remove(lane)
+            continue
+        evict_run(storage, lane, steps)
+        evicted += steps
+    return evicted
+
+
+def _evict_one(storage: Storage, lanes: Array) -> None:
+    """Evict the oldest step of each of ``lanes``."""
+    rows = storage.rows(lanes, storage.start[lanes])
+    storage.transition_count -= int(np.count_nonzero((storage.flags[rows] & NO_TRANSITION) == 0))
+    storage.start[lanes] += 1
+    storage.steps[lanes] -= 1
+    head = storage.rows(lanes, storage.start[lanes])
+    flags = storage.flags[head]
+    empty = (flags & FINAL) != 0
+    storage.offset[lanes] = np.where(empty, 0, storage.offset[lanes] + 1)
+    storage.start[lanes] += empty
+    storage.episode_count -= int(empty.sum())
+    if storage.journal is not None:  # before the flags change: the newest record must fit the rows at every moment
+        storage.journal.write(storage)
+    storage.set_flags(rows, FINAL)
+    storage.set_flags(head, np.where(empty, FINAL, flags | HEAD).astype(np.uint8))
+
+
+def evict_run(storage: Storage, lane: int, count: int) -> None:
+    """Evict the ``count`` oldest steps of one lane."""
+    if count < 2:
+        if count == 1:
+            _evict_one(storage, np.array([lane]))
+        return
+    start = storage.start[lane]
+    rows = storage.rows(lane, np.arange(start, min(storage.end[lane], start + 2 * count)))
+    flags = storage.flags[rows]
+    steps = np.flatnonzero((flags & FINAL) == 0)[:count]
+    stop = int(steps[-1])  # `_evict_one` evicts the last step, and sets the flags of the new head
+    evicted = flags[:stop]
+    finals = np.flatnonzero(evicted & FINAL)
+    storage.transition_count -= int(np.count_nonzero((evicted & NO_TRANSITION) == 0))
+    storage.start[lane] += stop
+    storage.steps[lane] -= count - 1
+    storage.episode_count -= len(finals)
+    storage.offset[lane] = stop - finals[-1] - 1 if len(finals) else storage.offset[lane] + stop
+    _evict_one(storage, np.array([lane]))
+    storage.set_flags(rows[:stop], FINAL)

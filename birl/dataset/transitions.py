@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.arrays import Place
+from birl.dataset.arrays import AnyPlace
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import EpisodeBase, Transition, create_zero_observation
 from birl.dataset.flags import FINAL, HEAD, NO_NEXT
@@ -133,7 +133,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         window, alive = storage.behind(rows, self.n_frames)
 
         def stack(name: str) -> Any:
-            frames = storage.place.blank(storage.take(name, window), ~alive)  # [..., n, C, *]
+            frames = storage.place.zero_where(storage.take(name, window), ~alive)  # [..., n, C, *]
             lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
             return storage.place.to_network(frames.reshape(*lead, self.n_frames * channels, *rest))
 
@@ -173,15 +173,15 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         rewards = np.asarray(episode.rewards[index:stop], np.float64)[:, 0]
         return stop, np.array([np.sum(rewards * self.gamma ** np.arange(stop - index))], np.float32)
 
-    def _powers(self, place: Place) -> Any:
-        return place.to_float(self.gamma ** place.to_float(place.steps(0, self.n_steps)))
+    def _powers(self, place: AnyPlace) -> Any:
+        return place.to_float(self.gamma ** place.to_float(place.arange(0, self.n_steps)))
 
     def add_up(self, storage: Storage, rows: Any) -> tuple[Any, Any, Any]:
         place = storage.place
         window, alive = storage.ahead(rows, self.n_steps, FINAL | NO_NEXT)
         steps = alive.sum(-1)
-        gammas = place.kept(("powers", self.gamma, self.n_steps), lambda: self._powers(place))
-        rewards = place.blank(place.to_float(storage.take("reward", window))[..., 0], ~alive)
+        gammas = place.cached(("powers", self.gamma, self.n_steps), lambda: self._powers(place))
+        rewards = place.zero_where(place.to_float(storage.take("reward", window))[..., 0], ~alive)
         total = place.to_float((rewards * gammas).sum(-1)[:, None])
         return total, storage.shift(rows, steps - 1), place.to_float(steps[:, None])
 
@@ -237,7 +237,7 @@ def next_action_columns(storage: Storage, after: Any) -> dict[str, Any]:
         nothing was done (or, in a running one, not yet): both are 0 there.
     """
     place, known = storage.place, ~storage.take_flags(after, FINAL)
-    action = place.blank(place.to_action(storage.take("action", after)), ~known)
+    action = place.zero_where(place.to_action(storage.take("action", after)), ~known)
     return {"next_action": action, "next_action_known": place.to_float(known)[..., None]}
 
 

@@ -1,4 +1,4 @@
-"""Checks of users' data. Each error names the given and the allowed values and says what to do."""
+"""Checks and conversions of users' data. Each error names the given and the allowed values and says what to do."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from gymnasium import Space
 
 from birl.checks import check
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.spaces import KINDS, Actions, Continuous, Discrete, actions_in, actions_told, as_rows
 from birl.spaces.observations import check_mask
-from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Tree, tree_leaves
+from birl.types import FLOAT32_MAX, MASK, ActionSize, ActionSpace, Array, Tree, tree_leaves
 
 RESERVED = ("next_action", "next_action_known", "discounted_return", "episode")
-"""Names of `MiniBatch.extra` that are no columns of the data."""
+"""Names in `MiniBatch.extra` that are reserved for computed columns."""
 
 
-def as_array(name: str, value: Any) -> Array:
-    """``value`` as an array of numbers or booleans.
+def as_array(name: str, value: npt.ArrayLike) -> Array:
+    """Convert ``value`` to an array of numbers or booleans.
 
     Raises:
         ShapeError: for ragged, text and object data.
@@ -31,7 +32,7 @@ def as_array(name: str, value: Any) -> Array:
     if array.dtype.kind in "US":
         raise ShapeError(
             f"the dtype of {name} is {array.dtype}, text; it must be bool, integer or float: read the column as "
-            f"numbers, or number the words with np.unique({name}, return_inverse=True)[1]"
+            f"numbers, or number the texts with np.unique({name}, return_inverse=True)[1]"
         )
     if array.dtype.kind not in "biuf":
         raise ShapeError(
@@ -41,11 +42,11 @@ def as_array(name: str, value: Any) -> Array:
     return array
 
 
-def as_observation(name: str, value: Any, part: str) -> Array:
-    """One part of observations (``""`` for all of it) as an array of numbers or booleans.
+def as_observation(name: str, value: npt.ArrayLike, part: str) -> Array:
+    """Convert one part of observations (``""`` for a whole observation) to an array of numbers or booleans.
 
     Raises:
-        ShapeError: for ragged, text and object data, with what leaves the part out.
+        ShapeError: for ragged, text and object data. The message says how to leave the part out.
     """
     if not part:
         return as_array(name, value)
@@ -55,26 +56,26 @@ def as_observation(name: str, value: Any, part: str) -> Array:
         raise ShapeError(f"{error}. Or leave it out by naming the other parts: observation_keys=(…)") from error
 
 
-def check_allowed(observations: Tree, actions: Array, what: Actions) -> None:
-    """Check that the masks in ``observations`` ``[N, …]``, if they have any, allow what is stored as ``actions``.
+def check_mask_allows(observations: Tree, actions: Array, spec: Actions) -> None:
+    """Check that the action masks in ``observations`` ``[N, …]``, if there are any, allow the stored ``actions``.
 
     Raises:
-        ActionError: naming the first that is not.
+        ActionError: naming the first action that its mask does not allow.
     """
-    if not isinstance(observations, dict) or MASK not in observations or isinstance(what, Continuous):
+    if not isinstance(observations, dict) or MASK not in observations or isinstance(spec, Continuous):
         return
     masks = observations[MASK]
-    step = what.masked_out(actions, masks != 0)
+    step = spec.masked_out(actions, masks != 0)
     if step is not None:
         wrong = actions[step].tolist()
         raise ActionError(
-            f"the action {wrong if what.shape else wrong[0]} of step {step} is not allowed by its {MASK} "
+            f"the action {wrong if spec.shape else wrong[0]} of step {step} is not allowed by its {MASK} "
             f"{masks[step].tolist()!s:.80}: a mask has 1 for each action that could have been taken"
         )
 
 
-def as_column(name: str, value: Any) -> Array:
-    """One number per step: ``[N]`` or ``[N, 1]``, returned as ``[N, 1]``."""
+def as_column(name: str, value: npt.ArrayLike) -> Array:
+    """Convert one number per step, ``[N]`` or ``[N, 1]``, to ``[N, 1]``."""
     array = as_array(name, value)
     if array.ndim == 1:
         array = array[:, None]
@@ -83,8 +84,8 @@ def as_column(name: str, value: Any) -> Array:
     return array
 
 
-def as_flags(name: str, value: Any) -> Array:
-    """Zeros and ones ``[N]`` or ``[N, 1]`` as a new bool array ``[N]``."""
+def as_flags(name: str, value: npt.ArrayLike) -> Array:
+    """Convert zeros and ones ``[N]`` or ``[N, 1]`` to a new bool array ``[N]``."""
     column = as_column(name, value)[:, 0]
     wrong = np.flatnonzero((column != 0) & (column != 1))
     if wrong.size:
@@ -92,8 +93,8 @@ def as_flags(name: str, value: Any) -> Array:
     return column.astype(bool)
 
 
-def as_masks(name: str, value: Any) -> Array:
-    """Zeros and ones ``[N, A]`` as bytes."""
+def as_masks(name: str, value: npt.ArrayLike) -> Array:
+    """Convert zeros and ones ``[N, A]`` to uint8."""
     array = as_array(name, value)
     if array.ndim != 2:
         raise DataError(f"{name} has the shape {array.shape}; it must be zeros and ones of shape (N, A)")
@@ -101,28 +102,28 @@ def as_masks(name: str, value: Any) -> Array:
     return array.astype(np.uint8)
 
 
-def as_extra(extra: Any) -> dict[str, Array]:
-    """Further columns of steps, by name, as arrays of finite numbers; ``None`` for none.
+def as_extra(extra: Mapping[str, npt.ArrayLike] | None) -> dict[str, Array]:
+    """Convert extra columns of steps, by name, to arrays of finite numbers.
 
     Raises:
-        ConfigError: if they are no mapping, or a name is one that minibatches give to columns of their own.
-        ShapeError, NonFiniteError: if they are not numbers.
+        ConfigError: if ``extra`` is no mapping, or a name is reserved.
+        ShapeError, NonFiniteError: if a column does not hold finite numbers.
     """
     check("extra", extra, Mapping, ": give arrays by name", optional=True)  # type: ignore[type-abstract]
     columns: dict[str, Array] = {}
     for name, value in (extra or {}).items():
         if not isinstance(name, str) or name in RESERVED:
             raise ConfigError(
-                f"extra has a column {name!r:.60}; a name must be text, and none of {', '.join(RESERVED)}, which "
-                "minibatches have themselves: give it another one"
+                f"extra has a column {name!r:.60}; a name must be text, and none of {', '.join(RESERVED)}, which are "
+                "reserved: rename the column"
             )
         columns[name] = np.atleast_1d(as_array(f"extra[{name!r}]", value))
         check_finite(f"extra[{name!r}]", columns[name])
     return columns
 
 
-def as_ids(ids: Any) -> Array:
-    """Ids of episodes as an array of numbers, texts or objects.
+def as_ids(ids: npt.ArrayLike) -> Array:
+    """Convert ids of episodes to an array of numbers, texts or objects.
 
     Raises:
         ShapeError: for ragged and structured data.
@@ -136,19 +137,19 @@ def as_ids(ids: Any) -> Array:
     return array
 
 
-def last_steps(ids: Any) -> Array:
-    """Whether each step ``[N]`` is the last of its episode, from the ``ids`` of episodes, ``[N]`` or ``[N, 1]``.
+def last_steps(ids: npt.ArrayLike) -> Array:
+    """Return whether each step ``[N]`` is the last of its episode, from the ``ids`` of episodes ``[N]`` or ``[N, 1]``.
 
     Raises:
-        ShapeError: if they are not one id for each step.
-        DataError: if an id is missing (NaN, ``None``), or if the steps of an episode are not one after the other.
+        ShapeError: if there is not one id for each step.
+        DataError: if an id is missing (NaN, ``None``), or the steps of an episode are not consecutive.
     """
     array = as_ids(ids)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if array.ndim != 1:
         raise ShapeError(f"the shape of episode_ids is {array.shape}; it must be (N,) or (N, 1): one id per step")
     absent: Any = [each is None for each in array] if array.dtype.kind == "O" else False
-    missing = np.flatnonzero((array != array) | absent | np.ravel(np.ma.getmaskarray(ids)))
+    missing = np.flatnonzero((array != array) | absent | np.ravel(np.ma.getmaskarray(cast(Array, ids))))
     if missing.size:
         raise DataError(f"episode_ids[{missing[0]}] is {array[missing[0]]}: give every step the id of its episode")
     ends = np.append(array[1:] != array[:-1], np.ones(len(array[:1]), bool))
@@ -158,21 +159,21 @@ def last_steps(ids: Any) -> Array:
         if array[step] in seen:
             raise DataError(
                 f"episode_ids[{step}] is {array[step]!s:.60} again, after steps of other episodes: sort the rows by "
-                "episode and time first; if an id was used for several episodes, make each one's own"
+                "episode and time first; if several episodes share an id, give each its own"
             )
     return ends
 
 
 def check_finite(name: str, tree: Tree) -> None:
-    """Raise `NonFiniteError` naming the first step with NaN or infinity, or with what would be infinite in float32."""
+    """Raise `NonFiniteError` for the first step with NaN, infinity, or a number outside the range of float32."""
     for leaf in tree_leaves(tree):
         if leaf.dtype.kind != "f" or _fits_float32(leaf):
             continue
         finite = np.isfinite(leaf)
-        beyond = bool(finite.all())
-        where = tuple(int(axis[0]) for axis in np.nonzero(np.abs(leaf) > FLOAT32_MAX if beyond else ~finite))
+        too_large = bool(finite.all())
+        where = tuple(int(axis[0]) for axis in np.nonzero(np.abs(leaf) > FLOAT32_MAX if too_large else ~finite))
         found = f"{name}{list(where) if where else ''} is {leaf[where]}"
-        if beyond:
+        if too_large:
             raise NonFiniteError(
                 f"{found}; it must be a number from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}, the range of float32, in "
                 f"which networks compute: scale {name}, or repair or drop the episode that holds it"
@@ -181,14 +182,14 @@ def check_finite(name: str, tree: Tree) -> None:
 
 
 def _fits_float32(leaf: Array) -> bool:
-    """Whether all numbers are finite in float32, too."""
+    """Return whether all numbers are finite in float32."""
     if leaf.dtype.itemsize <= 4 or not leaf.size:
         return bool(np.isfinite(leaf).all())
-    return bool(leaf.min() >= -FLOAT32_MAX and leaf.max() <= FLOAT32_MAX)  # neither is so if there is NaN
+    return bool(leaf.min() >= -FLOAT32_MAX and leaf.max() <= FLOAT32_MAX)  # both are false if there is NaN
 
 
 def check_length(**arrays: Tree) -> int:
-    """The common number of steps of trees of arrays.
+    """Return the common number of steps of trees of arrays.
 
     Raises:
         ShapeError: if lengths differ.
@@ -207,10 +208,10 @@ def check_length(**arrays: Tree) -> int:
     return length
 
 
-def detect_action_space(actions: Any) -> ActionSpace:
-    """Kind of logged actions, from their dtype.
+def detect_action_space(actions: npt.ArrayLike) -> ActionSpace:
+    """Return the kind of logged actions, from their dtype.
 
-    Integers ``[N]`` or ``[N, 1]`` are discrete, floats are continuous. What could be either is not guessed.
+    Integers ``[N]`` or ``[N, 1]`` are discrete, floats are continuous. Ambiguous actions are an error.
 
     Raises:
         ActionError: for floats ``[N]`` that are all whole and non-negative, and for integers ``[N, A]`` with A > 1.
@@ -221,33 +222,33 @@ def detect_action_space(actions: Any) -> ActionSpace:
             return ActionSpace.DISCRETE
         raise ActionError(
             f"actions are integers of shape {array.shape}: for several choices per step give "
-            "action_space=ActionSpace.MULTI_DISCRETE (or action_size= the environment's action space), for quantities "
-            "floats or action_space=ActionSpace.CONTINUOUS"
+            "action_space=ActionSpace.MULTI_DISCRETE (or action_size= the environment's action space), for continuous "
+            "actions floats or action_space=ActionSpace.CONTINUOUS"
         )
     if array.ndim == 1 and array.size and bool(np.all((array >= 0) & (array == np.floor(array)))):
         raise ActionError(
             f"actions are whole numbers of dtype {array.dtype} and shape {array.shape}, which could be discrete or "
-            "continuous: say which with action_space=ActionSpace.DISCRETE or action_space=ActionSpace.CONTINUOUS, or "
-            "give integers for discrete and (N, 1) floats for continuous actions"
+            "continuous: set action_space=ActionSpace.DISCRETE or action_space=ActionSpace.CONTINUOUS, or give "
+            "integers for discrete and (N, 1) floats for continuous actions"
         )
     return ActionSpace.CONTINUOUS
 
 
-def detect_action_size(actions: Any, action_space: ActionSpace) -> int:
-    """Number of dimensions (continuous) or the largest action plus one (discrete).
+def detect_action_size(actions: npt.ArrayLike, action_space: ActionSpace) -> int:
+    """Return the number of dimensions (continuous) or the largest action plus one (discrete).
 
     Raises:
-        ActionError: if that were more discrete actions than can be meant, or the kind is not one.
+        ActionError: if there are implausibly many discrete actions, or ``action_space`` is not one kind.
         EmptyDataError: if there is no action.
     """
-    return actions_shown(actions, _one_kind(action_space)).size
+    return actions_of_log(actions, _check_kind(action_space)).size
 
 
-def actions_shown(logged: Any, kind: ActionSpace) -> Actions:
-    """The actions of a log ``[N]`` or ``[N, A]``, of which only the kind is known.
+def actions_of_log(logged: npt.ArrayLike, kind: ActionSpace) -> Actions:
+    """Infer the actions' spec from logged actions ``[N]`` or ``[N, A]`` of a known kind.
 
     Raises:
-        ActionError: if there would be more choices than can be meant.
+        ActionError: if there are implausibly many choices.
         EmptyDataError: if there is no action.
     """
     array = as_array("actions", logged)
@@ -255,25 +256,29 @@ def actions_shown(logged: Any, kind: ActionSpace) -> Actions:
     return actions_in(array, kind)
 
 
-def _one_kind(space: Any) -> ActionSpace:
+def _check_kind(space: object) -> ActionSpace:
     if not isinstance(space, ActionSpace) or space not in KINDS:
         known = ", ".join(str(each.name) for each in KINDS)
         raise ActionError(f"action_space is {space!r:.80}; it must be an ActionSpace of {known}: data have one kind")
     return space
 
 
-def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size: Any = None) -> tuple[Array, Actions]:
-    """Actions as they are stored, ``[N, *leaf.shape]``, and what they are; the size is found in them if not given.
+def prepare_actions(
+    actions: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+    action_space: ActionSpace | None,
+    action_size: ActionSize = None,
+) -> tuple[Array, Actions]:
+    """Return actions in their stored form ``[N, *leaf.shape]`` and their spec, which is inferred if it is not given.
 
-    Integers are converted to float32 only if they are said to be continuous, whole floats to int64 only if they are
-    said to be discrete.
+    Integers are converted to float32 only with ``ActionSpace.CONTINUOUS``, whole floats to int64 only with
+    ``ActionSpace.DISCRETE``.
 
     Args:
-        actions: logged ones; in parts, if ``action_size`` is a Dict or Tuple space.
-        action_space: their kind; ``None`` to find it.
+        actions: logged actions; in parts, if ``action_size`` is a Dict or Tuple space.
+        action_space: their kind; ``None`` to infer it.
         action_size: see `birl.spaces.actions_told`.
     """
-    kind = None if action_space is None else _one_kind(action_space)
+    kind = None if action_space is None else _check_kind(action_space)
     if isinstance(action_size, Space):
         actions = as_rows(action_size, actions)
     elif isinstance(actions, Mapping):
@@ -285,28 +290,28 @@ def prepare_actions(actions: Any, action_space: ActionSpace | None, action_size:
     if kind is None and (action_size is None or isinstance(action_size, int | np.integer)):
         kind = detect_action_space(array)
     array = array[:, None] if array.ndim == 1 else array
-    found = actions_shown(array, cast(ActionSpace, kind)) if action_size is None else actions_told(action_size, kind)
+    found = actions_of_log(array, cast(ActionSpace, kind)) if action_size is None else actions_told(action_size, kind)
     return found.stored(array), found
 
 
 def check_stored(actions: Actions, stored: Array) -> None:
-    """Raise `ShapeError` or `ActionError` unless what is stored ``[N, A]`` are such actions."""
+    """Raise `ShapeError` or `ActionError` unless ``stored`` ``[N, A]`` are actions of this spec."""
     if stored.shape[1:] != actions.leaf.shape:
         raise ShapeError(f"action_size={actions.told}, but actions have {stored.shape[1]} dimensions: omit action_size")
-    # quantities have no bounds here
+    # continuous actions have no bounds here
     index = None if actions.kind is ActionSpace.CONTINUOUS else actions.outside(stored)
     if index is None:
         return
     if actions != Discrete(actions.size):
         raise ActionError(
             f"action {stored[index].tolist()} at step {index} is none of {actions.allowed}: give action_size= the "
-            "action space of the environment that the steps are from"
+            "action space of the environment that the steps come from"
         )
     renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"
     if stored[index, 0] < 0:
         raise ActionError(
             f"action {stored[index, 0]} at step {index} is negative, but discrete actions are counted from 0: "
-            f"{renumber} floats (N, 1) if they are quantities, or action_size= the environment's action space"
+            f"{renumber} floats (N, 1) if they are continuous, or action_size= the environment's action space"
         )
     raise ActionError(
         f"action {stored[index, 0]} at step {index} is outside 0 … {actions.size - 1}: {renumber} action_size= the "

@@ -72,7 +72,7 @@ class TransitionView(View[TransitionMiniBatch]):
             return batch
 
         def after() -> Any:
-            steps = 1 if batch.intervals is None else place.to_whole(batch.intervals[:, 0])
+            steps = 1 if batch.intervals is None else place.to_int64(batch.intervals[:, 0])
             return storage.shift(rows, steps)
 
         found = columns.read(storage, part, rows, after)
@@ -108,7 +108,7 @@ class TrajectoryView(View[TrajectoryMiniBatch]):
         if not storage.extra_names:
             return batch
         window, alive = storage.behind(rows, self.length)
-        extra = tree_map(lambda leaf: storage.place.blank(leaf, ~alive), extra_columns(storage, window))
+        extra = tree_map(lambda leaf: storage.place.zero_where(leaf, ~alive), extra_columns(storage, window))
         return replace(batch, extra=extra)
 
     def items(self, storage: Storage, part: TrajectorySlicerProtocol, rows: Array) -> list[PartialTrajectory]:
@@ -140,7 +140,7 @@ class SequenceView(View[SequenceMiniBatch]):
 
     def window(self, storage: Storage, rows: Any) -> tuple[Any, Any]:
         """The rows ``[T, B]`` of the sequences of ``rows`` ``[B]``, and which are in the same episode."""
-        join = storage.place.join
+        join = storage.place.concatenate
         before, alive_before = storage.behind(rows, self.burn_in + 1)
         after, alive_after = storage.ahead(rows, self.length)
         window = join([before[:, :-1], after], 1).T
@@ -160,7 +160,7 @@ class SequenceView(View[SequenceMiniBatch]):
         observe = part.observe
 
         def read(values: Tree, dead: Any = padding) -> Tree:
-            return tree_map(lambda leaf: place.blank(leaf, dead), values)
+            return tree_map(lambda leaf: place.zero_where(leaf, dead), values)
 
         prefix = "extra.state."
         states = {

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.arrays import FolderPlace, give_back, make_place
+from birl.dataset.arrays import FolderPlace, make_place, release_pages
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature
 from birl.dataset.ingest import row_flags, step_columns
@@ -26,14 +26,14 @@ from birl.dataset.log_record import LogRecord
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.logs.columns import Column, check_rows, rows_at_once, tables_of
 from birl.dataset.logs.rows import RowEncoder
-from birl.dataset.replay_buffer import Place, ReplayBuffer
+from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
 from birl.errors import DataError, EmptyDataError, WriteError
 from birl.types import MASK, ActionSpace, Array, Leaf
 
 _KEPT: Final = ("episode", "time", "terminated", "truncated", "drop")
 
 
-def from_table(table: Any, schema: LogSchema, *, storage: Place = "memory") -> ReplayBuffer:
+def from_table(table: Any, schema: LogSchema, *, storage: StorageLocation = "memory") -> ReplayBuffer:
     """Episodes of a log.
 
     Args:
@@ -70,7 +70,7 @@ class Importer:
         encoder: what encodes the rows.
     """
 
-    def __init__(self, schema: LogSchema, storage: Place = "memory") -> None:
+    def __init__(self, schema: LogSchema, storage: StorageLocation = "memory") -> None:
         self.schema, self.encoder, self.counts = schema, RowEncoder(schema), dict[str, Any]()
         self._storage, self._count = storage, 0
         self._begins: list[int] = []
@@ -164,9 +164,9 @@ class Importer:
             buffer.storage.extend(0, flags, steps, {})
             begin = stop
             if isinstance(buffer.storage.place, FolderPlace):  # else all that was read and written would add up
-                buffer.storage.place.give_back()
+                buffer.storage.place.release_pages()
                 for values in rows.values():
-                    give_back(values)
+                    release_pages(values)
         self.counts |= {"rows_out": len(order), "episodes": int(ends.sum()), "terminated": int(terminal.sum())}
         self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()
