@@ -338,19 +338,22 @@ class Loss:
         value: the scalar to minimise.
         metrics: further scalars to log, by name.
         share: values that later steps of the same update also need; see `birl.losses.shared`.
-        priority: makes the sizes ``[...]`` of the elements' TD errors, at least 0, by which a prioritised sampler draws
-            them again. It is called only where there is one. ``None`` if the loss has no such errors.
+        priority: sizes ``[...]`` of the elements' TD errors, at least 0, by which prioritised samplers draw;
+            ``None`` if the loss has no TD errors.
     """
 
     value: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
     share: dict[str, Tensor] = field(default_factory=dict)
-    priority: Callable[[], Tensor] | None = None
+    priority: Tensor | None = None
 
     def detached(self) -> Loss:
-        """The same without gradients, and without `priority`."""
+        """The same without gradients."""
         metrics, share = ({name: x.detach() for name, x in each.items()} for each in (self.metrics, self.share))
-        return Loss(self.value.detach(), metrics, share)
+        priority = self.priority
+        if priority is not None and priority.requires_grad:  # usually it is computed without gradients
+            priority = priority.detach()
+        return Loss(self.value.detach(), metrics, share, priority)
 
     def shared_with(self, batch: Batch) -> Batch:
         """``batch`` with `share` in its ``extra``."""

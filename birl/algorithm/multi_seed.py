@@ -297,7 +297,7 @@ class _Stack:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
         batch = self._batch(drawn)
         self.engine.prioritised = drawn.rows is not None
-        metrics = {name: values.unbind() for name, values in self.engine.update(batch).items()}
+        metrics = {name: values.unbind() for name, values in self.engine.update(batch).metrics.items()}
         hand_back(drawn, batch, self.engine)
         return self._named(metrics)
 

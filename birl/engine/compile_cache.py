@@ -47,12 +47,16 @@ class Wiring:
     Attributes:
         inputs: for each, whether it is one of the tensors that stay where they are, and its number among them or among
             those that change from call to call.
-        outputs: number of each result, by name.
+        metrics: numbers of the outputs that are metrics, by name.
+        priority: number of the output with the priorities; ``None`` if there are none.
+        gradient_statistics: numbers of the outputs with statistics of gradients, by name of the step.
         moved: numbers of the tensors that stay whose values the program changes.
     """
 
     inputs: Sequence[tuple[bool, int]]
-    outputs: Mapping[str, int]
+    metrics: Mapping[str, int]
+    priority: int | None
+    gradient_statistics: Mapping[str, int]
     moved: Sequence[int]
 
 

@@ -17,7 +17,7 @@ from birl.engine import compile_cache as stored
 from birl.engine.cache_keys import OpaqueError, digest
 from birl.engine.compiler import Graphs, Uncopied
 from birl.engine.cuda_graphs import Generators, Recorder, Recording, Updates, drawn_ahead
-from birl.engine.steps import Gradients, Step
+from birl.engine.steps import Gradients, Step, UpdateResult
 from birl.engine.train_state import TrainState
 from birl.engine.update import Eager, stacked
 from birl.errors import CompileError
@@ -61,19 +61,19 @@ class Program(Eager):
         self._recordings: Uncopied[Recording] = Uncopied()
         self._graphs.refresh()
 
-    def update(self, batch: Batch, due: Due) -> dict[str, Tensor]:
+    def update(self, batch: Batch, due: Due) -> UpdateResult:
         if self._version != self._trained.version:
             self._refresh()
         batch, scalars = self._prepared(batch, due), self._step_scalars([due])
         key = self._key(due)
-        metrics = self._made(key, lambda own, own_scalars: self._run(own, own_scalars, due), batch, scalars)
+        result = self._made(key, lambda own, own_scalars: self._run(own, own_scalars, due), batch, scalars)
         self._single[key] = True
         self._count([due])
-        return metrics
+        return result
 
     def update_many(
         self, draw: Callable[[], Batch], dues: Sequence[Due], generators: Generators
-    ) -> dict[str, Tensor] | None:
+    ) -> UpdateResult | None:
         """See `Engine.update_many`; ``None`` if these updates must be made one by one.
 
         They are made one by one with a schedule, which gives the scalars of one step at a time, and until each kind
@@ -84,16 +84,18 @@ class Program(Eager):
         if scheduled or replaced or any(map(self.is_new, dues)):
             return None
 
-        def updates(_: Batch | None, scalars: Tensor) -> dict[str, Tensor]:
+        def updates(_: Batch | None, scalars: Tensor) -> UpdateResult:
             batches = drawn_ahead([partial(self._drawn, draw, due) for due in dues], self._device)
             each = zip(batches, scalars.split(sizes), dues, strict=True)
-            return stacked(self._run(batch, own, due) for batch, own, due in each)
+            results = [self._run(batch, own, due) for batch, own, due in each]
+            statistics = stacked(result.gradient_statistics for result in results)
+            return UpdateResult(stacked(result.metrics for result in results), None, statistics)
 
         scalars = self._step_scalars(dues)
         sizes = [sum(step.size for step in self._optimized(due).values()) for due in dues]
-        metrics = self._made(tuple(self._key(due) for due in dues), updates, None, scalars, generators)
+        result = self._made(tuple(self._key(due) for due in dues), updates, None, scalars, generators)
         self._count(dues)
-        return metrics
+        return result
 
     def is_new(self, due: Due) -> bool:
         """Whether no single update of this kind was made yet, so that the next one compiles."""
@@ -112,7 +114,7 @@ class Program(Eager):
 
     def _made(
         self, key: Hashable, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators = ()
-    ) -> dict[str, Tensor]:
+    ) -> UpdateResult:
         """Make updates; replay their recording, made as soon as all of them were compiled and have run."""
         if self._record is not None:
             key = (key, None if batch is None else batch.signature)
@@ -140,7 +142,7 @@ class Program(Eager):
             for name in self._optimized(due):
                 self._trained.count(name)
 
-    def _run(self, batch: Batch | None, scalars: Tensor, due: Due) -> dict[str, Tensor]:
+    def _run(self, batch: Batch | None, scalars: Tensor, due: Due) -> UpdateResult:
         assert batch is not None
         moments = {name: step.moments() for name, step in self._optimized(due).items()}
 
@@ -179,11 +181,11 @@ class Program(Eager):
         shelf = self.shelf
         return None if shelf is None else shelf / digest(key)
 
-    def _function(self, due: Due) -> Callable[[Batch, Tensor, Moments], dict[str, Tensor]]:
+    def _function(self, due: Due) -> Callable[[Batch, Tensor, Moments], UpdateResult]:
         steps = self._optimized(due)
         sizes = [step.size for step in steps.values()]
 
-        def update(batch: Batch, scalars: Tensor, moments: Moments) -> dict[str, Tensor]:
+        def update(batch: Batch, scalars: Tensor, moments: Moments) -> UpdateResult:
             own = dict(zip(steps, scalars.split(sizes), strict=True))
 
             def move(name: str, gradients: Gradients) -> None:

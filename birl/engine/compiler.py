@@ -18,6 +18,7 @@ from torch import Tensor
 
 from birl.engine import compile_cache as stored
 from birl.engine.compile_cache import Program, Wiring, compilers_folder
+from birl.engine.steps import UpdateResult
 from birl.errors import CompileError
 
 BACKEND = "inductor"
@@ -104,7 +105,7 @@ class _Compiled:
 
     def forget(self) -> None:
         """Tensors that the function keeps may have been replaced."""
-        self._direct: Callable[[Sequence[Tensor]], dict[str, Tensor]] | None = None
+        self._direct: Callable[[Sequence[Tensor]], UpdateResult] | None = None
 
     def __call__(self, *args: Any) -> Any:
         if self._shell is not None:
@@ -168,10 +169,8 @@ class _Compiled:
             compiled.current_callable = call
         return compiled
 
-    def update(
-        self, own: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]
-    ) -> dict[str, Tensor]:
-        """Call a function that returns tensors by name.
+    def update(self, own: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]) -> UpdateResult:
+        """Call a function that returns the result of an update.
 
         After the first call the compiled program is called directly, if everything else that it reads and writes is
         among the tensors of ``kept``.
@@ -187,7 +186,7 @@ class _Compiled:
             self._direct = _bound(*self._bare, kept())
             return self._direct(own)
         if self._looked:
-            result: dict[str, Tensor] = self(*args)
+            result: UpdateResult = self(*args)
             return result
         tensors, self._calls = kept(), []
         before = [tensor._version for tensor in tensors]
@@ -199,13 +198,11 @@ class _Compiled:
             self._direct = _bound(*self._bare, tensors)
         return result
 
-    def _look(
-        self, own: Sequence[Tensor], kept: Sequence[Tensor], moved: Sequence[int], result: dict[str, Tensor]
-    ) -> None:
+    def _look(self, own: Sequence[Tensor], kept: Sequence[Tensor], moved: Sequence[int], result: UpdateResult) -> None:
         """Find out whether the program can be called without the shell, and keep it on disk if it can."""
         inner = [call for call in self._calls or () if call.library is not None]
         for call in (*inner, *(call for call in self._calls or () if call.library is None)):
-            whole = call.library is None or (len(inner) == 1 and len(call.outputs) == len(result))
+            whole = call.library is None or (len(inner) == 1 and len(call.outputs) == len(result.tensors))
             wiring = _wiring(call.inputs, call.outputs, own, kept, moved if call.library else (), result)
             if whole and wiring is not None:
                 self._bare = call.program, wiring
@@ -220,7 +217,7 @@ def _wiring(
     own: Sequence[Tensor],
     kept: Sequence[Tensor],
     moved: Sequence[int],
-    result: dict[str, Tensor],
+    result: UpdateResult,
 ) -> Wiring | None:
     """How to call a program without the shell that torch.compile puts around it.
 
@@ -241,26 +238,35 @@ def _wiring(
     place = {id(tensor): (True, index) for index, tensor in enumerate(kept)}
     place |= {id(tensor): (False, index) for index, tensor in enumerate(own)}
     output = {id(tensor): index for index, tensor in enumerate(outputs)}
-    if not all(id(tensor) in place for tensor in inputs) or not all(id(each) in output for each in result.values()):
+    if not all(id(tensor) in place for tensor in inputs) or not all(id(each) in output for each in result.tensors):
         return None
-    names = {name: output[id(tensor)] for name, tensor in result.items()}
-    return Wiring([place[id(tensor)] for tensor in inputs], names, moved)
+    metrics, statistics = (
+        {name: output[id(tensor)] for name, tensor in part.items()}
+        for part in (result.metrics, result.gradient_statistics)
+    )
+    priority = None if result.priority is None else output[id(result.priority)]
+    return Wiring([place[id(tensor)] for tensor in inputs], metrics, priority, statistics, moved)
 
 
-def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], dict[str, Tensor]]:
+def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], UpdateResult]:
     """A program with the tensors that stay in place, as a function of those that change."""
     moving = [(index, number) for index, (stays, number) in enumerate(wiring.inputs) if not stays]
     fixed = [kept[number] if stays else None for stays, number in wiring.inputs]  # the batch's memory is not kept
-    names, moved = list(wiring.outputs.items()), [kept[number] for number in wiring.moved]
+    metrics, priority = list(wiring.metrics.items()), wiring.priority
+    statistics, moved = list(wiring.gradient_statistics.items()), [kept[number] for number in wiring.moved]
 
-    def call(own: Sequence[Tensor]) -> dict[str, Tensor]:
+    def call(own: Sequence[Tensor]) -> UpdateResult:
         inputs: Any = fixed.copy()
         for index, number in moving:
             inputs[index] = own[number]
         outputs = program(inputs)
         if moved:
             torch.autograd.graph.increment_version(moved)
-        return {name: outputs[index] for name, index in names}
+        return UpdateResult(
+            {name: outputs[index] for name, index in metrics},
+            None if priority is None else outputs[priority],
+            {name: outputs[index] for name, index in statistics},
+        )
 
     return call
 

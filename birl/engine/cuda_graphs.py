@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from birl.engine.steps import UpdateResult
 from birl.types import Batch, tree_map
 
 Generators = Sequence[torch.Generator]
-Updates = Callable[["Batch | None", Tensor], "dict[str, Tensor]"]
-"""``(batch, scalars) -> metrics``: some updates, with the scalars of their optimisers' steps; see `Recording`."""
+Updates = Callable[["Batch | None", Tensor], UpdateResult]
+"""``(batch, scalars) -> result``: some updates, with the scalars of their optimisers' steps; see `Recording`."""
 
 Recorder = Callable[[Callable[[], Any], Generators], "tuple[Callable[[], object], Any]"]
 """Takes a function and the generators it draws from, and records it without running it.
@@ -72,12 +73,12 @@ class Recording:
     ) -> None:
         own = None if batch is None else Batch(*tree_map(lambda x: x if x is None else x.clone(), batch.parts))
         self._batch, self._scalars = [] if own is None else own.leaves, scalars.clone()
-        self._replay, self._metrics = record(lambda: updates(own, self._scalars), generators)
+        self._replay, self._result = record(lambda: updates(own, self._scalars), generators)
 
-    def __call__(self, batch: Batch | None, scalars: Tensor) -> dict[str, Tensor]:
-        """Replay with another batch and other scalars; the metrics are the caller's own."""
+    def __call__(self, batch: Batch | None, scalars: Tensor) -> UpdateResult:
+        """Replay with another batch and other scalars. The tensors of the result are copies."""
         self._scalars.copy_(scalars, non_blocking=True)
         if batch is not None:
             torch._foreach_copy_(self._batch, batch.leaves, non_blocking=True)
         self._replay()
-        return {name: value.clone() for name, value in self._metrics.items()}
+        return self._result.map(torch.clone)

@@ -15,9 +15,8 @@ from birl.engine.compiled import Program, supports
 from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_exchange import Finding, Found, Moving, check_gradient_steps
-from birl.engine.gradient_statistics import WATCHED
 from birl.engine.memory import keep_freed_memory
-from birl.engine.steps import Gradient, Gradients, Step, Training
+from birl.engine.steps import Gradient, Gradients, Step, Training, UpdateResult
 from birl.engine.train_state import TrainState
 from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError, ConfigError, UnsupportedError
@@ -132,15 +131,17 @@ class Engine(TrainState):
         rates = self._rates(due)
         with fast_products():
             try:
-                metrics = self._updates.update(batch, due)
+                result = self._updates.update(batch, due)
             except CompileError as error:  # raised before anything has changed
                 if self._compile_required:
                     raise
                 warnings.warn(f"training goes on without compiling: {error}", RuntimeWarning, stacklevel=3)
                 self.stop_compiling()
-                metrics = self._updates.update(batch, due)
-        self.priority = self.take_priority(metrics)
-        return {**self._without_watched(metrics), **rates}
+                result = self._updates.update(batch, due)
+        self.check_priority(result.priority)
+        self.priority = result.priority
+        self._pass_statistics(result)
+        return {**result.metrics, **rates}
 
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
@@ -159,10 +160,11 @@ class Engine(TrainState):
         if isinstance(self._updates, Program) and self._updates.records:
             dues = [self.due(ahead) for ahead in range(1, count + 1)]
             with fast_products():
-                metrics = self._updates.update_many(draw, dues, generators)
-            if metrics is not None:
+                result = self._updates.update_many(draw, dues, generators)
+            if result is not None:
                 self.grad_step += count
-                return self._without_watched(metrics)
+                self._pass_statistics(result)
+                return result.metrics
         return stacked(self.update(draw()) for _ in range(count))
 
     def find(self, name: str, learn: Callable[[], object]) -> dict[str, Found]:
@@ -247,14 +249,11 @@ class Engine(TrainState):
                 optimizer.state.clear()
         self._updates = Eager(self)
 
-    def _without_watched(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Pass gradient statistics to the watcher; return the remaining metrics."""
+    def _pass_statistics(self, result: UpdateResult) -> None:
+        """Pass the gradient statistics of an update to the watcher."""
         if self.watch is not None:
-            for name, parameters in self.parameters.items():
-                found = metrics.pop(WATCHED + name, None)
-                if found is not None:
-                    self.watch(name, list(parameters), found)
-        return metrics
+            for name, found in result.gradient_statistics.items():
+                self.watch(name, list(self.parameters[name]), found)
 
     @torch.no_grad()
     def burn_in(self, batch: Batch, steps: int) -> Batch:

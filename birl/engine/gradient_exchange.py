@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from birl.engine.steps import Gradient, Gradients, LossFunction, Step, TargetUpdate
-from birl.engine.train_state import PRIORITY, TrainState
+from birl.engine.steps import Gradient, Gradients, LossFunction, Step, TargetUpdate, UpdateResult
+from birl.engine.train_state import TrainState
 from birl.engine.update import Eager
 from birl.errors import ConfigError, UnsupportedError
 from birl.types import Batch, Loss
@@ -41,12 +40,12 @@ class Finding(Eager):
         self.found: list[dict[str, Found]] = []
         self._last: list[Found] = []
 
-    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
-        """The gradient steps of one update. Returns the metrics."""
+    def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
+        """The gradient steps of one update."""
         self._last, steps = [], [step for step in due if isinstance(step, Gradient)]
-        metrics = super().update(batch, steps)
+        result = super().update(batch, steps)
         self.found.append({step.name: each for step, each in zip(steps, self._last, strict=True)})
-        return metrics
+        return result
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """Nothing: the process that moves the parameters reduces."""
@@ -58,8 +57,7 @@ class Finding(Eager):
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         gradients, value = super().gradients(loss, of, batch)
-        kept = {key: metric for key, metric in value.metrics.items() if key != PRIORITY}  # priorities are used here
-        self._last.append(Found(gradients, replace(value, metrics=kept, share={})))
+        self._last.append(Found(gradients, replace(value, share={}, priority=None)))  # both are used here
         return gradients, value
 
     def only(self, name: str) -> dict[str, Found]:
@@ -84,8 +82,8 @@ class Moving(Eager):
         super().__init__(trained)
         self._found = dict(found)
 
-    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
-        """One update with the steps that are due. Returns the metrics."""
+    def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
+        """One update with the steps that are due."""
         names = [step.name for step in due if isinstance(step, Gradient)]
         if names != list(self._found):
             raise ConfigError(

@@ -7,9 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-WATCHED = "gradients of the step "
-"""Prefix of a step's name: key of its statistics among an update's metrics."""
-
 
 def statistics(gradients: Iterable[Tensor]) -> Tensor:
     """`GRADIENT_STATISTICS` of each gradient: float32 ``[n, 4]``, on the device. Nothing waits for it."""

@@ -22,7 +22,17 @@ from birl.engine.cuda_graphs import Recorder, record_cuda_graph
 from birl.engine.engine import Engine
 from birl.engine.memory import keep_freed_memory
 from birl.engine.stacked_loss import StackedLoss
-from birl.engine.steps import Gradients, HardCopy, LossFunction, Polyak, Step, TargetUpdate, Training, Update
+from birl.engine.steps import (
+    Gradients,
+    HardCopy,
+    LossFunction,
+    Polyak,
+    Step,
+    TargetUpdate,
+    Training,
+    Update,
+    UpdateResult,
+)
 from birl.engine.train_state import TrainState, clip
 from birl.engine.update import Eager, LossModule
 from birl.engine.update import stacked as joined_metrics
@@ -113,7 +123,7 @@ class StackedEngine(Eager):
     # -- learning --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def update(self, batch: Batch, due: Sequence[Step] | None = None) -> dict[str, Tensor]:
+    def update(self, batch: Batch, due: Sequence[Step] | None = None) -> UpdateResult:
         """One update of every engine.
 
         Args:
@@ -121,17 +131,17 @@ class StackedEngine(Eager):
             due: the steps; by default those that are due.
 
         Returns:
-            The losses and their metrics, ``[S]``, on the device.
+            The losses and their metrics ``[S]``, and priorities ``[S, …]``, on the device.
         """
         keep_freed_memory()
         self._trained.grad_step += 1
         due = self._trained.due() if due is None else due
         if self._program is None:
-            metrics = super().update(batch, due)
+            result = super().update(batch, due)
         else:
             before = [each.get_state() for each in self._generators] if self._program.is_new(due) else []
             try:
-                metrics = self._program.update(batch, due)
+                result = self._program.update(batch, due)
             except CompileError as error:  # raised before anything has changed but the generators
                 if self.config.compile_graph is True:
                     raise
@@ -139,9 +149,10 @@ class StackedEngine(Eager):
                 self._program = None
                 for generator, state in zip(self._generators, before, strict=True):
                     generator.set_state(state)
-                metrics = super().update(batch, due)
-        self.priority = self._trained.take_priority(metrics)
-        return metrics
+                result = super().update(batch, due)
+        self._trained.check_priority(result.priority)
+        self.priority = result.priority
+        return result
 
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
@@ -156,11 +167,11 @@ class StackedEngine(Eager):
         """
         if self._program is not None:
             dues = [self._trained.due(ahead) for ahead in range(1, count + 1)]
-            metrics = self._program.update_many(draw, dues, (*generators, *self._generators))
-            if metrics is not None:
+            result = self._program.update_many(draw, dues, (*generators, *self._generators))
+            if result is not None:
                 self._trained.grad_step += count
-                return metrics
-        return joined_metrics(self.update(draw()) for _ in range(count))
+                return result.metrics
+        return joined_metrics(self.update(draw()).metrics for _ in range(count))
 
     def losses(self, batch: Batch, due: Sequence[Step]) -> tuple[StackedLoss, ...]:
         """The losses of an update, in order."""
@@ -268,7 +279,7 @@ class _Trial(Eager):
         self._saved = {name: tensor.detach().clone() for name, tensor in stacked.saved.items()}
         self.losses: list[StackedLoss] = []
 
-    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
+    def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
         """See `Eager`."""
         return super().update(batch, [step for step in due if isinstance(step, Training)])
 

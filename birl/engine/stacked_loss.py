@@ -18,7 +18,7 @@ from torch.fx.graph import CodeGen
 
 from birl.engine import compiler
 from birl.engine.steps import Gradients
-from birl.engine.update import LossModule, with_priority
+from birl.engine.update import LossModule
 from birl.errors import UnsupportedError
 from birl.types import Batch, Loss
 
@@ -57,14 +57,16 @@ class StackedLoss:
         self._rest = [name for name in saved if name not in trained]
         self._metrics: list[str] = []
         self._shared: list[str] = []
+        self._has_priority = False
 
         def one(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             named = (*zip(self._rest, rest, strict=True), *zip(trained, given, strict=True))
             tensors = {f"nets.{name}": tensor for name, tensor in named}
             rows = iter(leaves)
-            found = with_priority(functional_call(loss, tensors, (batch.map(lambda _: next(rows)),)), prioritised)
-            self._metrics, self._shared = list(found.metrics), list(found.share)
-            return found.value, [*found.metrics.values(), *found.share.values()]
+            found: Loss = functional_call(loss, tensors, (batch.map(lambda _: next(rows)),))
+            priority = [] if found.priority is None or not prioritised else [found.priority]
+            self._metrics, self._shared, self._has_priority = list(found.metrics), list(found.share), bool(priority)
+            return found.value, [*found.metrics.values(), *found.share.values(), *priority]
 
         def all_(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
             with torch.enable_grad():
@@ -110,8 +112,9 @@ class StackedLoss:
         found = self._graph(*given, *rest, *leaves, *noise)
         gradients, value, more = found[: len(given)], found[len(given)], found[len(given) + 1 :]
         metrics = dict(zip(self._metrics, more, strict=False))
-        share = dict(zip(self._shared, more[len(metrics) :], strict=True))
-        return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share)
+        share = dict(zip(self._shared, more[len(metrics) :], strict=False))
+        priority = more[-1] if self._has_priority else None
+        return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share, priority)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -84,8 +84,37 @@ class Update(Protocol):
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
         """Set parameters by name, without an optimiser."""
 
-    def report(self, metrics: Mapping[str, Tensor]) -> None:
-        """Log scalars."""
+    def report(self, metrics: Mapping[str, Tensor], priority: Tensor | None = None) -> None:
+        """Log scalars, and report the priorities ``[...]`` of the batch's elements if the loss has any."""
+
+
+class UpdateResult(NamedTuple):
+    """What the steps of an update report.
+
+    Attributes:
+        metrics: scalars by name.
+        priority: priorities ``[...]`` of the batch's elements; ``None`` if they are not used, or no loss has any.
+        gradient_statistics: statistics ``[n, 4]`` of the gradients of each gradient step, by its name, if they are
+            watched.
+    """
+
+    metrics: dict[str, Tensor]
+    priority: Tensor | None
+    gradient_statistics: dict[str, Tensor]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in order."""
+        priority = [] if self.priority is None else [self.priority]
+        return [*self.metrics.values(), *priority, *self.gradient_statistics.values()]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> UpdateResult:
+        """Apply ``function`` to every tensor."""
+        return UpdateResult(
+            {name: function(value) for name, value in self.metrics.items()},
+            None if self.priority is None else function(self.priority),
+            {name: function(value) for name, value in self.gradient_statistics.items()},
+        )
 
 
 class Step(Protocol):
@@ -186,7 +215,7 @@ class Gradient(Training):
         """Follow the gradient of the loss, and report the loss."""
         gradients, loss = on.gradients(self.loss, self.networks, batch)
         on.apply(self.name, on.reduce(gradients))
-        on.report({self.logged: loss.value, **loss.metrics})
+        on.report({self.logged: loss.value, **loss.metrics}, priority=loss.priority)
         return loss.shared_with(batch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,6 @@ from birl.optimizers.saved_state import check_optimizer, first_nonfinite, moment
 from birl.optimizers.schedules import advance
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
-
-PRIORITY: Final = "priority of each element"
-"""Where updates report `Loss.priority`, beside metrics."""
 
 
 def no_errors(name: str) -> UnsupportedError:
@@ -99,16 +96,10 @@ class TrainState:
         update = self.grad_step + ahead
         return tuple(step for step in self.steps if step.when.is_due(update, self.config))
 
-    def take_priority(self, metrics: dict[str, Tensor]) -> Tensor | None:
-        """Take the priorities of the elements out of an update's metrics; ``None`` if this update had none.
-
-        Raises:
-            UnsupportedError: if they are used, and all losses have been computed without any.
-        """
-        found = metrics.pop(PRIORITY, None)
-        if found is None and self.prioritised and all(self.step_counts.values()):
+    def check_priority(self, priority: Tensor | None) -> None:
+        """Raise `UnsupportedError` if priorities are used, and no loss of the algorithm has reported any."""
+        if priority is None and self.prioritised and all(self.step_counts.values()):
             raise no_errors(type(self.config).__name__.removesuffix("Config"))
-        return found
 
     # -- optimisers ------------------------------------------------------------------------------------------------
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from birl.engine.compiler import Graphs
-from birl.engine.gradient_statistics import WATCHED, statistics
-from birl.engine.steps import Gradients, LossFunction, Step, check_gradients, check_loss
-from birl.engine.train_state import PRIORITY, TrainState
+from birl.engine.gradient_statistics import statistics
+from birl.engine.steps import Gradients, LossFunction, Step, UpdateResult, check_gradients, check_loss
+from birl.engine.train_state import TrainState
 from birl.types import Batch, Loss
 
 
@@ -23,14 +22,6 @@ def stacked(updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         for name, value in metrics.items():
             collected.setdefault(name, []).append(value)
     return {name: torch.stack(values).float() for name, values in collected.items()}
-
-
-def with_priority(loss: Loss, prioritised: bool) -> Loss:
-    """The loss with its priorities, if they are used, as one of the metrics."""
-    if not prioritised or loss.priority is None:
-        return loss
-    with torch.no_grad():
-        return replace(loss, metrics={**loss.metrics, PRIORITY: loss.priority()})
 
 
 class LossModule(nn.Module):
@@ -63,14 +54,15 @@ class Eager:
         self._trained, self.nets, self.config = trained, trained.nets, trained.config
         self._move = trained.apply if move is None else move
         self._metrics: dict[str, Tensor] = {}
+        self._priority: Tensor | None = None
+        self._statistics: dict[str, Tensor] = {}
 
-    def update(self, batch: Batch, due: Sequence[Step]) -> dict[str, Tensor]:
-        """One update with the steps that are due. Returns the metrics."""
-        metrics: dict[str, Tensor] = {}
-        self._metrics = metrics
+    def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
+        """One update with the steps that are due."""
+        self._metrics, self._priority, self._statistics = {}, None, {}
         for step in due:  # each sees the values that earlier steps share
             batch = step(self, batch)
-        return metrics
+        return UpdateResult(self._metrics, self._priority, self._statistics)
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
@@ -79,7 +71,7 @@ class Eager:
         gradients = torch.autograd.grad(found.value, list(parameters.values()), allow_unused=True)
         named = dict(zip(parameters, gradients, strict=True))
         check_gradients(loss, named)
-        return named, with_priority(found, self._trained.prioritised).detached()
+        return named, found.detached()
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""
@@ -88,7 +80,7 @@ class Eager:
     def apply(self, name: str, gradients: Gradients) -> None:
         """See `Update.apply`."""
         if self._trained.watch is not None:
-            self._metrics[WATCHED + name] = statistics(gradients.values())
+            self._statistics[name] = statistics(gradients.values())
         self._move(name, gradients)
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
@@ -97,9 +89,11 @@ class Eager:
             for name, value in parameters.items():
                 self.nets.get_parameter(name).copy_(value)
 
-    def report(self, metrics: Mapping[str, Tensor]) -> None:
+    def report(self, metrics: Mapping[str, Tensor], priority: Tensor | None = None) -> None:
         """See `Update.report`."""
         self._metrics.update(metrics)
+        if priority is not None and self._trained.prioritised:
+            self._priority = priority
 
 
 class CompiledGradients(Eager):

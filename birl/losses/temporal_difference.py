@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from birl.models.value_distributions import Returns
 from birl.types import Batch, Loss, weighted_mean
 
@@ -18,4 +20,6 @@ def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = ""
     """
     loss = prediction.td_loss(target, delta)
     value = weighted_mean(loss, batch.weight).sum()
-    return Loss(value, {metric: value} if metric else {}, priority=lambda: prediction.error(target, loss).mean(0))
+    with torch.no_grad():
+        priority = prediction.error(target, loss).mean(0)
+    return Loss(value, {metric: value} if metric else {}, priority=priority)

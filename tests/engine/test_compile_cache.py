@@ -148,7 +148,7 @@ def test_wiring_that_names_no_tensor_is_not_loaded(tmp_path: Path) -> None:
     """Files are read with their digests; a library that is none at all is no reason to stop either."""
     library = tmp_path / "library"
     library.write_bytes(b"\x7fELF")
-    stored.save(tmp_path / "kept", library, stored.Wiring([(True, 0)], {"loss": 0}, [0]))
+    stored.save(tmp_path / "kept", library, stored.Wiring([(True, 0)], {"loss": 0}, None, {}, [0]))
     assert stored.load(tmp_path / "kept") is None
 
 
@@ -169,8 +169,7 @@ def test_another_configuration_code_or_version_has_another_place(monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
         places.append(shelf(dqn()))
-    with monkeypatch.context() as patch:
-        patch.setattr(torch._inductor.config, "max_fusion_size", 3)
+    with torch._inductor.config.patch(max_fusion_size=3):  # monkeypatch would leave the setting deleted
         places.append(shelf(dqn()))
     assert len(set(places[1:])) == len(places) - 1
     assert shelf(dqn()) == places[0]
@@ -279,7 +278,7 @@ def kept(tmp_path: Path) -> Path:
     """Keep a library that can be loaded, which does nothing, as a program."""
     library, place = tmp_path / "library", tmp_path / "cache" / "shelf" / "program"
     library.write_bytes(b"whatever")
-    stored.save(place, library, stored.Wiring([(True, 0)], {"loss": 0}, [0]))
+    stored.save(place, library, stored.Wiring([(True, 0)], {"loss": 0}, None, {}, [0]))
     return place
 
 

@@ -466,7 +466,7 @@ class _Tape:
         kept += [x for each in engine.optimizers.values() for s in each.state.values() for x in s.values()]
         values = [x.detach().clone() for x in kept]
         states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
-        result = {name: value.clone() for name, value in function().items()}
+        result = function().map(torch.clone)
         with torch.no_grad():
             for x, value in zip(kept, values, strict=True):
                 x.copy_(value)
@@ -477,8 +477,8 @@ class _Tape:
 
         def replay() -> None:
             self.replayed += 1
-            for name, value in function().items():
-                result[name].copy_(value)
+            for kept, new in zip(result.tensors, function().tensors, strict=True):
+                kept.copy_(new)
 
         return replay, result
 
