@@ -14,8 +14,9 @@ import typer
 import yaml
 
 import birl
-from birl.cli.online import cluster_of
+from birl.cli.online import make_cluster
 from birl.cli.train import train
+from birl.cli.train_options import TABLE, TrainOptions
 from birl.cli.tune import parse_search
 
 ROOT = Path(__file__).parents[1]
@@ -55,8 +56,7 @@ COMMANDS = [SCRIPT[1].removeprefix("exec "), JOB["spec"]["entrypoint"]]
 @pytest.mark.parametrize("command", COMMANDS, ids=["compose", "kuberay"])
 def test_the_commands_are_those_of_birl(command: str) -> None:
     given = options(command)
-    names = ("collectors", "fragment", "address", "order")
-    cluster = cluster_of({name: given[name] for name in names if given[name] is not None}, given["num_envs"])
+    cluster = make_cluster(TrainOptions(**{name: given[name] for name in TABLE}))
     assert cluster == birl.Cluster(8, fragment="auto", transport="ray", address="auto")
     assert hasattr(birl.algos, given["algo"])
     birl.envs.make_env(given["env_id"]).close()

@@ -12,7 +12,7 @@ import pytest
 
 import birl
 from birl import algos, ope
-from birl.cli.overrides import configure
+from birl.cli.train import configure
 from birl.config import AlgorithmConfig, config, field, hyperparameters
 from birl.errors import BirlError, ConfigError
 from birl.models import (

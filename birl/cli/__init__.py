@@ -30,6 +30,7 @@ from birl.cli.plot_all import plot_all
 from birl.cli.record import record
 from birl.cli.stats import stats
 from birl.cli.train import train
+from birl.cli.train_options import GroupedCommand
 from birl.cli.tune import COMMAND, tune
 from birl.config import hyperparameters
 from birl.errors import BirlError
@@ -60,8 +61,9 @@ _COMMANDS: dict[Callable[..., None], str] = {
     algos: "List the algorithms.",
     install: "Install optional packages.",
 }
+_SPECIAL: dict[Callable[..., None], dict[str, Any]] = {train: {"cls": GroupedCommand}, tune: COMMAND}
 for _command, _summary in _COMMANDS.items():
-    app.command(short_help=_summary, **(COMMAND if _command is tune else {}))(_command)
+    app.command(short_help=_summary, **_SPECIAL.get(_command, {}))(_command)
 app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, report, split.")
 app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank, choose.")
 

@@ -10,9 +10,8 @@ import numpy as np
 import typer
 
 from birl.acting.explorers import ConstantEpsilonGreedy
-from birl.cli.common import load_model, note
+from birl.cli.common import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn, load_model, note
 from birl.cli.evaluate import acting_algorithm, with_masks
-from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
 from birl.cli.run_folder import environment_of, target_of
 from birl.dataset import dump
 from birl.errors import ConfigError, WriteError
@@ -33,7 +32,7 @@ def collect(
     seed: EpisodeSeed = 0,
     target_return: TargetReturn = None,
     device: Device = "cpu",
-    own: Import = None,
+    import_: Import = None,
 ) -> None:
     """Write episodes of a trained policy as a dataset, such as an expert's, for --dataset and imitation.
 
@@ -45,7 +44,7 @@ def collect(
         raise WriteError(f"{out} cannot be written: it is a folder, or its folder is not there; give another --out")
     if sample and epsilon > 0:
         raise ConfigError("--sample draws all actions from the policy, --epsilon keeps greedy ones: leave one out")
-    file, algorithm = load_model(model, device, own, best)
+    file, algorithm = load_model(model, device, import_, best)
     name, env = environment_of(model, env_id)
     env = with_masks(env, algorithm)
     set_seed(seed)

@@ -1,4 +1,4 @@
-"""Functions that several subcommands share."""
+"""Arguments, messages, and loading of models, datasets and environments, shared by the subcommands."""
 
 from __future__ import annotations
 
@@ -7,23 +7,81 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, TypeAlias
 
+import typer
 from tqdm import tqdm
 
-from birl import algos, dataset, datasets, ope
+from birl import algos, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
 from birl.algorithm.aliases import called_here
 from birl.config import AlgorithmConfig
+from birl.dataset import InfiniteBuffer, ReplayBuffer, Sampler, TransitionPickerProtocol
 from birl.dataset.logs.files import table_format
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError, ForeignFileError
 from birl.ope.html_page import printable
+from birl.run.protocols import Environment
 
-_MODEL = re.compile(r"model_(\d+)\.d3")
-BEST_MODEL = "model_best.d3"
+AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
+BEST_MODEL: Final = "model_best.d3"
+
+_MODEL: Final = re.compile(r"model_(\d+)\.d3")
+
+# -- arguments and options ---------------------------------------------------------------------------------------------
+
+Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")]
+EnvId = Annotated[
+    str | None,
+    typer.Option(help="Gymnasium id, or module:factory for an environment of your own; by default the run's."),
+]
+Best = Annotated[bool, typer.Option("--best", help="Use the best model of a run folder, not its newest.")]
+Import = Annotated[
+    str | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module in this folder (or installed) that defines your own encoders, algorithms and other classes that "
+        "settings or models name.",
+    ),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
+PolicyEpsilon = Annotated[
+    float | None,
+    typer.Option("--epsilon", min=0, max=1, help="Epsilon-greedy policy with this share of random actions."),
+]
+PolicyTemperature = Annotated[
+    float | None, typer.Option("--temperature", help="Softmax policy over action values or logits.")
+]
+PolicyStd = Annotated[
+    float | None,
+    typer.Option("--std", help="Greedy continuous actions with Gaussian noise of this standard deviation."),
+]
+Epsilon = Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")]
+TargetReturn = Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")]
+EpisodeSeed = Annotated[
+    int, typer.Option(min=0, max=2**32 - 1, help="Seed from which the seeds of all episodes are derived.")
+]
+
+Save = Annotated[Path | None, typer.Option(help="Image to write (.png, .pdf, .svg) instead of opening a window.")]
+Title = Annotated[str | None, typer.Option(help="Title of the picture.")]
+ShowSteps = Annotated[bool, typer.Option("--show-steps", help="Steps instead of epochs along the x-axis.")]
+
+# Options of d3rlpy's command line:
+EnvHeader = Annotated[
+    str | None, typer.Option(help="Refused, as birl executes no code of the command line: use --env-id module:factory.")
+]
+UseGymnasium = Annotated[bool, typer.Option("--use-gymnasium", hidden=True, help="No effect: birl uses Gymnasium.")]
+
+
+def flags(names: Iterable[str]) -> str:
+    """Options as they are written on the command line."""
+    return " and ".join("--" + name.rstrip("_").replace("_", "-") for name in names)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def note(text: str) -> None:
@@ -32,11 +90,11 @@ def note(text: str) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Sequence[str] = ()) -> None:
-    """Print rows in columns of equal width; all but the first are aligned on the left, or on the right.
+    """Print rows in columns of equal width.
 
     Args:
         rows: cells of each row.
-        right: whether they are aligned on the right.
+        right: whether all columns but the first are aligned on the right.
         below: text under each row, empty for none.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -45,15 +103,13 @@ def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Seque
         print("  ".join(cells).rstrip() + (text and f"\n{text}"))
 
 
-def flags(names: Iterable[str]) -> str:
-    """Options as they are written on the command line."""
-    return " and ".join("--" + name.replace("_", "-") for name in names)
+# -- the user's own code -----------------------------------------------------------------------------------------------
 
 
-def import_own(name: str) -> Any:
-    """Import a user's module, found in the working folder, too, and look up what ``module:name`` names there.
+def import_user_module(name: str) -> object:
+    """Import a user's module, also from the working folder, and get the attribute that ``module:name`` names.
 
-    Only words of the command line come here: no file can cause an import.
+    ``name`` always comes from the command line: no file can cause an import.
 
     Raises:
         ConfigError: if there is none.
@@ -75,20 +131,23 @@ def _find_modules_here() -> None:
         sys.path.append(folder)
 
 
-def algorithm_classes() -> dict[str, type[Algorithm[Any, Any]]]:
+# -- algorithms --------------------------------------------------------------------------------------------------------
+
+
+def algorithm_classes() -> dict[str, type[AnyAlgorithm]]:
     """All algorithms of birl by name, sorted."""
     found = {name: getattr(algos, name) for name in sorted(algos.__all__)}
     return {name: value for name, value in found.items() if hasattr(value, "config_class")}
 
 
-def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
-    """The algorithm called ``name``; case, ``_`` and ``-`` do not matter. One of the user's own is ``module:Class``.
+def algorithm_class(name: str) -> type[AnyAlgorithm]:
+    """Find an algorithm by its name, ignoring case, ``_`` and ``-``, or the user's own by ``module:Class``.
 
     Raises:
         ConfigError: if there is none.
     """
     if ":" in name:
-        return _own_algorithm(name)
+        return _user_algorithm(name)
     known = {_plain(key): value for key, value in algorithm_classes().items()}
     found = known.get(_plain(name))
     for evaluation in ope.__all__:
@@ -98,19 +157,19 @@ def algorithm_class(name: str) -> type[Algorithm[Any, Any]]:
                 f"birl.ope.{evaluation}(algo).fit(dataset, …)"
             )
     if found is None:
-        if here := called_here(name):
-            raise ConfigError(f"no algorithm is called {name!r}{here}")
+        if alias := called_here(name):
+            raise ConfigError(f"no algorithm is called {name!r}{alias}")
         near = difflib.get_close_matches(_plain(name), known, 2)
         hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""
         names = ", ".join(value.__name__ for value in known.values())
         raise ConfigError(
-            f"no algorithm is called {name!r}. {hint}There are: {names}; and module:Class for one of your own"
+            f"no algorithm is called {name!r}. {hint}The algorithms are: {names}; for one of your own give module:Class"
         )
     return found
 
 
-def _own_algorithm(name: str) -> type[Algorithm[Any, Any]]:
-    found = import_own(name)
+def _user_algorithm(name: str) -> type[AnyAlgorithm]:
+    found = import_user_module(name)
     if isinstance(found, type) and issubclass(found, AlgorithmConfig) and hasattr(found, "algorithm"):
         return found.algorithm
     if isinstance(found, type) and issubclass(found, Algorithm) and hasattr(found, "config_class"):
@@ -122,7 +181,9 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-_NO_BEST = "the folder {} has no model_best.d3: that is kept in runs that are evaluated in an environment (--env-id)"
+# -- models and policies -----------------------------------------------------------------------------------------------
+
+_NO_BEST = "the folder {} has no model_best.d3: only runs that are evaluated in an environment (--env-id) keep one"
 _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
 
 
@@ -149,7 +210,7 @@ def models_of(folder: Path) -> list[Path]:
 
 
 def step_of(model: Path) -> int:
-    """The step after which a run wrote one of its models."""
+    """The step after which a run saved one of its models."""
     match = _MODEL.fullmatch(model.name)
     assert match is not None
     return int(match[1])
@@ -161,14 +222,14 @@ def newest_model(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def load_model(path: Path, device: str, own: str | None = None, best: bool = False) -> tuple[Path, Any]:
+def load_model(path: Path, device: str, module: str | None = None, best: bool = False) -> tuple[Path, AnyAlgorithm]:
     """Load a model file, or the newest or best model of a run folder.
 
     Args:
         path: file or folder.
         device: where it computes.
-        best: whether the folder's best model is wanted.
-        own: ``module`` or ``module:Class`` of the user's that defines what the file names.
+        module: ``module`` or ``module:Class`` of the user's that defines what the file names.
+        best: whether to load the folder's best model.
 
     Returns:
         The file and the algorithm.
@@ -176,8 +237,8 @@ def load_model(path: Path, device: str, own: str | None = None, best: bool = Fal
     Raises:
         FileError: if there is none.
     """
-    if own is not None:
-        import_own(own)
+    if module is not None:
+        import_user_module(module)
     file: Path | None = path
     if path.is_dir():
         file = path / BEST_MODEL if best else newest_model(path)
@@ -188,19 +249,66 @@ def load_model(path: Path, device: str, own: str | None = None, best: bool = Fal
         raise FileError(f"--best: {path} is no folder of a run; leave it out")
     elif not path.exists():
         raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
+    assert file is not None
     try:
-        return file, load_learnable(file, device)  # type: ignore[return-value, arg-type]
+        return file, load_learnable(file, device)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
+_SAMPLED_POLICIES: Final[Mapping[str, Callable[[AnyAlgorithm, float], ope.DrawnPolicy]]] = {
+    "epsilon": ope.EpsilonGreedy,
+    "temperature": ope.Softmax,
+    "std": ope.Gaussian,
+}
+
+
+def load_policy(
+    path: Path, device: str, sampling: Mapping[str, float | None], module: str | None = None, best: bool = False
+) -> tuple[Path, AnyAlgorithm | ope.DrawnPolicy]:
+    """Load the policy that a command evaluates or exports.
+
+    Args:
+        path: saved policy, model file, or folder of a run.
+        device, module, best: see `load_model`.
+        sampling: at most one of ``epsilon``, ``temperature`` and ``std``, which make a stochastic policy of a model.
+
+    Returns:
+        The file, and the saved policy, the stochastic policy, or the algorithm itself, whose policy is greedy.
+
+    Raises:
+        ConfigError: if several policies are asked for, or a saved policy is to be changed.
+    """
+    given = {name: value for name, value in sampling.items() if value is not None}
+    if len(given) > 1:
+        raise ConfigError(f"give one of {flags(given)}: they make different policies")
+    if path.is_file() and not best:
+        try:
+            policy = ope.load_policy(path, device)
+        except ForeignFileError:
+            pass  # a model, or no file of birl's, which load_model reports
+        else:
+            if given:
+                raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(given)}")
+            return path, policy
+    file, algorithm = load_model(path, device, module, best)
+    for name, value in given.items():
+        return file, _SAMPLED_POLICIES[name](algorithm, value)
+    return file, algorithm
+
+
+# -- datasets and environments -----------------------------------------------------------------------------------------
+
+
+def load_dataset(
+    name: str, picker: TransitionPickerProtocol | None = None, sampler: Sampler | None = None
+) -> ReplayBuffer:
     """Load an h5 file, a folder of steps, or a dataset by the name that `birl.datasets.get_dataset` knows.
 
     Args:
         name: file, folder or name.
         picker: makes transitions of steps; by default the dataset's own.
-        sampler: chooses the steps of minibatches; uniformly by default.
+        sampler: samples the steps of minibatches; uniformly by default.
 
     Raises:
         ConfigError, FileError: if neither exists.
@@ -209,15 +317,15 @@ def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
     if path.suffix in (".h5", ".hdf5") and not path.exists():
         raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
     if (path / "storage.json").is_file():
-        return dataset.ReplayBuffer.open(path, picker, sampler=sampler)
+        return ReplayBuffer.open(path, picker, sampler=sampler)
     if table_format(path) and path.is_file():
         raise ForeignFileError(
-            f"{name!r} is a table: birl data schema {name} > schema.toml says what is in it, and birl data import "
+            f"{name!r} is a table: birl data schema {name} > schema.toml describes its columns, and birl data import "
             f"{name} --schema schema.toml --out episodes makes the folder to give here"
         )
     if name not in datasets.NAMES and path.is_file():
-        return dataset.ReplayBuffer.load(name, dataset.InfiniteBuffer(), transition_picker=picker, sampler=sampler)
-    # those of Minari have a slash, and their files would choose the environment, which is not needed here
+        return ReplayBuffer.load(name, InfiniteBuffer(), transition_picker=picker, sampler=sampler)
+    # names of Minari have a slash; its files name an environment, which is not needed here and never made for a file
     options: dict[str, Any] = {"make_environment": False} if "/" in name else {}
     try:
         return datasets.get_dataset(name, transition_picker=picker, sampler=sampler, **options)[0]
@@ -233,9 +341,13 @@ def load_dataset(name: str, picker: Any = None, sampler: Any = None) -> Any:
 
 
 def make_environment(
-    name: str, num_envs: int | None = None, wrapper: Any = None, action_mask: bool = False, **options: Any
-) -> Any:
-    """Call `birl.envs.make_env`, which then finds ``module:factory`` in the working folder, too.
+    name: str,
+    num_envs: int | None = None,
+    wrapper: Callable[[Environment], Environment] | None = None,
+    action_mask: bool = False,
+    **options: Any,
+) -> Environment:
+    """Call `birl.envs.make_env`, with ``module:factory`` also from the working folder.
 
     Args:
         name, num_envs, wrapper, action_mask: see `birl.envs.make_env`.

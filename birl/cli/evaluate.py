@@ -1,21 +1,38 @@
-"""``birl evaluate``: returns of a trained policy."""
+"""``birl evaluate``, and how all subcommands play episodes with trained policies."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
 
 from birl import metrics
-from birl.cli.common import load_model, note
-from birl.cli.options import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn
+from birl.acting.sequence_context import StatefulTransformerWrapper
+from birl.algorithm.sequence import TransformerAlgorithm
+from birl.cli.common import (
+    AnyAlgorithm,
+    Best,
+    Device,
+    EnvId,
+    EpisodeSeed,
+    Epsilon,
+    Import,
+    Model,
+    TargetReturn,
+    load_model,
+    note,
+)
 from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
+from birl.run.protocols import Environment
 from birl.seeding import seed as set_seed
 from birl.types import MASK
+
+ActingAlgorithm: TypeAlias = AnyAlgorithm | StatefulTransformerWrapper
 
 
 def evaluate(
@@ -27,51 +44,112 @@ def evaluate(
     epsilon: Epsilon = 0.0,
     target_return: TargetReturn = None,
     device: Device = "cpu",
-    own: Import = None,
+    import_: Import = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Play episodes with a trained policy and print their undiscounted returns.
 
-    Policies take their greedy actions; a DiscreteDecisionTransformer and random policies draw theirs.
+    Policies act greedily; a DiscreteDecisionTransformer and random policies sample their actions.
     """
-    file, algorithm = load_model(model, device, own, best)
+    file, algorithm = load_model(model, device, import_, best)
     env_id, env = environment_of(model, env_id)
     env = with_masks(env, algorithm)
     set_seed(seed)
     acting = acting_algorithm(algorithm, target_of(model, target_return))
     returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
     env.close()
-    summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}
-    summary |= {"epsilon": epsilon, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
-    summary |= {"min": min(returns), "max": max(returns), "returns": returns}
+    mean, std, low, high = float(np.mean(returns)), float(np.std(returns)), min(returns), max(returns)
     if as_json:
+        summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}
+        summary |= {"epsilon": epsilon, "mean": mean, "std": std, "min": low, "max": high, "returns": returns}
         print(json.dumps(summary))
         return
     note(f"{file} in {env_id}, seed {seed}")
-    print(
-        f"return {summary['mean']:.2f} ± {summary['std']:.2f} over {n_episodes} episodes "
-        f"(min {summary['min']:.2f}, max {summary['max']:.2f})"
-    )
+    print(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f})")
 
 
-def with_masks(env: Any, algorithm: Any) -> Any:
-    """``env``, wrapped in `ActionMask` if the policy reads masks that are no part of its observations."""
+def with_masks(env: Environment, algorithm: AnyAlgorithm) -> Environment:
+    """``env``, wrapped in `ActionMask` if the policy reads masks that are not a part of its observations."""
     parts = getattr(single_spaces(env)[0], "spaces", ())
     return ActionMask(env) if algorithm.spec.masked and MASK not in parts else env
 
 
-def acting_algorithm(algorithm: Any, target_return: float | None) -> Any:
+def acting_algorithm(algorithm: AnyAlgorithm, target_return: float | None) -> ActingAlgorithm:
     """The object that acts: the algorithm itself, or a sequence model with the return it aims at.
 
     Raises:
-        ConfigError: if a sequence model has no return to aim at, or another algorithm has one.
+        ConfigError: if a sequence model has no target return, or another algorithm has one.
     """
     check_target(type(algorithm), target_return)
-    return algorithm if target_return is None else algorithm.as_stateful_wrapper(target_return)
+    if target_return is None or not isinstance(algorithm, TransformerAlgorithm):
+        return algorithm
+    return algorithm.as_stateful_wrapper(target_return)
 
 
-def check_target(algorithm: Any, target_return: float | None) -> None:
-    """Raise `ConfigError` if a sequence model has no return to aim at, or another class of algorithms has one."""
-    if algorithm.acts.aims != (target_return is not None):
-        needs = "needs --target-return: the return to aim at" if target_return is None else "takes no --target-return"
-        raise ConfigError(f"{algorithm.__name__} {needs}")
+def check_target(algorithm: type[AnyAlgorithm], target_return: float | None) -> None:
+    """Raise `ConfigError` if a sequence model has no target return, or another algorithm has one."""
+    if algorithm.acts.aims and target_return is None:
+        raise ConfigError(f"{algorithm.__name__} needs --target-return: the return to aim at")
+    if not algorithm.acts.aims and target_return is not None:
+        raise ConfigError(f"{algorithm.__name__} takes no --target-return, which is for sequence models: leave it out")
+
+
+# -- playing where it is seen ------------------------------------------------------------------------------------------
+
+
+def rendering_environment(model: Path, env_id: str | None, env_header: str | None, mode: str) -> Environment:
+    """Make an environment that renders.
+
+    Args:
+        model: model file or run folder.
+        env_id: Gymnasium id or ``module:factory``; by default the run's.
+        env_header: Python code, which d3rlpy executes; refused here.
+        mode: ``"rgb_array"`` or ``"human"``: given to the environment, or to a factory that takes ``render_mode``.
+
+    Raises:
+        ConfigError: if there is none, or if it does not render in this mode.
+    """
+    if env_header is not None:
+        raise ConfigError(
+            f"--env-header {env_header!r:.60} is Python code, which birl never executes: put a function that makes the "
+            "environment into a module, such as `def make(render_mode): … return env` in my_envs.py, and give "
+            "--env-id my_envs:make"
+        )
+    env_id, env = environment_of(model, env_id, render_mode=mode)
+    if env.render_mode != mode:
+        raise ConfigError(
+            f"{env_id} has render_mode={env.render_mode!r}, but {mode!r} is needed here: let module:factory take "
+            "render_mode and pass it on to the environment (known modes: "
+            f"{', '.join(map(str, env.metadata.get('render_modes', []))) or 'none'})"
+        )
+    return env
+
+
+def play_episodes(
+    model: Path,
+    env: Environment,
+    n_episodes: int,
+    epsilon: float,
+    target_return: float | None,
+    seed: int,
+    device: str,
+    module: str | None,
+    best: bool,
+) -> str:
+    """Play the episodes of ``birl evaluate`` in an environment, and close it.
+
+    Returns:
+        A line of text with their returns.
+    """
+    try:
+        file, algorithm = load_model(model, device, module, best)
+        name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+        note(f"{file} in {name}, seed {seed}")
+        env = with_masks(env, algorithm)
+        set_seed(seed)
+        acting = acting_algorithm(algorithm, target_of(model, target_return))
+        returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
+    finally:
+        env.close()
+    each = ", ".join(f"{value:.2f}" for value in returns)
+    return f"return {np.mean(returns):.2f} ± {np.std(returns):.2f} over {n_episodes} episodes ({each})"

@@ -7,9 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import import_own, note
-from birl.cli.options import Best, Import, Share, Std, Temperature
-from birl.cli.policies import load_acting
+from birl.cli.common import (
+    Best,
+    Import,
+    PolicyEpsilon,
+    PolicyStd,
+    PolicyTemperature,
+    import_user_module,
+    load_policy,
+    note,
+)
 from birl.dataset.log_record import LogRecord, check_same_columns, record_in
 from birl.errors import ConfigError, ForeignFileError
 from birl.ope import DrawnPolicy
@@ -21,9 +28,9 @@ def export(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .onnx, .pt (TorchScript) or .pt2.")],
     best: Best = False,
-    epsilon: Share = None,
-    temperature: Temperature = None,
-    std: Std = None,
+    epsilon: PolicyEpsilon = None,
+    temperature: PolicyTemperature = None,
+    std: PolicyStd = None,
     dataset: Annotated[
         Path | None,
         typer.Option(
@@ -36,16 +43,16 @@ def export(
             "--batched", help="Sequence models: inputs are contexts of any number of episodes at once, not of one."
         ),
     ] = False,
-    own: Import = None,
+    import_: Import = None,
 ) -> None:
     """Export a policy with its scalers, and check the file against the policy.
 
     Beside an ONNX file lies OUT.schema.json: columns, encodings, actions, and what the policy draws.
     """
-    if own is not None:
-        import_own(own)
-    drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
-    source, policy = load_acting(model, "cpu", drawn, own, best)
+    if import_ is not None:
+        import_user_module(import_)
+    sampling = {"epsilon": epsilon, "temperature": temperature, "std": std}
+    source, policy = load_policy(model, "cpu", sampling, import_, best)
     if batched and (isinstance(policy, DrawnPolicy) or not policy.learns_from.contexts):
         raise ConfigError(
             f"--batched: {source} is no sequence model; it takes any number of observations: leave it out"

@@ -16,17 +16,21 @@ from birl import ope
 from birl._version import __version__
 from birl.algos import CQL, CalQL, DiscreteCQL
 from birl.cli.common import (
-    import_own,
+    Device,
+    Import,
+    PolicyEpsilon,
+    PolicyStd,
+    PolicyTemperature,
+    import_user_module,
     load_dataset,
     load_model,
+    load_policy,
     models_of,
     newest_model,
     note,
     print_table,
     step_of,
 )
-from birl.cli.options import Device, Import, Share, Std, Temperature
-from birl.cli.policies import load_acting
 from birl.cli.run_folder import settings_of
 from birl.errors import BirlError, ConfigError, FileError
 from birl.metrics import AverageValueEstimationEvaluator
@@ -79,9 +83,9 @@ def report(
     horizon: Horizon = None,
     behaviour: Behaviour = "logged",
     confidence: Confidence = 0.95,
-    epsilon: Share = None,
-    temperature: Temperature = None,
-    std: Std = None,
+    epsilon: PolicyEpsilon = None,
+    temperature: PolicyTemperature = None,
+    std: PolicyStd = None,
     allow_reuse: Reuse = False,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -94,7 +98,7 @@ def report(
     """
     drawn = {"epsilon": epsilon, "temperature": temperature, "std": std}
     policies = _policies(models, device, own, drawn)
-    versus = against if against == "logs" else load_acting(Path(against), device, drawn)[1]
+    versus = against if against == "logs" else load_policy(Path(against), device, drawn)[1]
     acted = _behaviour(behaviour, device)
     data, contents = _data(dataset)
     digests = {name: _digest_of(name) for name in policies}
@@ -153,9 +157,9 @@ def rank(
     horizon: Horizon = None,
     behaviour: Behaviour = "logged",
     confidence: Confidence = 0.95,
-    epsilon: Share = None,
-    temperature: Temperature = None,
-    std: Std = None,
+    epsilon: PolicyEpsilon = None,
+    temperature: PolicyTemperature = None,
+    std: PolicyStd = None,
     allow_reuse: Reuse = False,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -227,9 +231,9 @@ def choose(
     gamma: Gamma = 0.99,
     horizon: Horizon = None,
     behaviour: Behaviour = "logged",
-    epsilon: Share = None,
-    temperature: Temperature = None,
-    std: Std = None,
+    epsilon: PolicyEpsilon = None,
+    temperature: PolicyTemperature = None,
+    std: PolicyStd = None,
     allow_reuse: Reuse = False,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -393,11 +397,11 @@ def _status(said: dict[str, ope.Verdict]) -> int:
 
 def _policies(models: list[Path], device: str, own: str | None, drawn: dict[str, float | None]) -> dict[str, Any]:
     if own is not None:
-        import_own(own)
+        import_user_module(own)
     names = [str(path) for path in models]
     if len(set(names)) < len(names):
         raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
-    found = {path: load_acting(path, device, drawn) for path in models}
+    found = {path: load_policy(path, device, drawn) for path in models}
     for path, (file, _) in found.items():
         steps = settings_of(path).get("n_steps") if path.is_dir() else None
         if steps is not None and (made := step_of(file)) < steps:
@@ -418,7 +422,7 @@ def _behaviour(name: str, device: str) -> Any:
     """A word, or the policy that acted: of an algorithm what it sampled."""
     if name in ("logged", "estimated"):
         return name
-    _, policy = load_acting(Path(name), device, {})
+    _, policy = load_policy(Path(name), device, {})
     return policy if isinstance(policy, ope.DrawnPolicy) else ope.Sampled(policy)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.options import (
+from birl.cli.common import (
     Best,
     Device,
     EnvHeader,
@@ -20,7 +20,7 @@ from birl.cli.options import (
     TargetReturn,
     UseGymnasium,
 )
-from birl.cli.rendering import play_episodes, rendering_environment
+from birl.cli.evaluate import play_episodes, rendering_environment
 from birl.errors import ConfigError
 
 
@@ -34,12 +34,12 @@ def play(
     epsilon: Epsilon = 0.0,
     seed: EpisodeSeed = 0,
     device: Device = "cpu",
-    own: Import = None,
+    import_: Import = None,
     use_gymnasium: UseGymnasium = False,
 ) -> None:
-    """Show episodes, played as by `birl evaluate`, in a window, and print their undiscounted returns."""
+    """Show the episodes of `birl evaluate` in a window, and print their undiscounted returns."""
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform == "linux" and not any(map(os.environ.get, screens)):
         raise ConfigError("there is no screen to open a window on (DISPLAY is not set): `birl record` makes videos")
     env = rendering_environment(model, env_id, env_header, "human")
-    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own, best))
+    print(play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, import_, best))

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import note, runs_of
-from birl.cli.curves import RETURNS, read_curve
-from birl.cli.options import Save, ShowSteps, Title
+from birl.cli.common import Save, ShowSteps, Title, note, runs_of
+from birl.cli.run_folder import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")

@@ -11,10 +11,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from birl.cli.common import note, runs_of
-from birl.cli.curves import in_order, read_curve
-from birl.cli.options import Save, ShowSteps, Title
+from birl.cli.common import Save, ShowSteps, Title, note, runs_of
 from birl.cli.plot import draw_curve, show_or_save
+from birl.cli.run_folder import in_order, read_curve
 from birl.errors import FileError, require
 
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import typer
 
-from birl.cli.options import (
+from birl.cli.common import (
     Best,
     Device,
     EnvHeader,
@@ -23,7 +23,7 @@ from birl.cli.options import (
     TargetReturn,
     UseGymnasium,
 )
-from birl.cli.rendering import play_episodes, rendering_environment
+from birl.cli.evaluate import play_episodes, rendering_environment
 from birl.errors import ConfigError, WriteError, require
 
 _DEFAULT_RATE = 30
@@ -40,13 +40,13 @@ def record(
     epsilon: Epsilon = 0.0,
     seed: EpisodeSeed = 0,
     device: Device = "cpu",
-    own: Import = None,
+    import_: Import = None,
     use_gymnasium: UseGymnasium = False,
 ) -> None:
     """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
     require("av", "video")
     env = Recorder(rendering_environment(model, env_id, env_header, "rgb_array"), out)
-    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, own, best)
+    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, import_, best)
     for file in env.files:
         print(file)
     print(words)

@@ -124,7 +124,7 @@ def end(running: Sequence[Process]) -> None:
                 each.wait()
 
 
-def words_of(context: Any, without: Sequence[str] = ()) -> list[str]:
+def command_words(context: Any, without: Sequence[str] = ()) -> list[str]:
     """The words of a command line, but those of some parameters. Every value is written after its option."""
     found: list[str] = []
     arguments: list[str] = []

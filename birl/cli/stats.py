@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from birl.cli.common import load_dataset, print_table
-from birl.cli.curves import in_order, read_curve
+from birl.cli.run_folder import in_order, read_curve
 from birl.errors import ForeignFileError
 from birl.types import ActionSpace
 

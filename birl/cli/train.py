@@ -1,461 +1,211 @@
-"""``birl train``: train from logged data or in an environment; the same command again goes on."""
+"""``birl train``: train from logged data or in an environment; the same command again resumes the run."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
+import typing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 
 from birl.algorithm import Algorithm
-from birl.algorithm.multi_seed import check_many, fit_many
-from birl.cli.common import algorithm_class, flags, import_own, load_dataset, note
-from birl.cli.default_scalers import action_scaler
+from birl.algorithm.multi_seed import check_many, checked_seeds, fit_many
+from birl.cli.common import algorithm_class, flags, import_user_module, load_dataset, load_model, note
 from birl.cli.evaluate import acting_algorithm, check_target
-from birl.cli.initial_model import begin_with, check_initial, initial_model
 from birl.cli.online import (
-    EXPLORATION,
-    cluster_of,
+    EnvironmentSettings,
     collector_environment,
-    drawing_sampler,
     exploration,
+    make_cluster,
+    minibatch_sampler,
     prioritized_sampler,
     replay_buffer,
-    training_environment,
-    with_defaults,
+    with_vector_defaults,
 )
-from birl.cli.options import Device, Import, TargetReturn
-from birl.cli.overrides import configure, seeds_of
 from birl.cli.run_folder import RunFolder
-from birl.cli.run_processes import words_of
+from birl.cli.run_processes import command_words
 from birl.cli.sweep import train_seeds
 from birl.cli.train_options import (
-    ActionMasked,
-    Address,
-    AtariGame,
-    BufferSize,
-    CollectorOrder,
-    Collectors,
-    ConstantEpsilon,
-    Demonstrations,
-    EpochLength,
-    EpsilonDecay,
-    EpsilonEnd,
-    EpsilonStart,
-    EpsilonSteps,
-    EvalEpsilon,
-    EvalStatistics,
-    EvalSteps,
-    ExplorerKind,
-    FragmentLength,
-    FrameStacked,
-    GradientsOf,
-    Hindsight,
-    HindsightShare,
-    KeepModels,
-    LoggingSteps,
-    LogGradients,
-    MultiStep,
-    NoiseStd,
-    NoiseTheta,
-    NumEnvs,
-    NUpdates,
-    OnError,
-    Prioritized,
-    PriorityAlpha,
-    PriorityBeta,
-    RandomSteps,
-    Recent,
-    RecipeName,
-    ReplayShards,
-    Shift,
-    StopAt,
-    SynchronousLearners,
-    Temperature,
-    Trials,
-    UpdateInterval,
-    WholeEpisodes,
-    Workers,
+    EXPLORATION,
+    N_STEPS,
+    N_TRIALS,
+    TABLE,
+    TrainOptions,
+    check_conflicts,
+    check_needs,
+    check_source_options,
+    conflicting,
+    with_options,
 )
-from birl.dataset import MultiStepTransitionPicker
+from birl.config import AlgorithmConfig
+from birl.dataset import MultiStepTransitionPicker, ReplayBufferBase
+from birl.dataset.log_record import joined
 from birl.engine.train_state import no_errors
-from birl.envs import Stepper
-from birl.errors import ConfigError
+from birl.envs import Stepper, single_spaces
+from birl.errors import ConfigError, CorruptFileError
+from birl.files.serializable import Serializable, encode
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
+from birl.preprocessing import MinMaxActionScaler
 from birl.recipes import Recipe, find
 from birl.run.checkpoint import checkpoint_step, preserve_random_state
+from birl.run.cluster import Cluster
+from birl.run.protocols import Environment
 from birl.seeding import seed as set_seed
+from birl.spaces import actions_of
+from birl.types import ActionSpace, Array
 
-_STEPS = 50_000
-_EVALUATION = {name: name for name in ("eval_epsilon", "eval_statistics", "workers")} | {"eval_steps": "eval_n_steps"}
+_MOST_SEEDS: Final = 1000
+_LONGEST_EPOCH: Final = 10_000
+_LITERALS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
+
+AlgorithmClass = type[Algorithm[Any, Any]]
 
 
+@with_options
 def train(
     context: typer.Context,
     algo: Annotated[
         str, typer.Argument(metavar="ALGO", help="Name of an algorithm (see `birl algos`), or module:Class of yours.")
     ],
-    more: Annotated[list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Settings, as with --set.")] = None,
-    n_steps: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"Updates (offline) or environment steps (online).  [default: {_STEPS}]"),
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="FIELD=VALUE", help="Hyper-parameters, as with --set.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder: models, metrics, checkpoint; by default runs/ALGO-DATA-seedN."),
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(metavar="NAME|FILE.h5|DIR", help="Logged data to train from.")] = None,
-    env_id: Annotated[
-        str | None,
-        typer.Option(help="Environment to train in; with --dataset, to evaluate in. Gymnasium id or module:factory."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|S1,S2,…",
-            help="Train N seeds (0, 1, …), or the listed ones, each as if alone, in DIR/seed_<seed>: from logged data "
-            "all at once, in environments each in a process, see --jobs.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Online, of --seeds: runs at once; each has --collectors of its own.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE …", help="Hyper-parameters: gamma=0.9, q_func_factory=qr, …"),
-    ] = None,
-    device: Device = "cpu",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the run in DIR is removed.")] = False,
-    extend: Annotated[
-        bool, typer.Option("--extend", help="Go on with the run in DIR: a larger --n-steps, another --stop-at.")
-    ] = False,
-    init_from: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Begin with the networks and settings of a model or run of this ALGO."),
-    ] = None,
-    n_steps_per_epoch: EpochLength = None,
-    n_trials: Trials = None,
-    stop_at: StopAt = None,
-    keep_models: KeepModels = None,
-    target_return: TargetReturn = None,
-    multi_step: MultiStep = None,
-    prioritized: Prioritized = False,
-    priority_alpha: PriorityAlpha = None,
-    priority_beta: PriorityBeta = None,
-    demonstrations: Demonstrations = None,
-    num_envs: NumEnvs = None,
-    frame_stack: FrameStacked = None,
-    action_mask: ActionMasked = False,
-    explorer: ExplorerKind = None,
-    epsilon_start: EpsilonStart = None,
-    epsilon_end: EpsilonEnd = None,
-    epsilon_steps: EpsilonSteps = None,
-    epsilon_decay: EpsilonDecay = None,
-    epsilon: ConstantEpsilon = None,
-    temperature: Temperature = None,
-    noise_std: NoiseStd = None,
-    noise_theta: NoiseTheta = None,
-    random_steps: RandomSteps = None,
-    buffer_size: BufferSize = None,
-    whole_episodes: WholeEpisodes = False,
-    recent: Recent = None,
-    hindsight: Hindsight = None,
-    hindsight_k: HindsightShare = None,
-    random_shift: Shift = None,
-    update_interval: UpdateInterval = None,
-    n_updates: NUpdates = None,
-    logging_steps: LoggingSteps = None,
-    log_gradients: LogGradients = False,
-    eval_steps: EvalSteps = None,
-    eval_epsilon: EvalEpsilon = None,
-    eval_statistics: EvalStatistics = False,
-    workers: Workers = None,
-    collectors: Collectors = None,
-    order: CollectorOrder = None,
-    fragment: FragmentLength = None,
-    on_error: OnError = None,
-    address: Address = None,
-    learners: SynchronousLearners = None,
-    gradients: GradientsOf = None,
-    shards: ReplayShards = None,
-    atari: AtariGame = False,
-    recipe: RecipeName = None,
-    own: Import = None,
+    *,
+    options: TrainOptions,
 ) -> None:
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
-    Off-policy algorithms learn online from a buffer of their own steps: see --explorer and what follows it. On-policy
-    ones (PPO) take none of that but --num-envs, --frame-stack, --action-mask and --workers; ACER and IMPALA take
-    --buffer-size, too, NStepDQN an explorer.
+    Off-policy algorithms learn online from a replay buffer of their own steps. On-policy ones (PPO) take no options of
+    exploration, replay and updates, with two exceptions: ACER and IMPALA take --buffer-size, NStepDQN an explorer.
     """
-    asked = {name for name, value in locals().items() if value is not None and value is not False}
-    if dataset is None and env_id is None:
+    if options.dataset is None and options.env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME, FILE.h5 or DIR, or --env-id ID")
-    if own is not None:
-        import_own(own)
+    if options.import_ is not None:
+        import_user_module(options.import_)
     algorithm = algorithm_class(algo)
-    several = None if seeds is None else seeds_of(seeds, seed)
-    if jobs is not None and (several is None or dataset is not None):
+    seeds = None if options.seeds is None else parse_seeds(options.seeds, options.seed)
+    if options.jobs is not None and (seeds is None or options.dataset is not None):
         raise ConfigError("--jobs: for --seeds in environments only; leave it out")
-    if several is not None and dataset is None:
-        place = _default_folder(algorithm, str(env_id), None) if out is None else out
-        placed = address if collectors is None else None
-        own_words = ("seeds", "seed", "out", "jobs", *(["address"] if placed else []))
-        train_seeds(words_of(context, own_words), several, place, jobs or 1, placed, device)
+    if seeds is not None and options.dataset is None:
+        _train_each_seed(context, algorithm, options, seeds)
         return
-    made = None if recipe is None else _recipe(algorithm, recipe, dataset, init_from)
-    published = {} if made is None else made.options
-    if explorer is not None or epsilon is not None:  # another one than the recipe's
-        published = {name: value for name, value in published.items() if name not in EXPLORATION}
-    if n_trials is not None and eval_steps is not None:
-        raise ConfigError("--n-trials and --eval-steps: both say how long evaluations are; leave one out")
-    for instead, name in ((epsilon_decay, "epsilon_steps"), (n_trials, "eval_steps")):
-        if instead is not None:
-            published.pop(name, None)
-
-    def given(**values: Any) -> dict[str, Any]:
-        """Options that are given, by the user or the recipe. Only these: settings of older runs have no others."""
-        found = {k: published.get(k) if value is None or value is False else value for k, value in values.items()}
-        return {name: value for name, value in found.items() if value is not None}
-
-    learning = given(update_interval=update_interval, n_updates=n_updates, buffer_size=buffer_size)
-    learning |= given(whole_episodes=whole_episodes, recent=recent, random_shift=random_shift)
-    learning |= given(hindsight=hindsight, hindsight_k=hindsight_k)
-    explored = given(explorer=explorer, epsilon_start=epsilon_start, epsilon_end=epsilon_end)
-    explored |= given(epsilon_steps=epsilon_steps, epsilon_decay=epsilon_decay, epsilon=epsilon)
-    explored |= given(temperature=temperature, noise_std=noise_std, noise_theta=noise_theta)
-    off_policy = {**learning, **given(random_steps=random_steps), **explored}
-    looks = given(eval_steps=eval_steps, eval_epsilon=eval_epsilon, eval_statistics=eval_statistics, workers=workers)
-    online = {**off_policy, **given(frame_stack=frame_stack, atari=atari, demonstrations=demonstrations), **looks}
-    drawing = given(multi_step=multi_step, prioritized=prioritized)
-    drawing |= given(priority_alpha=priority_alpha, priority_beta=priority_beta)
-    fixed = {"n_steps": _STEPS, "num_envs": None, "n_trials": 10, "n_steps_per_epoch": None, **published}
-    n_steps, num_envs = n_steps or fixed["n_steps"], num_envs or fixed["num_envs"]
-    n_trials, n_steps_per_epoch = n_trials or fixed["n_trials"], n_steps_per_epoch or fixed["n_steps_per_epoch"]
-    frame_stack, atari, multi_step = online.get("frame_stack"), online.get("atari", False), drawing.get("multi_step")
-    made_by = given(collectors=collectors, order=order, fragment=fragment)
-    made_by |= given(learners=learners, gradients=gradients, shards=shards)
-    cluster = cluster_of(made_by | given(on_error=on_error, address=address), num_envs)
-    online |= made_by
-    online_only = [*([] if num_envs is None else ["num_envs"]), *online]
-    if dataset is not None and online_only:
-        raise ConfigError(f"{flags(online_only)}: for training in environments only; leave out with --dataset")
-    logging = _logging(logging_steps, log_gradients, seeds)
-    ends = {"stop_at": stop_at, "keep_models": keep_models}
-    ends = {name: value for name, value in ends.items() if value is not None}
-    if ends and seeds is not None:
-        raise ConfigError(f"{flags(ends)}: not with --seeds, whose runs go on together to their end; leave one out")
-    if stop_at is not None and env_id is None:
-        raise ConfigError("--stop-at is about returns in an environment: give --env-id, too")
-    if action_mask and env_id is None:
-        raise ConfigError("--action-mask is about an environment: give --env-id, too, or leave it out")
-    check_source(algorithm, dataset, demonstrations)
-    unused = {**learning, **given(random_steps=random_steps), **drawing}
-    unused |= {} if algorithm.learns_from.explored else explored
-    replays = algorithm.learns_from.replays
-    if replays and unused.pop("buffer_size", None) is not None and "workers" in looks:
-        raise ConfigError("--buffer-size: not with --workers, each of which keeps its own share of a million steps")
-    if algorithm.learns_from.on_policy and unused:
-        raise ConfigError(
-            f"{flags(unused)}: {algorithm.__name__} updates after each rollout, from what its policy did in it: leave "
-            f"this out; --set {'rollout_length' if hasattr(algorithm.config_class, 'rollout_length') else 'n_episodes'}"
-            "=… says how often"
-        )
-    if prioritized and not algorithm.learns_from.errors:
-        raise no_errors(algorithm.__name__)
-    if target_return is not None:
-        check_target(algorithm, target_return)
-    if extend and fresh:
-        raise ConfigError("--extend goes on with the run that --fresh removes: leave one of them out")
-    words = [*(set_ or []), *(more or [])]
-    chosen = {word.split("=")[0].split(".")[0] for word in words}
-    begun = None if init_from is None else initial_model(algorithm, init_from, several)
-    out = _default_folder(algorithm, dataset or str(env_id), None if several else seed) if out is None else out
-    folder = RunFolder(out, several)
-    planned = n_steps if fresh else folder.planned_steps(n_steps, extend=extend)
-    base = begun.config if begun is not None else None if made is None else made.config(planned)
+    words = [*(options.set_ or []), *(more or [])]
+    recipe = None if options.recipe is None else _find_recipe(algorithm, options)
+    check_conflicts(options)
+    user, options = options, _complete(options, {} if recipe is None else recipe.options)
+    check_options(algorithm, options)
+    out = options.out or _default_folder(algorithm, options)
+    initial = None if options.init_from is None else initial_model(algorithm, options.init_from, seeds)
+    folder = RunFolder(out, seeds)
+    planned = options.n_steps or N_STEPS
+    if not options.fresh:
+        planned = folder.planned_steps(planned, extend=options.extend)
+    base = initial.config if initial is not None else None if recipe is None else recipe.config(planned)
     config = configure(algorithm, words, base)
-    set_seed(seed)
-    with _stopping(out):
-        picker = MultiStepTransitionPicker(multi_step, config.gamma) if multi_step else None
-        source = None if dataset is None else load_dataset(dataset, picker, prioritized_sampler(drawing, planned))
-        shown = None if demonstrations is None else load_dataset(demonstrations)
-        playing: Any = {"frame_stack": frame_stack or 1, "action_mask": action_mask, "atari": atari}
-        abreast = num_envs if cluster is None else None  # else collectors have theirs
-        env = None if env_id is None else training_environment(env_id, abreast, training=True, **playing)
-        notes: list[str] = []
-        if made is not None:  # what it sets, without what the user does
-            asked |= chosen | made.options.keys() - published.keys()
-            notes = [f"recipe {made.name}: {made.origin}", *made.lines(planned, asked)]
-        if begun is None and source is None and made is None:
-            config, online, why = with_defaults(config, chosen, env, online)
-            notes.append(why)
-        scaler, why = (None, "") if "action_scaler" in chosen or begun else action_scaler(algorithm, source, env)
-        if scaler is not None:
-            config = dataclasses.replace(config, action_scaler=scaler)
-            notes.append(why)
-
-        settings = {
-            "algorithm": config.serialize(),
-            "dataset": dataset,
-            "env_id": env_id,
-            "n_steps": n_steps,
-            "n_steps_per_epoch": n_steps_per_epoch or min(10_000, max(1, planned // 10)),
-            "seed": seed,
-            "device": device,
-            "num_envs": num_envs,
-            "n_trials": n_trials,
-            "target_return": target_return,
-            **logging,
-            **online,
-            **drawing,
-            **({"action_mask": True} if action_mask else {}),
-            **({} if several is None else {"seeds": several}),
-            **({} if recipe is None else {"recipe": recipe}),
-            **({} if init_from is None else {"init_from": str(init_from)}),
-            **({} if stop_at is None else {"stop_at": stop_at}),
-        }
-        learner = config.create(device)
-        probe = config.create(device)
-        _check(probe, source, env, target_return, shown)  # before anything is written
-        if begun is not None:
-            check_initial(probe, begun)
-        if several is not None:
-            check_many(probe)
-        options: Any = {}
-        lanes = None if cluster is None else cluster.lanes
-        if source is None and algorithm.learns_from.explored:
-            found, why = exploration(learner, env, planned, {**explored, "random_steps": 0})
-            options["explorer"] = found["explorer"]
-            notes.append(why)
-        elif source is None and not algorithm.learns_from.on_policy:
-            options, why = exploration(learner, env, planned, {**off_policy, **made_by})
-            options |= {name: online[name] for name in ("update_interval", "n_updates") if name in online}
-            each = online.get("n_updates", algorithm.learns_from.n_updates)
-            updates = (planned - options["random_steps"]) // online.get("update_interval", 1) * each
-            sampler = drawing_sampler(env, online, updates, prioritized_sampler(drawing, updates))
-            options["buffer"] = replay_buffer(env, config, {**online, **drawing}, sampler, lanes)
-            notes.append(why)
-        if source is None and replays and learner.config.replay_ratio and "workers" not in looks:
-            options["buffer"] = replay_buffer(env, config, online, lanes=lanes)
-        resumed = folder.prepare(settings, planned, fresh=fresh, extend=extend)
-        before = checkpoint_step(out) if resumed else 0
-        going_on = f", resuming at step {before}" if resumed and before < n_steps else ""
-        kind = f"from {dataset}" if dataset is not None else f"in {env_id}"
-        which = f"seed {seed}" if several is None else f"seeds {', '.join(map(str, several))}"
-        for text in filter(None, notes):
-            note(text)
-        note(f"{algorithm.__name__} {kind}, {n_steps} steps, {which} -> {out}{going_on}")
-        options |= {
-            "n_steps": n_steps,
-            "n_steps_per_epoch": settings["n_steps_per_epoch"],
-            "experiment_name": out.name,
-            "with_timestamp": False,
-            "logger_adapter": folder,
-            "checkpoint": out,
-            **logging,
-        }
-        if several is None:
-            score = None if env is None else "environment" if source is not None else "evaluation"
-            options |= {"score": score, "stop_at": stop_at, "keep_models": keep_models, "go_on": extend}
-        if logging_steps is not None:
-            options["logging_strategy"] = LoggingStrategy.STEPS
-        if begun is not None:
-            begin_with(learner, begun, source, env)
-        if source is None:
-            eval_env = training_environment(str(env_id), **playing)
-            options |= {_EVALUATION[name]: value for name, value in looks.items()}
-            options |= {"demonstrations": shown, "eval_env": eval_env, "eval_n_trials": n_trials}
-            if cluster is not None:
-                options["cluster"] = cluster
-                env = partial(collector_environment, name=str(env_id), own=own, options=playing)
-            learner.fit_online(env, seed=seed, **options)
-        elif several is None:
-            learner.fit(source, evaluators=_evaluators(env, seed, n_trials, target_return), **options)
-        else:
-            evaluators = partial(_evaluators, env, n_trials=n_trials, target_return=target_return)
-            fit_many(config, source, seeds=several, device=device, evaluators=evaluators, **options)
-        if resumed and checkpoint_step(out) == before:
-            note("there was nothing left to do; --extend goes on with a larger --n-steps or another --stop-at")
-        for line in folder.results():
-            print(line)
+    epoch = options.n_steps_per_epoch or min(_LONGEST_EPOCH, max(1, planned // 10))
+    options = dataclasses.replace(options, out=out, n_steps_per_epoch=epoch)
+    set_seed(options.seed)
+    with _resumable(out):
+        run = _Run(algorithm, config, options, folder, planned, seeds, initial)
+        run.load()
+        if recipe is not None:
+            set_by_user = {*user.given(), *_fields_of(words)}
+            left_out = set_by_user | {name for name in recipe.options if name not in options.given()}
+            run.notes += [f"recipe {recipe.name}: {recipe.origin}", *recipe.lines(planned, left_out)]
+        run.set_defaults(_fields_of(words), published=recipe is not None)
+        run.train()
 
 
-def _recipe(algorithm: type[Algorithm[Any, Any]], name: str, dataset: str | None, init_from: Path | None) -> Recipe:
+def _train_each_seed(
+    context: typer.Context, algorithm: AlgorithmClass, options: TrainOptions, seeds: Sequence[int]
+) -> None:
+    """Train each seed in an environment, in a process of its own."""
+    out = options.out or _default_folder(algorithm, options)
+    address = options.address if options.collectors is None else None  # else it places the collectors of each run
+    own = ("seeds", "seed", "out", "jobs", *([] if address is None else ["address"]))
+    train_seeds(command_words(context, own), seeds, out, options.jobs or 1, address, options.device)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def _find_recipe(algorithm: AlgorithmClass, options: TrainOptions) -> Recipe:
     """The recipe of ``--recipe``.
 
     Raises:
-        ConfigError: if there is none, or it has no place.
+        ConfigError: if the algorithm has none of this name, or the run does not start in an environment.
     """
-    if dataset is not None or init_from is not None:
-        other = "--dataset" if dataset is not None else "--init-from"
-        raise ConfigError(f"--recipe {name} is for new runs in an environment: leave it or {other} out")
-    return find(algorithm.__name__, name)
+    others = options.given("dataset", "init_from")
+    if others:
+        raise ConfigError(
+            f"--recipe {options.recipe} is for new runs in an environment: leave it or {flags(list(others)[:1])} out"
+        )
+    return find(algorithm.__name__, str(options.recipe))
 
 
-def _default_folder(algorithm: type[Algorithm[Any, Any]], source: str, seed: int | None) -> Path:
-    """``runs/DQN-CartPole-v1-seed0``."""
-    name = Path(source).stem if source.endswith((".h5", ".hdf5")) else source
-    words = [algorithm.__name__, re.sub(r"[^\w.-]+", "_", name), *([] if seed is None else [f"seed{seed}"])]
-    return Path("runs", "-".join(words))
+def _complete(options: TrainOptions, published: Mapping[str, Any]) -> TrainOptions:
+    """Options with those of a recipe that the user's leave open, and with defaults.
 
-
-def _logging(steps: int | None, gradients: bool, seeds: str | None) -> dict[str, Any]:
-    """Logging settings that differ from the defaults."""
-    given = {"logging_steps": steps, "log_gradients": gradients or None}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given and seeds is not None:
-        raise ConfigError(f"{flags(given)}: not with --seeds, whose runs are logged once an epoch; leave one out")
-    return given
-
-
-@contextlib.contextmanager
-def _stopping(out: Path) -> Iterator[None]:
-    """Say after Ctrl-C or SIGTERM whether the run can be resumed."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        if checkpoint_step(out):
-            note(f"stopped; give the same command again to resume from {out}")
-        else:
-            note("stopped before the first step: there is nothing to go on from; the same command starts again")
-        raise
-
-
-def _check(probe: Algorithm[Any, Any], source: Any, env: Any, target_return: float | None, shown: Any = None) -> None:
-    """Check that algorithm, data and environment fit together, on an algorithm that is thrown away.
-
-    The global random state is restored.
+    An explorer of the user's replaces the recipe's with all its options; any other option replaces those that it
+    excludes.
     """
-    with preserve_random_state():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are given when the run begins
-            if source is not None:
-                probe.build_with_dataset(source)
-            else:
-                probe.build_with_env(env)
-                if shown is not None:
-                    probe.build_with_dataset(shown)
-            if env is not None:
-                probe.check_env(env)
-        if env is not None:
-            if source is not None:
-                acting_algorithm(probe, target_return)
-            generator = np.random.Generator(np.random.PCG64(0))
-            stepper = Stepper(env, generator, observations=probe.spec.observations)
-            stepper.step(stepper.actions.sample(stepper.n, generator))
+    given = options.given()
+    dropped = {*given, *conflicting(given)}
+    if options.explorer is not None or options.epsilon is not None:
+        dropped |= {*EXPLORATION}
+    values = {name: value for name, value in published.items() if name not in dropped}
+    known = {*given, *values}
+    values = {name: value for name, value in values.items() if not (need := TABLE[name].needs) or need in known}
+    defaults = {"n_steps": N_STEPS, "n_trials": N_TRIALS}
+    values |= {name: value for name, value in defaults.items() if name not in known}
+    return dataclasses.replace(options, **values)
 
 
-def check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, shown: str | None) -> None:
+def check_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:
+    """Reject options that do not fit each other, the source of data or the algorithm.
+
+    Raises:
+        ConfigError: naming the options.
+    """
+    check_needs(options)
+    check_source_options(options)
+    check_source(algorithm, options.dataset, options.demonstrations)
+    _check_replay_options(algorithm, options)
+    if options.prioritized and not algorithm.learns_from.errors:
+        raise no_errors(algorithm.__name__)
+    if options.target_return is not None:
+        check_target(algorithm, options.target_return)
+
+
+def _check_replay_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:
+    """Reject options of replay for algorithms that update after each rollout."""
+    experience = algorithm.learns_from
+    unused = [name for name in options.given() if TABLE[name].replays]
+    if experience.explored:
+        unused = [name for name in unused if not TABLE[name].explorers]
+    if experience.replays and "buffer_size" in unused:
+        if options.workers is not None:
+            raise ConfigError("--buffer-size: not with --workers, which have a buffer of a million steps each")
+        unused.remove("buffer_size")
+    if experience.on_policy and unused:
+        length = "rollout_length" if hasattr(algorithm.config_class, "rollout_length") else "n_episodes"
+        raise ConfigError(
+            f"{flags(unused)}: {algorithm.__name__} updates after each rollout of its own policy: leave this out; "
+            f"--set {length}=… sets how often"
+        )
+
+
+def check_source(algorithm: AlgorithmClass, dataset: str | None, demonstrations: str | None) -> None:
     """Reject algorithms that cannot learn from this source."""
     name = algorithm.__name__
     if not algorithm.learns_from.loops:
@@ -464,14 +214,410 @@ def check_source(algorithm: type[Algorithm[Any, Any]], dataset: str | None, show
         raise ConfigError(f"{name} learns in an environment only: give --env-id ID and leave out --dataset {dataset}")
     if dataset is None and "fit_online" not in algorithm.learns_from.loops:
         raise ConfigError(f"{name} learns from logged data only: give --dataset NAME, FILE.h5 or DIR, too")
-    if algorithm.learns_from.demonstrated != (shown is not None):
-        needs = "imitates an expert: give --demonstrations NAME or FILE.h5" if shown is None else "takes no"
-        raise ConfigError(f"{name} {needs}{'' if shown is None else ' --demonstrations, which are for GAIL'}")
+    if algorithm.learns_from.demonstrated and demonstrations is None:
+        raise ConfigError(f"{name} imitates an expert: give --demonstrations NAME or FILE.h5")
+    if not algorithm.learns_from.demonstrated and demonstrations is not None:
+        raise ConfigError(f"{name} takes no --demonstrations, which are for GAIL: leave them out")
 
 
-def _evaluators(env: Any, seed: int, n_trials: int, target_return: float | None) -> dict[str, Any]:
-    """The evaluator of training from logged data, if there is an environment for it."""
-    if env is None:
-        return {}
-    evaluator = EnvironmentEvaluator(env, n_trials, seed=seed)
-    return {"environment": lambda algorithm, _: evaluator(acting_algorithm(algorithm, target_return))}
+def parse_seeds(text: str, seed: int) -> list[int]:
+    """The seeds of ``--seeds``.
+
+    Raises:
+        ConfigError: if ``--seed`` is given, too, or they are not different numbers.
+    """
+    if seed:
+        raise ConfigError(f"--seed {seed} and --seeds {text} are both given: leave one out")
+    try:
+        numbers = [int(word) for word in text.split(",")]
+        if len(numbers) > 1 or numbers[0] <= _MOST_SEEDS:
+            return checked_seeds(numbers[0] if len(numbers) == 1 else numbers)
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"--seeds is {text!r}: give a number of seeds (--seeds 16 for 0 … 15) or different seeds (--seeds 3,5,7)"
+        ) from error
+    raise ConfigError(f"--seeds {text} asks for more than {_MOST_SEEDS} seeds; for this one alone: --seed {numbers[0]}")
+
+
+def _default_folder(algorithm: AlgorithmClass, options: TrainOptions) -> Path:
+    """``runs/DQN-CartPole-v1-seed0``."""
+    source = options.dataset or str(options.env_id)
+    name = Path(source).stem if source.endswith((".h5", ".hdf5")) else source
+    parts = [algorithm.__name__, re.sub(r"[^\w.-]+", "_", name)]
+    return Path("runs", "-".join(parts if options.seeds is not None else [*parts, f"seed{options.seed}"]))
+
+
+# -- the configuration -------------------------------------------------------------------------------------------------
+
+
+def configure(
+    algorithm: AlgorithmClass, assignments: Sequence[str], base: AlgorithmConfig | None = None
+) -> AlgorithmConfig:
+    """Make a configuration from ``field=value`` words, and otherwise from ``base`` or the algorithm's defaults.
+
+    A value is JSON, or a plain word. Encoders, heads, optimisers and scalers are chosen by their short names
+    (``q_func_factory=qr``), and their own fields follow after a dot (``q_func_factory.n_quantiles=64``).
+
+    Raises:
+        ConfigError: if a field or a value does not exist or does not fit, or if a field is set twice.
+    """
+    params: dict[str, Any] = (base or algorithm.config_class()).serialize()["params"]
+    given: dict[str, str] = {}
+    for word in assignments:
+        path, equals, text = word.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"{word!r} has no value: write field=value, such as gamma=0.9 or q_func_factory=qr")
+        if path in given:
+            raise ConfigError(f"{path} is set twice, to {given[path]} and to {text}: leave one out")
+        given[path] = text
+        _assign(algorithm.config_class, params, path, "", _parse_value(text))
+    return AlgorithmConfig.deserialize({"type": algorithm.config_class.get_type(), "params": params})
+
+
+def _fields_of(assignments: Sequence[str]) -> set[str]:
+    """The fields that ``field=value`` words set."""
+    return {word.split("=")[0].split(".")[0] for word in assignments}
+
+
+def _parse_value(text: str) -> Any:
+    if text in _LITERALS:
+        return _LITERALS[text]
+    parsers: tuple[Callable[[str], Any], ...] = (json.loads, float)
+    for parse in parsers:
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, value: Any) -> None:
+    """Set the field ``path`` of ``params``, the JSON form of an ``owner``; ``before`` is the path to ``owner``."""
+    head, _, rest = path.partition(".")
+    kind, full = _kind_of(owner, head), before + head
+    if rest:
+        inner = params.get(head)
+        if kind is None or not isinstance(inner, dict) or "type" not in inner:
+            raise ConfigError(
+                f"{full} is {inner!r:.60} and has no field {rest!r}"
+                + (f": choose one first, {full}=one of {', '.join(sorted(kind._known))}" if kind else "")
+            )
+        _assign(kind._known[inner["type"]], inner["params"], rest, f"{full}.", value)
+        return
+    if kind is not None and value is not None:
+        try:
+            value = kind.from_short(value)
+            value = encode(value if isinstance(value, kind) else kind.named(value))
+        except ConfigError as error:
+            raise ConfigError(f"{full}={value!s:.80}: {error}") from error
+    if before and head not in params and head not in getattr(owner, "__dataclass_fields__", ()):
+        raise ConfigError(f"{before.rstrip('.')} ({owner.__name__}) has no field {head!r}; it has: {', '.join(params)}")
+    params[head] = value
+
+
+def _kind_of(owner: type[Any], name: str) -> type[Serializable] | None:
+    """The kind of factory or scaler that the field ``name`` of ``owner`` holds, if it holds one."""
+    hint = typing.get_type_hints(owner).get(name)
+    for option in (hint, *typing.get_args(hint)):
+        if isinstance(option, type) and issubclass(option, Serializable):
+            return option
+    return None
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """A run that is being set up.
+
+    Attributes:
+        algorithm: class of the learner.
+        config: its configuration.
+        options: the user's options, the recipe's and defaults.
+        folder: where it is kept.
+        planned: length of the run that schedules follow.
+        seeds: seeds that are trained together on logged data, or ``None``.
+        initial: the model of ``--init-from``.
+        dataset, demonstrations: logged data, if any.
+        env: environment to train or evaluate in, if any.
+        notes: printed when the run starts.
+    """
+
+    algorithm: AlgorithmClass
+    config: AlgorithmConfig
+    options: TrainOptions
+    folder: RunFolder
+    planned: int
+    seeds: list[int] | None
+    initial: Algorithm[Any, Any] | None
+    dataset: ReplayBufferBase | None = None
+    demonstrations: ReplayBufferBase | None = None
+    env: Environment | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The collectors, if any."""
+        return make_cluster(self.options)
+
+    @property
+    def environment(self) -> EnvironmentSettings:
+        """How its environments are made."""
+        given = self.options.given("frame_stack", "action_mask", "atari")
+        return EnvironmentSettings(str(self.options.env_id), **given)
+
+    def load(self) -> None:
+        """Load logged data and make the environment."""
+        options = self.options
+        if options.dataset is not None:
+            steps = options.multi_step
+            picker = MultiStepTransitionPicker(steps, self.config.gamma) if steps is not None else None
+            self.dataset = load_dataset(options.dataset, picker, prioritized_sampler(options, self.planned))
+        if options.demonstrations is not None:
+            self.demonstrations = load_dataset(options.demonstrations)
+        if options.env_id is not None:  # collectors make their own environments; one is enough to read its spaces
+            num_envs = options.num_envs if options.collectors is None else None
+            self.env = self.environment.make(num_envs, training=True)
+
+    def set_defaults(self, fields: set[str], *, published: bool) -> None:
+        """Replace defaults that do not learn in this environment, or from these actions.
+
+        Args:
+            fields: fields of the configuration that the user sets; they stay.
+            published: whether the settings are those of a recipe; they stay, too.
+        """
+        if self.initial is None and self.dataset is None and not published:
+            arguments = (self.config, fields, self.env, self.options)
+            self.config, self.options, why = with_vector_defaults(*arguments)
+            self.notes.append(why)
+        if self.initial is None and "action_scaler" not in fields:
+            scaler, why = default_action_scaler(self.algorithm, self.dataset, self.env)
+            if scaler is not None:
+                self.config = dataclasses.replace(self.config, action_scaler=scaler)
+            self.notes.append(why)
+
+    def train(self) -> None:
+        """Check that everything fits together, prepare the folder, train, and print the results."""
+        options, folder = self.options, self.folder
+        learner = self.config.create(options.device)
+        self._check(self.config.create(options.device))  # before anything is written
+        arguments = self._learning_arguments(learner) if self.dataset is None else {}
+        resumed = folder.prepare(self._settings(), self.planned, fresh=options.fresh, extend=options.extend)
+        before = checkpoint_step(folder.path) if resumed else 0
+        self._announce(before)
+        if self.initial is not None:
+            copy_networks(learner, self.initial, self.dataset, self.env)
+        arguments |= self._arguments()
+        if self.dataset is None:
+            self._fit_online(learner, arguments)
+        elif self.seeds is None:
+            learner.fit(self.dataset, evaluators=self._evaluators(options.seed), **arguments)
+        else:
+            several: Any = {"seeds": self.seeds, "device": options.device, "evaluators": self._evaluators}
+            fit_many(self.config, self.dataset, **several, **arguments)
+        if resumed and checkpoint_step(folder.path) == before:
+            note("there was nothing left to do; --extend continues with a larger --n-steps or another --stop-at")
+        for line in folder.results():
+            print(line)
+
+    def _check(self, probe: Algorithm[Any, Any]) -> None:
+        """Check on an algorithm that is thrown away that it fits the data, the environment and the initial model."""
+        check_fit(probe, self.dataset, self.env, self.options.target_return, self.demonstrations)
+        if self.initial is not None:
+            check_same_networks(probe, self.initial)
+        if self.seeds is not None:
+            check_many(probe)
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that must be the same when the run is resumed, as JSON values."""
+        settings = {"algorithm": self.config.serialize(), **self.options.settings()}
+        if self.seeds is not None:
+            settings["seeds"] = self.seeds
+        if self.options.init_from is not None:
+            settings["init_from"] = str(self.options.init_from)
+        return settings
+
+    def _announce(self, resumed_at: int) -> None:
+        """Print the notes, and what is trained where."""
+        options = self.options
+        for text in filter(None, self.notes):
+            note(text)
+        source = f"from {options.dataset}" if options.dataset is not None else f"in {options.env_id}"
+        seeds = f"seed {options.seed}" if self.seeds is None else f"seeds {', '.join(map(str, self.seeds))}"
+        resuming = f", resuming at step {resumed_at}" if 0 < resumed_at < (options.n_steps or 0) else ""
+        note(f"{self.algorithm.__name__} {source}, {options.n_steps} steps, {seeds} -> {self.folder.path}{resuming}")
+
+    def _arguments(self) -> dict[str, Any]:
+        """Arguments of every training loop."""
+        arguments = self.options.feeding("fit")
+        arguments |= {"experiment_name": self.folder.path.name, "with_timestamp": False}
+        arguments |= {"logger_adapter": self.folder, "checkpoint": self.folder.path}
+        if self.options.logging_steps is not None:
+            arguments["logging_strategy"] = LoggingStrategy.STEPS
+        if self.seeds is not None:
+            arguments.pop("go_on", None)  # several seeds always go on
+        elif self.env is not None:
+            arguments["score"] = "evaluation" if self.dataset is None else "environment"
+        return arguments
+
+    def _learning_arguments(self, learner: Algorithm[Any, Any]) -> dict[str, Any]:
+        """Explorer and replay buffer of a run in an environment."""
+        options, experience = self.options, self.algorithm.learns_from
+        lanes = None if self.cluster is None else self.cluster.lanes
+        if experience.explored:
+            explored, why = exploration(learner, self.env, self.planned, dataclasses.replace(options, random_steps=0))
+            self.notes.append(why)
+            arguments = {"explorer": explored["explorer"]}
+        elif experience.on_policy:
+            arguments = {}
+        else:
+            arguments, why = exploration(learner, self.env, self.planned, options)
+            self.notes.append(why)
+            updates = (self.planned - arguments["random_steps"]) // (options.update_interval or 1)
+            sampler = minibatch_sampler(self.env, options, updates * (options.n_updates or experience.n_updates))
+            arguments["buffer"] = replay_buffer(self.env, self.config, options, sampler, lanes)
+        if experience.replays and learner.config.replay_ratio and options.workers is None:
+            arguments["buffer"] = replay_buffer(self.env, self.config, options, lanes=lanes)
+        return arguments
+
+    def _fit_online(self, learner: Algorithm[Any, Any], arguments: dict[str, Any]) -> None:
+        options, env = self.options, self.env
+        arguments = {**options.feeding("fit_online"), **arguments, "demonstrations": self.demonstrations}
+        arguments["eval_env"] = self.environment.make()
+        if self.cluster is not None:
+            arguments["cluster"] = self.cluster
+            env = partial(collector_environment, settings=self.environment, module=options.import_)
+        learner.fit_online(env, **arguments)
+
+    def _evaluators(self, seed: int) -> dict[str, Any]:
+        """The evaluator of training from logged data, if there is an environment for it."""
+        if self.env is None:
+            return {}
+        evaluator = EnvironmentEvaluator(self.env, self.options.n_trials or N_TRIALS, seed=seed)
+        target = self.options.target_return
+        return {"environment": lambda algorithm, _: evaluator(acting_algorithm(algorithm, target))}
+
+
+@contextlib.contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Print after Ctrl-C or SIGTERM whether the run can be resumed."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if checkpoint_step(out):
+            note(f"stopped; give the same command again to resume from {out}")
+        else:
+            note("stopped before the first step: there is nothing to resume; the same command starts again")
+        raise
+
+
+def check_fit(
+    probe: Algorithm[Any, Any],
+    dataset: ReplayBufferBase | None,
+    env: Environment | None,
+    target_return: float | None,
+    demonstrations: ReplayBufferBase | None = None,
+) -> None:
+    """Check that algorithm, data and environment fit together, on an algorithm that is thrown away.
+
+    The global random state is restored.
+    """
+    with preserve_random_state():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are given when the run starts
+            if dataset is not None:
+                probe.build_with_dataset(dataset)
+            else:
+                probe.build_with_env(env)
+                if demonstrations is not None:
+                    probe.build_with_dataset(demonstrations)
+            if env is not None:
+                probe.check_env(env)
+        if env is not None:
+            if dataset is not None:
+                acting_algorithm(probe, target_return)
+            generator = np.random.Generator(np.random.PCG64(0))
+            stepper = Stepper(env, generator, observations=probe.spec.observations)
+            stepper.step(stepper.actions.sample(stepper.n, generator))
+
+
+# -- the action scaler -------------------------------------------------------------------------------------------------
+
+
+def default_action_scaler(
+    algorithm: AlgorithmClass, dataset: ReplayBufferBase | None, env: Environment | None
+) -> tuple[MinMaxActionScaler | None, str]:
+    """A scaler for continuous actions that do not lie in [-1, 1], and a note about it."""
+    bounds = None
+    if env is not None:
+        bounds = actions_of(single_spaces(env)[1]).bounds
+    elif dataset is not None:
+        bounds = _logged_bounds(dataset)
+    if bounds is None or ActionSpace.CONTINUOUS not in algorithm.actions:
+        return None, ""
+    low, high = bounds
+    if (low == -1).all() and (high == 1).all():
+        return None, ""
+    pairs = sorted({(float(a), float(b)) for a, b in zip(low, high, strict=True)})
+    ranges = ", ".join(f"[{a:g}, {b:g}]" for a, b in pairs[:3]) + (", …" if len(pairs) > 3 else "")
+    why = f"actions lie in {ranges}: action_scaler=min_max is set (--set action_scaler=… changes it)"
+    return MinMaxActionScaler(minimum=low, maximum=high), why
+
+
+def _logged_bounds(dataset: ReplayBufferBase) -> tuple[Array, Array] | None:
+    """Bounds of logged continuous actions; ``None`` if they lie within [-1, 1], which are taken for their bounds."""
+    if dataset.dataset_info.actions.discrete:
+        return None
+    low, high = dataset.action_bounds()
+    return (low, high) if (np.abs([low, high]) > 1).any() else None
+
+
+# -- the initial model -------------------------------------------------------------------------------------------------
+
+
+def initial_model(algorithm: AlgorithmClass, path: Path, seeds: Sequence[int] | None) -> Algorithm[Any, Any]:
+    """Load the model of ``--init-from``.
+
+    Raises:
+        ConfigError: if it is another algorithm's, or there are several seeds.
+    """
+    if seeds is not None:
+        raise ConfigError("--init-from: not with --seeds, whose networks are made together; leave one out")
+    file, initial = load_model(path, "cpu")
+    if type(initial) is not algorithm:
+        raise ConfigError(
+            f"--init-from {file} is a model of {type(initial).__name__}, not of {algorithm.__name__}: train "
+            f"{type(initial).__name__}, or copy its networks in Python (copy_policy_from, copy_q_function_from)"
+        )
+    return initial
+
+
+def check_same_networks(probe: Algorithm[Any, Any], initial: Algorithm[Any, Any]) -> None:
+    """Check that the networks of the initial model are those that the run needs."""
+    if probe.spec != initial.spec:
+        raise ConfigError(f"--init-from: the model was made for {initial.spec}, but this run has {probe.spec}")
+    try:
+        probe.engine.load_networks(initial.nets.state_dict())
+    except CorruptFileError as error:
+        own, asked = vars(initial.config), vars(probe.config)
+        changed = [f"{name} {own[name]!r:.80} against {asked[name]!r:.80}" for name in own if own[name] != asked[name]]
+        raise ConfigError(
+            f"--init-from: the model has other networks than the settings ask for ({'; '.join(changed)}): leave out "
+            "those settings that change networks, a model brings its own"
+        ) from error
+
+
+def copy_networks(
+    learner: Algorithm[Any, Any],
+    initial: Algorithm[Any, Any],
+    dataset: ReplayBufferBase | None,
+    env: Environment | None,
+) -> None:
+    """Build an algorithm with the networks of the initial model; its optimisers and counters start from scratch."""
+    if dataset is not None:
+        learner.build_with_dataset(dataset)
+    else:
+        learner.build_with_env(env)
+    learner.engine.load_networks(initial.engine.get_state()["nets"])
+    learner.learner.logs = joined(initial.logs, learner.logs, "the model", "the dataset")

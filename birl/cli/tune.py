@@ -9,18 +9,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
-from birl.algorithm import Algorithm
-from birl.cli.common import algorithm_class, flags, import_own
-from birl.cli.initial_model import initial_model
-from birl.cli.overrides import configure
+from birl.cli.common import AnyAlgorithm, algorithm_class, flags, import_user_module
 from birl.cli.run_processes import starter
 from birl.cli.study import Tuning
-from birl.cli.train import check_source, train
+from birl.cli.train import check_source, configure, initial_model, train
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError, ForeignFileError, ResumeError
 from birl.files import atomic_write
@@ -28,7 +25,7 @@ from birl.recipes import find
 from birl.run.checkpoint import differences
 from birl.run.run_lock import only_run
 
-_WORDS = "tune.json"
+_SETTINGS: Final = "tune.json"
 _REFUSED = {
     "fresh": "give another --out to start over",
     "extend": "a larger --trials goes on with more trials",
@@ -203,16 +200,14 @@ def _options(algo: str, words: Sequence[str]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found, default=str)))
 
 
-def _check(
-    algo: str, options: dict[str, Any], searches: Sequence[Search]
-) -> tuple[type[Algorithm[Any, Any]], list[Search]]:
+def _check(algo: str, options: dict[str, Any], searches: Sequence[Search]) -> tuple[type[AnyAlgorithm], list[Search]]:
     """Check the words of a search as far as that is possible before it begins.
 
     Returns:
         The algorithm, and the searches, where a range such as ``0..1`` has fractions if its field has.
     """
-    if (own := options.get("own")) is not None:
-        import_own(own)
+    if (module := options.get("import_")) is not None:
+        import_user_module(module)
     algorithm = algorithm_class(algo)
     if options.get("env_id") is None:
         both = "--dataset has no scores without an environment" if "dataset" in options else "nothing to learn from"
@@ -242,7 +237,7 @@ def _check(
     return algorithm, list(checked.values())
 
 
-def _accepts(algorithm: type[Algorithm[Any, Any]], words: Sequence[str], base: AlgorithmConfig | None) -> bool:
+def _accepts(algorithm: type[AnyAlgorithm], words: Sequence[str], base: AlgorithmConfig | None) -> bool:
     try:
         configure(algorithm, words, base)
     except ConfigError:
@@ -257,7 +252,7 @@ def _settle(out: Path, told: dict[str, Any]) -> None:
         ResumeError: if they differ in more than a larger number of trials.
         ForeignFileError: if the folder holds something else.
     """
-    file = out / _WORDS
+    file = out / _SETTINGS
     if file.is_file():
         try:
             saved = json.loads(file.read_text(encoding="utf-8"))

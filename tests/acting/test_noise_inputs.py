@@ -16,6 +16,7 @@ from birl import algos
 from birl.acting.actor import NetworkActor
 from birl.algos import ConstantEpsilonGreedy, LinearDecayEpsilonGreedy, NormalNoise
 from birl.cli.online import exploration
+from birl.cli.train_options import TrainOptions
 from birl.dataset import (
     MultiStepTransitionPicker,
     PrioritizedSampler,
@@ -129,10 +130,10 @@ def test_rollouts_of_noisy_policies_are_refused() -> None:
 def test_the_command_line_gives_noisy_networks_no_explorer() -> None:
     env = birl.envs.make_env("CartPole-v1")
     config = algos.DQNConfig(encoder_factory=SMALL, q_func_factory=MeanQFunctionFactory(noisy=True))
-    options, note = exploration(config.create(), env, 1000, {})
-    assert options["explorer"] is None and "100 random actions, then those of noisy networks" in note
+    options, note = exploration(config.create(), env, 1000, TrainOptions())
+    assert options["explorer"] is None and "100 random actions, then actions of noisy networks" in note
     with pytest.raises(ConfigError, match="--epsilon-start: not for DQN, whose noisy networks explore: leave it out"):
-        exploration(config.create(), env, 1000, {"epsilon_start": 0.5})
+        exploration(config.create(), env, 1000, TrainOptions(epsilon_start=0.5))
 
 
 def rainbow(folder: Path, stop: int | None) -> Any:

@@ -23,7 +23,7 @@ from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig, DQ
 from birl.cli import main
 from birl.cli.common import algorithm_classes
 from birl.cli.install import EXTRAS
-from birl.cli.overrides import configure
+from birl.cli.train import configure
 from birl.dataset import InfiniteBuffer, ReplayBuffer
 from birl.errors import ConfigError
 from birl.files import load_archive
@@ -84,7 +84,10 @@ def test_help_of_every_command(birl_: Any, name: str) -> None:
     text = birl_(name, "--help")
     assert text.startswith(f"Usage: birl {name} ")
     assert "--help" in text
-    said = {"evaluate": "a DiscreteDecisionTransformer and random policies draw theirs", "plot": "--xlim LOW HIGH"}
+    said = {
+        "evaluate": "a DiscreteDecisionTransformer and random policies sample their actions",
+        "plot": "--xlim LOW HIGH",
+    }
     assert said.get(name, "") in " ".join(text.split())
 
 
@@ -175,7 +178,7 @@ def test_version_going_on_and_nothing_to_go_on_from(
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["birl.cli.train"], "_check", stopped)
+    monkeypatch.setattr(sys.modules["birl.cli.train"], "check_fit", stopped)
     assert main([*OFFLINE, "--out", str(tmp_path / "new")]) == 130
     assert not (tmp_path / "new").exists()
 

@@ -24,15 +24,16 @@ from birl.acting.explorers import (
 )
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
+from birl.cli.evaluate import play_episodes
 from birl.cli.online import (
-    drawing_sampler,
+    EnvironmentSettings,
     exploration,
+    minibatch_sampler,
     prioritized_sampler,
     replay_buffer,
-    training_environment,
-    with_defaults,
+    with_vector_defaults,
 )
-from birl.cli.rendering import play_episodes
+from birl.cli.train_options import HindsightGoals, TrainOptions, check_conflicts
 from birl.dataset import (
     EpisodicFIFOBuffer,
     FIFOBuffer,
@@ -78,27 +79,33 @@ def test_the_shortest_command_trains_and_says_how(birl_: Any, tmp_path: Path, mo
     seen: dict[str, Any] = {}
     monkeypatch.setattr(DQN, "fit_online", lambda self, env, **options: seen.update(options, config=self.config))
     birl_("train", "DQN", "--env-id", "CartPole-v1")
-    assert "set here: batch_size=64 learning_rate=0.001 target_update_interval=100 --update-interval 2\n" in birl_.notes
-    assert "exploration: 1000 random actions, then epsilon-greedy ones (from 1 to 0.05 in 10000 steps)" in birl_.notes
+    assert (
+        "set instead: batch_size=64 learning_rate=0.001 target_update_interval=100 --update-interval 2\n" in birl_.notes
+    )
+    assert (
+        "exploration: 1000 random actions, then epsilon-greedy actions (from 1 to 0.05 in 10000 steps)" in birl_.notes
+    )
     assert "50000 steps, seed 0 -> runs/DQN-CartPole-v1-seed0" in birl_.notes
     assert (seen["config"].learning_rate, seen["config"].target_update_interval) == (1e-3, 100)
     assert (seen["n_steps"], seen["random_steps"], seen["buffer"]) == (50_000, 1000, None)
     assert (seen["update_interval"], seen["score"]) == (2, "evaluation")
     assert [seen["explorer"].compute_epsilon(step) for step in (0, 10_000)] == [1.0, pytest.approx(0.05)]
     birl_("train", "DQN", "--env-id", "CartPole-v1", "--out", "other", "learning_rate=6.25e-5", "batch_size=32")
-    assert "set here: target_update_interval=100 --" in birl_.notes  # what the user sets stays, whatever it is
+    assert "set instead: target_update_interval=100 --" in birl_.notes  # what the user sets stays, whatever it is
     assert (seen["config"].learning_rate, seen["config"].batch_size) == (6.25e-5, 32)
 
 
 def test_defaults_that_were_made_for_images_stay_with_images() -> None:
     pole, pendulum = birl.envs.make_env("CartPole-v1"), birl.envs.make_env("Pendulum-v1")
-    config, given, note = with_defaults(DQNConfig(), {"batch_size"}, pole, {"update_interval": 1})
+    each_step, default = TrainOptions(update_interval=1), TrainOptions()
+    config, options, note = with_vector_defaults(DQNConfig(), {"batch_size"}, pole, each_step)
     assert (config.batch_size, config.learning_rate) == (32, 1e-3)  # type: ignore[attr-defined]
-    assert given == {"update_interval": 1} and "batch_size" not in note
-    assert with_defaults(DQNConfig(), (), images((1, 84, 84)), {}) == (DQNConfig(), {}, "")
-    config, given, note = with_defaults(DQNConfig(), (), birl.envs.make_env(GOALS), {})  # a dict of vectors
+    assert options == each_step and "batch_size" not in note
+    assert with_vector_defaults(DQNConfig(), (), images((1, 84, 84)), default) == (DQNConfig(), default, "")
+    config, options, note = with_vector_defaults(DQNConfig(), (), birl.envs.make_env(GOALS), default)  # dict of vectors
+    assert options.update_interval == 2
     assert config.target_update_interval == 100 and "learning_rate=0.001" in note  # type: ignore[attr-defined]
-    assert with_defaults(SACConfig(), (), pendulum, {}) == (SACConfig(), {}, "")
+    assert with_vector_defaults(SACConfig(), (), pendulum, default) == (SACConfig(), default, "")
 
 
 @pytest.mark.parametrize(
@@ -109,21 +116,21 @@ def test_defaults_that_were_made_for_images_stay_with_images() -> None:
         (DQNConfig(), "CartPole-v1", {"explorer": "none", "random_steps": 3}, None, "3 random actions, then greedy"),
         (DQNConfig(), "CartPole-v1", {"random_steps": 1001}, LinearDecayEpsilonGreedy, "nothing is learned in 1000"),
         (DQNConfig(), "CartPole-v1", {"random_steps": 1000}, LinearDecayEpsilonGreedy, "random actions, then epsilon"),
-        (TD3Config(), "Pendulum-v1", {}, NormalNoise, "noise of deviation 0.2"),
-        (TD3Config(), "Pendulum-v1", {"noise_std": 0.5}, NormalNoise, "noise of deviation 0.5"),
-        (SACConfig(), "Pendulum-v1", {}, None, "100 random actions, then actions that the policy samples"),
+        (TD3Config(), "Pendulum-v1", {}, NormalNoise, "noise of standard deviation 0.2"),
+        (TD3Config(), "Pendulum-v1", {"noise_std": "0.5"}, NormalNoise, "noise of standard deviation 0.5"),
+        (SACConfig(), "Pendulum-v1", {}, None, "100 random actions, then actions sampled from the policy"),
         (SACConfig(), "Pendulum-v1", {"explorer": "noise"}, NormalNoise, "0.2"),
         (SACConfig(), "Pendulum-v1", {"explorer": "greedy"}, Greedy, "then greedy actions"),
         (TD3Config(), "Pendulum-v1", {"noise_std": "0.5"}, NormalNoise, "0.5"),
         (TD3Config(), "Pendulum-v1", {"noise_std": "0.5,1"}, NormalNoise, r"[0.5, 1.0]"),
-        (TD3Config(), "Pendulum-v1", {"explorer": "ou-noise"}, OrnsteinUhlenbeckNoise, "0.4 that drifts (theta 0.15)"),
+        (TD3Config(), "Pendulum-v1", {"explorer": "ou-noise"}, OrnsteinUhlenbeckNoise, "in time (theta 0.15)"),
         (DQNConfig(), "CartPole-v1", {"explorer": "boltzmann", "temperature": 2.0}, Boltzmann, "temperature 2"),
-        (DQNConfig(), "CartPole-v1", {"epsilon": 0.1}, ConstantEpsilonGreedy, "ones (0.1)"),
+        (DQNConfig(), "CartPole-v1", {"epsilon": 0.1}, ConstantEpsilonGreedy, "actions (0.1)"),
         (DQNConfig(), "CartPole-v1", {"epsilon_decay": 0.9}, ExponentialDecayEpsilonGreedy, "times 0.9 in each step"),
     ],
 )  # fmt: skip
 def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, says: str) -> None:
-    options, note = exploration(config.create(), birl.envs.make_env(env_id), 1000, given)
+    options, note = exploration(config.create(), birl.envs.make_env(env_id), 1000, TrainOptions(**given))
     assert type(options["explorer"]) is (type(None) if kind is None else kind)
     assert says in note and options["update_start_step"] == options["random_steps"]
 
@@ -135,18 +142,30 @@ def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, s
         (TD3Config(), "Pendulum-v1", {"explorer": "epsilon-greedy"}, "--explorer noise or ou-noise or greedy or none"),
         (TD3Config(), "Pendulum-v1", {"noise_theta": 0.1}, "not for TD3.* give --explorer ou-noise, too"),
         (DQNConfig(), "CartPole-v1", {"temperature": 1.0}, "give --explorer boltzmann, too"),
-        (DQNConfig(), "CartPole-v1", {"epsilon": 0.1, "epsilon_end": 0.1}, "--epsilon-end: not with --epsilon"),
-        (DQNConfig(), "CartPole-v1", {"epsilon_decay": 0.9, "epsilon_steps": 5}, "a straight line or a factor"),
         (TD3Config(), "Pendulum-v1", {"noise_std": "a"}, "--noise-std is 'a'"),
         (TD3Config(), "Pendulum-v1", {"epsilon_end": 0.1}, "--epsilon-end: not for TD3"),
-        (SACConfig(), "Pendulum-v1", {"noise_std": 0.1}, "give --explorer noise, too"),
+        (SACConfig(), "Pendulum-v1", {"noise_std": "0.1"}, "give --explorer noise, too"),
         (DQNConfig(), "CartPole-v1", {"explorer": "none", "epsilon_steps": 1}, "--epsilon-steps: not for DQN"),
         (NOISY_DQN, "CartPole-v1", {"epsilon": 0.1}, "whose noisy networks explore: leave it out"),
     ],
 )
 def test_explorers_that_do_not_fit(config: Any, env_id: str, given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        exploration(config.create(), birl.envs.make_env(env_id), 1000, given)
+        exploration(config.create(), birl.envs.make_env(env_id), 1000, TrainOptions(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"epsilon": 0.1, "epsilon_end": 0.1}, "--epsilon and --epsilon-end: a constant epsilon has no schedule"),
+        ({"epsilon_decay": 0.9, "epsilon_steps": 5}, "--epsilon-steps and --epsilon-decay: epsilon falls linearly or"),
+        ({"n_trials": 3, "eval_steps": 5}, "--n-trials and --eval-steps: both set the length of evaluations"),
+        ({"recent": 0.9, "prioritized": True}, "--prioritized and --recent: both set which steps are sampled"),
+    ],
+)
+def test_options_that_exclude_each_other(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_conflicts(TrainOptions(**given))
 
 
 def test_options_reach_the_run(birl_: Any, tmp_path: Path) -> None:
@@ -166,16 +185,16 @@ def test_options_reach_the_run(birl_: Any, tmp_path: Path) -> None:
 
 
 def test_priorities(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler: Any = prioritized_sampler({"prioritized": True, "priority_alpha": 0.5, "multi_step": 3}, 90)
+    sampler: Any = prioritized_sampler(TrainOptions(prioritized=True, priority_alpha=0.5, multi_step=3), 90)
     assert (sampler.alpha, sampler.beta, sampler.beta_steps) == (0.5, 0.4, 90)
-    assert prioritized_sampler({"multi_step": 3}, 90) is None
+    assert prioritized_sampler(TrainOptions(multi_step=3), 90) is None
     asked: list[Any] = []
 
-    def spied(given: dict[str, Any], n_minibatches: int) -> Any:
-        asked.append((given, n_minibatches))
-        return prioritized_sampler(given, n_minibatches)
+    def spied(options: TrainOptions, n_minibatches: int) -> Any:
+        asked.append((options.given("prioritized", "priority_alpha"), n_minibatches))
+        return prioritized_sampler(options, n_minibatches)
 
-    monkeypatch.setattr(sys.modules["birl.cli.train"], "prioritized_sampler", spied)
+    monkeypatch.setattr(sys.modules["birl.cli.online"], "prioritized_sampler", spied)
     out, given = tmp_path / "run", {"prioritized": True, "priority_alpha": 0.5}
     words = [*DQN_WORDS, "--out", out, "--n-steps", 100, "--random-steps", 20, "--update-interval", 4]
     words += ["--prioritized", "--priority-alpha", 0.5, "--n-updates", 2]
@@ -211,24 +230,24 @@ def images(shape: tuple[int, ...]) -> Any:
 
 def test_buffers() -> None:
     pole = birl.envs.make_env("CartPole-v1")
-    assert replay_buffer(pole, DQNConfig(gamma=0.9), {}) is None
-    found = replay_buffer(pole, DQNConfig(gamma=0.9), {"multi_step": 3, "buffer_size": 7})
+    assert replay_buffer(pole, DQNConfig(gamma=0.9), TrainOptions()) is None
+    found = replay_buffer(pole, DQNConfig(gamma=0.9), TrainOptions(multi_step=3, buffer_size=7))
     assert found is not None and found.buffer.limit == 7
     picker = found.transition_picker
     assert isinstance(picker, MultiStepTransitionPicker) and (picker.n_steps, picker.gamma) == (3, 0.9)
     stacked = birl.envs.FrameStack(images((1, 40, 40)), 4)
-    found = replay_buffer(stacked, DQNConfig(gamma=0.9), {"frame_stack": 4})
+    found = replay_buffer(stacked, DQNConfig(gamma=0.9), TrainOptions(frame_stack=4))
     assert found is not None and isinstance(found.transition_picker, FrameStackTransitionPicker)
     algorithm = DQNConfig(batch_size=4).create()
     algorithm.fit_online(stacked, found, n_steps=20, logger_adapter=birl.logging.NoopAdapterFactory())
     assert found.episodes[0].observations.shape[1:] == (1, 40, 40)  # stored once
     assert found.sample_transition_batch(3).observations.shape == (3, 4, 40, 40)
-    found = replay_buffer(stacked, DQNConfig(gamma=0.9), {"frame_stack": 4, "multi_step": 3})
+    found = replay_buffer(stacked, DQNConfig(gamma=0.9), TrainOptions(frame_stack=4, multi_step=3))
     assert found is not None and found.dataset_info.observation_signature.shape == [(1, 40, 40)]  # so they are here
     picker = found.transition_picker
     assert isinstance(picker, MultiStepFrameStackTransitionPicker)
     assert (picker.n_frames, picker.n_steps, picker.gamma) == (4, 3, 0.9)
-    vector = training_environment("CartPole-v1", 3, 2)
+    vector = EnvironmentSettings("CartPole-v1", frame_stack=2).make(3)
     assert vector.single_observation_space.shape == (8,)
 
 
@@ -237,19 +256,19 @@ GOALS = "tests.algos.test_goal_chain:GoalChain"
 
 def test_replay_of_other_kinds() -> None:
     pole, goals = birl.envs.make_env("CartPole-v1"), birl.envs.make_env(GOALS, num_envs=2)
-    found: Any = replay_buffer(pole, DQNConfig(), {"whole_episodes": True})
+    found: Any = replay_buffer(pole, DQNConfig(), TrainOptions(whole_episodes=True))
     assert isinstance(found.buffer, EpisodicFIFOBuffer) and found.buffer.limit == 1_000_000
-    found = replay_buffer(images((3, 40, 40)), DQNConfig(), {"random_shift": 2, "buffer_size": 9})
+    found = replay_buffer(images((3, 40, 40)), DQNConfig(), TrainOptions(random_shift=2, buffer_size=9))
     assert found.reader.sources[0].augmentation == RandomShift(2) and type(found.buffer) is FIFOBuffer
-    recent: Any = drawing_sampler(pole, {"recent": 0.99}, 70)
+    recent: Any = minibatch_sampler(pole, TrainOptions(recent=0.99), 70)
     assert (type(recent), recent.eta, recent.anneal_steps) == (RecentSampler, 0.99, 70)
-    assert drawing_sampler(pole, {}, 70) is None
-    priorities = PrioritizedSampler()
-    hindsight: Any = drawing_sampler(goals, {"hindsight": "final", "hindsight_k": 2}, 70, priorities)
+    assert minibatch_sampler(pole, TrainOptions(), 70) is None
+    options = TrainOptions(hindsight=HindsightGoals.FINAL, hindsight_k=2, prioritized=True)
+    hindsight: Any = minibatch_sampler(goals, options, 70)
     assert (type(hindsight), hindsight.strategy, hindsight.k) == (HindsightSampler, "final", 2)
-    assert hindsight.sampler is priorities
+    assert type(hindsight.sampler) is PrioritizedSampler
     config = DQNConfig(observation_keys=("observation", "desired_goal"))
-    found = replay_buffer(goals, config, {}, hindsight)
+    found = replay_buffer(goals, config, TrainOptions(), hindsight)
     assert set(found.dataset_info.observations) == {"observation", "desired_goal", "achieved_goal"}
 
 
@@ -271,8 +290,8 @@ def test_hindsight_and_recent_steps(birl_: Any, tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["--dataset", "cartpole-random", "--recent", 0.9], "--recent: for training in environments only"),
-        (["--recent", 0.9, "--prioritized"], "--prioritized and --recent: both say which steps"),
-        (["--hindsight-k", 3], "--hindsight-k 3: for hindsight only; give --hindsight, too"),
+        (["--recent", 0.9, "--prioritized"], "--prioritized and --recent: both set which steps are"),
+        (["--hindsight-k", 3], "--hindsight-k: for hindsight only; give --hindsight, too"),
         (["--hindsight", "future"], "--hindsight future: the environment CartPoleEnv has no compute_reward("),
         (["--random-shift", 4], "RandomShift shifts images"),
         (["--dataset", "cartpole-random", "--buffer-size", 9], "--buffer-size: for training in environments only"),
@@ -354,7 +373,7 @@ def test_schedules_of_an_extended_run_stay(birl_: Any, tmp_path: Path) -> None:
     birl_(*words, "--n-steps", 100)
     for steps in (150, 170):
         birl_(*words, "--n-steps", steps, "--extend")
-        assert "10 random actions, then epsilon-greedy ones (from 1 to 0.05 in 20 steps)" in birl_.notes
+        assert "10 random actions, then epsilon-greedy actions (from 1 to 0.05 in 20 steps)" in birl_.notes
         birl_(*words, "--n-steps", steps)
     epochs = [row.split(",")[1] for row in (tmp_path / "r" / "loss.csv").read_text().splitlines()]
     assert epochs[-3:] == ["150", "160", "170"]
@@ -363,7 +382,9 @@ def test_schedules_of_an_extended_run_stay(birl_: Any, tmp_path: Path) -> None:
 def test_a_run_is_not_removed_and_extended_at_once(birl_: Any, tmp_path: Path) -> None:
     run = ["train", "DQN", "--env-id", "CartPole-v1", "--n-trials", 1, "--out", tmp_path / "run", "batch_size=8"]
     birl_(*run, "--n-steps", 20)
-    assert "leave one of them out" in birl_(*run, "--n-steps", 30, "--extend", "--fresh", status=1)
+    assert "--extend and --fresh: --extend continues the run that --fresh removes; leave one out" in birl_(
+        *run, "--n-steps", 30, "--extend", "--fresh", status=1
+    )
     assert (tmp_path / "run" / "model_20.d3").exists()
 
 
@@ -409,7 +430,9 @@ def test_best_models_and_ends_at_a_score(birl_: Any, tmp_path: Path) -> None:
     assert [path.name for path in out.glob("model_[0-9]*")] == ["model_300.d3"]
     birl_(*words, "--extend")
     offline = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", 10, "--set", "batch_size=4"]
-    assert "--stop-at is about returns in an env" in birl_(*offline, "--out", out / "x", "--stop-at", 3, status=1)
+    assert "--stop-at: for runs with an environment only" in birl_(
+        *offline, "--out", out / "x", "--stop-at", 3, status=1
+    )
     seeds = [*offline, "--out", tmp_path / "seeds", "--env-id", "CartPole-v1", "--n-trials", 1, "--seeds", 2]
     ends = ["--stop-at", 3, "--keep-models", 1]
     assert "--stop-at and --keep-models: not with --seeds" in birl_(*seeds, *ends, status=1)
@@ -495,7 +518,7 @@ def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
     ]
     masked = [*words, "--out", "run", "--action-mask", "--num-envs", 2, "--multi-step", 2]
     birl_(*masked)
-    assert "set here: learning_rate=0.001" in birl_.notes  # masks make no image of a vector
+    assert "set instead: learning_rate=0.001" in birl_.notes  # masks make no image of a vector
     assert {row.split(",")[2] for row in Path("run/evaluation.csv").read_text().splitlines()} == {"10.0"}
     assert json.loads(Path("run/run.json").read_text())["action_mask"] is True
     assert "action_mask" not in json.loads(Path("unmasked/run.json").read_text())
@@ -522,7 +545,7 @@ def test_masks_in_evaluations_of_what_is_learned_from_logs(birl_: Any, doors: st
     logged = (np.zeros((40, 2), np.float32), np.ones(40, int), np.ones(40), np.arange(40) % 10 == 9)
     birl.dataset.MDPDataset(*logged, action_masks=masks).dump("masked.h5")
     words = ["train", "DiscreteCQL", "--dataset", "masked.h5", "--n-steps", 5, "--n-trials", 1, "batch_size=4"]
-    assert "--action-mask is about an environment" in birl_(*words, "--action-mask", "--out", "a", status=1)
+    assert "--action-mask: for runs with an environment only" in birl_(*words, "--action-mask", "--out", "a", status=1)
     told = birl_(*words, "--env-id", doors, "--out", "a", status=1)
     assert told.endswith("It was built with masks of actions, which are missing here: give --action-mask")
     assert not Path("a").exists()
@@ -692,15 +715,15 @@ def test_many_files_of_a_folder_can_be_plotted(birl_: Any, tmp_path: Path, monke
 
 
 def test_other_environments_than_atari_are_told_from_games() -> None:
-    with pytest.raises(ConfigError, match="CartPole-v1 is no Atari game.*ALE/Breakout-v5"):
-        training_environment("CartPole-v1", atari=True)
+    with pytest.raises(ConfigError, match="CartPole-v1 is not an Atari game.*ALE/Breakout-v5"):
+        EnvironmentSettings("CartPole-v1", atari=True).make()
 
 
 def test_raw_frames_of_a_game_are_told() -> None:
-    env = training_environment("ALE/Pong-v5")
-    note = with_defaults(DQNConfig(), (), env, {})[2]
-    assert note == "ALE/Pong-v5 gives its frames as they are; --atari preprocesses them as papers do"
-    assert not with_defaults(DQNConfig(), (), env, {"atari": True})[2]
+    env = EnvironmentSettings("ALE/Pong-v5").make()
+    note = with_vector_defaults(DQNConfig(), (), env, TrainOptions())[2]
+    assert note == "ALE/Pong-v5 has raw frames; --atari preprocesses them as papers do"
+    assert not with_vector_defaults(DQNConfig(), (), env, TrainOptions(atari=True))[2]
 
 
 # -- collectors --------------------------------------------------------------------------------------------------------
@@ -736,7 +759,7 @@ def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypat
     birl_(*words, "--out", tmp_path / "c", "--shards", 2, "--prioritized", "--explorer", "epsilon-ladder")
     fields: list[Any] = [{"learners": 2}, {"learners": 2, "gradients": "pushed"}, {"shards": 2}]
     assert made == [birl.Cluster(2, 1, 5, "turns", **each) for each in fields]
-    assert "epsilon-greedy ones (0.4 to 0.00066, by collector)" in birl_.notes
+    assert "epsilon-greedy actions (0.4 to 0.00066, by collector)" in birl_.notes
     birl_(*words, "--out", tmp_path / "a", "--learners", 2)
     assert "there was nothing left to do" in birl_.notes
     assert "other settings" in birl_(*words, "--out", tmp_path / "a", status=1)

@@ -282,7 +282,7 @@ def test_hostile_names_are_escaped(here: Path, capsys: pytest.CaptureFixture[str
         (["none.d3", "--dataset", "certify"], "there is no none.d3"),
         (["good.d3", "good.d3", "--dataset", "certify"], "is given twice"),
         (["good.d3", "--dataset", "certify", "--epsilon", 0.1, "--temperature", 1], "they make different policies"),
-        (["drawn.d3", "--dataset", "certify", "--epsilon", 0.1], "draws already: leave out --epsilon"),
+        (["drawn.d3", "--dataset", "certify", "--epsilon", 0.1], "is a stochastic policy already: leave out --epsilon"),
         (["good.d3", "--dataset", "certify", "--behaviour", "guessed"], "there is no guessed"),
         (["few.h5", "--dataset", "certify"], "few.h5"),
         (["good.d3", "--dataset", "certify", "--std", 0.1], "use EpsilonGreedy or Softmax"),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
+import birl
+from birl.algorithm import Algorithm
 from birl.algos import DQN, PPO, TD3
+from birl.cli import train_options
 from birl.cli.train import train
-from birl.dataset import RandomShift
+from birl.cli.train_options import CONFLICTS, NEEDS, TABLE
+from birl.dataset import PrioritizedSampler, RandomShift
+from birl.run import OnlineOptions, Options
 
 DQN_RUN = ("DQN", "--env-id", "CartPole-v1", "--n-steps", 1000)
 TD3_RUN = ("TD3", "--env-id", "Pendulum-v1", "--n-steps", 1000)
@@ -102,7 +109,7 @@ def spread(seen: Seen) -> float:
 # Options about other sources of data, other runs and what a run is made with; each has tests of its own.
 ELSEWHERE = {
     *("algo", "more", "dataset", "env_id", "seeds", "jobs", "device", "fresh", "extend", "init_from", "target_return"),
-    *("demonstrations", "action_mask", "workers", "atari", "recipe", "own", "context"),
+    *("demonstrations", "action_mask", "workers", "atari", "recipe", "import", "context"),
 }
 
 # The run without the option, the option with its value, what is looked at, what it is without, and with.
@@ -195,3 +202,44 @@ def test_no_option_is_forgotten() -> None:
     here = {row[1][0].removeprefix("--").replace("-", "_") for row in EFFECTS}
     names = {name.removesuffix("_") for name in inspect.signature(train).parameters}
     assert here | ELSEWHERE == names
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+PARAMETERS = {
+    "fit": {*inspect.signature(Algorithm.fit).parameters, *inspect.get_annotations(Options), *Options.__annotations__},
+    "fit_online": {*inspect.signature(Algorithm.fit_online).parameters, *OnlineOptions.__annotations__},
+    "Cluster": {*inspect.signature(birl.Cluster).parameters},
+    "PrioritizedSampler": {*inspect.signature(PrioritizedSampler).parameters},
+}
+
+
+def read_by_the_command() -> set[str]:
+    """Attributes of an ``options`` that the command's modules read, and names that they pass to ``options.given``."""
+    found: set[str] = set()
+    for name in ("train", "online"):
+        tree = ast.parse((Path(train_options.__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("options"):
+                found.add(node.attr)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("options.given"):
+                found |= {ast.literal_eval(each) for each in node.args}
+    return found
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_row_of_the_table_is_consumed(name: str) -> None:
+    """By a parameter that exists, or by code that reads it."""
+    call, _, parameter = TABLE[name].feeds.partition(".")
+    if call:
+        assert parameter in PARAMETERS[call]
+    else:
+        assert name in read_by_the_command()
+
+
+def test_rows_name_options_that_exist() -> None:
+    assert {row.needs for row in TABLE.values()} - {""} == NEEDS.keys() <= TABLE.keys()
+    assert {name for one, other, _ in CONFLICTS for name in (one, other)} <= TABLE.keys()
+    assert all(
+        (row.help.endswith((".", "…")) and row.help[0].isupper()) or name == "device" for name, row in TABLE.items()
+    )
