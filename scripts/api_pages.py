@@ -1,16 +1,15 @@
-"""The API reference: one page for each public module, made from `__all__`, signatures and docstrings.
+"""Write the API reference: one page for each public package, from `__all__`, signatures and docstrings.
 
-mkdocs makes the pages when it builds the site (see docs_hooks.py); none is committed. Static generators do not see the
-algorithms, which `birl.algos` finds at import, nor what configurations say about their fields.
+mkdocs generates the pages when it builds the site (see docs_hooks.py); none is committed. Static generators see neither
+the algorithms, which `birl.algos` finds at import, nor the documentation of configuration fields. Run as a script, this
+module writes the table of public names in ``docs/public-api.md``; a test compares the two.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import inspect
-import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,10 @@ from typing import Any
 import birl
 from birl.config import AlgorithmConfig
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "algorithms"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = DOCS / "algorithms"
+PUBLIC_API = DOCS / "public-api.md"
+_BEGIN, _END = "<!-- names: written by scripts/api_pages.py -->\n", "<!-- end of names -->"
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Keyword Args):$")
 _ITEM = re.compile(r"^([\w*.,` ]+?)(?: \(.*\))?: +(.*)$")
 _REFERENCE = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(…?\))?`(?!`)")
@@ -26,24 +28,53 @@ _LONGEST_SIGNATURE = 90
 
 
 def modules() -> dict[str, Any]:
-    """Modules with a public face, by name."""
-    names = ["birl", *(found.name for found in pkgutil.walk_packages(birl.__path__, "birl."))]
-    public = [name for name in names if not any(part.startswith("_") for part in name.split("."))]
-    found = {name: importlib.import_module(name) for name in public}
-    return {name: module for name, module in found.items() if hasattr(module, "__all__")}
+    """Return `birl` and its public packages by name."""
+    packages = {f"birl.{name}": getattr(birl, name) for name in birl.__all__ if inspect.ismodule(getattr(birl, name))}
+    return {"birl": birl, **packages}
 
 
 def pages() -> dict[str, str]:
-    """Markdown of the reference by file name; ``README.md`` is its index."""
+    """Return the Markdown of the reference by file name; ``README.md`` is its index."""
     found = modules()
     homes = _homes(found)
     rows = [f"| [`{name}`]({name}.md) | {_summary(module)} |" for name, module in found.items()]
-    index = ["# API reference", "", "| module | |", "|---|---|", *rows, ""]
+    index = ["# API reference", "", "| package | contents |", "|---|---|", *rows, ""]
     return {"README.md": "\n".join(index), **{f"{name}.md": _page(name, found[name], homes) for name in found}}
 
 
+def public_api() -> str:
+    """Return ``docs/public-api.md`` with the table of public names as the code has them."""
+    found = modules()
+    rows = [f"| `{name}` | {_summary(module)} |" for name, module in found.items() if name != "birl"]
+    others = [f"`birl.{name}`" for name in birl.__all__ if f"birl.{name}" not in found]
+    text = "\n".join(
+        ["| package | contents |", "|---|---|", *rows, "", f"Directly in `birl`: {', '.join(others)}.", ""]
+    )
+    head, _, rest = PUBLIC_API.read_text(encoding="utf-8").partition(_BEGIN)
+    return head + _BEGIN + text + _END + rest.partition(_END)[2]
+
+
+def targets() -> dict[str, str]:
+    """Return the page and anchor of each public name, dotted (``birl.run.Hook``) and, if unambiguous, short."""
+    found = modules()
+    homes = _homes(found)
+    links = {name: f"{name}.md" for name in found}
+    for module_name, module in found.items():
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not inspect.ismodule(value):
+                home = homes.get(id(value), (module_name, name))
+                links[f"{module_name}.{name}"] = f"{home[0]}.md#{'.'.join(home)}"
+                for each in _members(value, homes) if inspect.isclass(value) else ():
+                    links[f"{module_name}.{name}.{each}"] = f"{home[0]}.md#{'.'.join(home)}.{each}"
+    return links | {name: links[f"{home}.{name}"] for home, name in homes.values() if not name.islower()}
+
+
 def _homes(found: dict[str, Any]) -> dict[int, tuple[str, str]]:
-    """Module and name under which each object is described: where it is defined, or else the first that has it."""
+    """Return the package and the name under which each object is described.
+
+    This is the package that defines it or, if that is not public, the first that lists it.
+    """
     homes: dict[int, tuple[str, str]] = {}
     for module_name, module in sorted(found.items(), key=lambda item: item[0] == "birl"):
         for name in sorted(module.__all__):
@@ -55,12 +86,29 @@ def _homes(found: dict[str, Any]) -> dict[int, tuple[str, str]]:
     return homes
 
 
+def _members(cls: type[Any], homes: dict[int, tuple[str, str]]) -> dict[str, Any]:
+    """Return documented methods and properties, with those of bases that have no entry of their own."""
+    members: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if base is cls or (base.__module__.startswith("birl") and id(base) not in homes):
+            members = {**vars(base), **members}
+    return {
+        name: value
+        for name, value in members.items()
+        if not name.startswith("_") and inspect.isfunction(_function_of(value)) and _function_of(value).__doc__
+    }
+
+
+def _function_of(value: Any) -> Any:
+    return value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+
+
 def _described(value: Any) -> bool:
     return inspect.isclass(value) or inspect.isfunction(value)
 
 
 def _page(module_name: str, module: Any, homes: dict[int, tuple[str, str]]) -> str:
-    links = {name: f"{home}.md#{home}.{name}" for home, name in homes.values()}
+    links = {name: f"{home}.md#{home}.{name}" for home, name in homes.values() if not name.islower()}
     links |= {n: f"{homes[id(v)][0]}.md#{'.'.join(homes[id(v)])}" for n, v in vars(module).items() if id(v) in homes}
     parts = [f"# {module_name}", text_of(module.__doc__ or "", links)]
     for name in sorted(module.__all__, key=str.lower):
@@ -70,21 +118,22 @@ def _page(module_name: str, module: Any, homes: dict[int, tuple[str, str]]) -> s
         parts.append(plain if name.startswith("__") else f"## {name} {{#{anchor}}}")
         home = homes.get(id(value))
         if inspect.ismodule(value):
-            parts.append(f"The module [`{value.__name__}`]({value.__name__}.md).")
+            parts.append(f"The package [`{value.__name__}`]({value.__name__}.md).")
         elif home is None:
             parts.append(f"```python\n{name} = {value!r:.200}\n```")
         elif home != (module_name, name):
             parts.append(f"The same as [`{'.'.join(home)}`]({home[0]}.md#{'.'.join(home)}).")
         else:
-            parts += _class(name, value, links) if inspect.isclass(value) else _function(name, value, links)
+            described = _class(name, value, links, homes) if inspect.isclass(value) else None
+            parts += _function(name, value, links) if described is None else described
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _class(name: str, cls: type[Any], links: dict[str, str]) -> list[str]:
+def _class(name: str, cls: type[Any], links: dict[str, str], homes: dict[int, tuple[str, str]]) -> list[str]:
     bases = [base.__name__ for base in cls.__bases__ if base.__module__.startswith("birl")]
     parts = [f"Derived from {', '.join(_linked(f'`{base}`', links) for base in bases)}."] if bases else []
     configuration = issubclass(cls, AlgorithmConfig)
-    if not (configuration or issubclass(cls, enum.Enum | BaseException) or inspect.isabstract(cls)):
+    if not (configuration or issubclass(cls, enum.Enum | BaseException) or _is_interface(cls)):
         parts.append(_signature(name, cls))
     parts.append(text_of(cls.__doc__ or "", links))
     if (PAGES / f"{name}.md").exists() and cls.__module__.startswith(("birl.algos", "birl.ope")):
@@ -94,18 +143,20 @@ def _class(name: str, cls: type[Any], links: dict[str, str]) -> list[str]:
         parts.append("\n".join(["| field | default | allowed | |", "|---|---|---|---|", *rows]))
     if issubclass(cls, enum.Enum):
         parts.append("\n".join(f"- `{member.name}` = `{member.value!r}`" for member in cls))
-    for each, value in vars(cls).items():
-        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if each.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
-            continue
-        parts.append(f"### {name}.{each} {{#{cls.__module__}.{name}.{each}}}")
+    for each, value in _members(cls, homes).items():
+        function = _function_of(value)
+        parts.append(f"### {name}.{each} {{#{'.'.join(homes[id(cls)])}.{each}}}")
         parts += [] if isinstance(value, property) else [_signature(each, function)]
         parts.append(text_of(function.__doc__, links))
     return parts
 
 
+def _is_interface(cls: type[Any]) -> bool:
+    return inspect.isabstract(cls) or getattr(cls, "_is_protocol", False)
+
+
 def _default(value: Any) -> str:
-    """A default as code; of a factory, only the arguments that are not its own defaults."""
+    """Return a default as code; factories show only the arguments that differ from their own defaults."""
     if not dataclasses.is_dataclass(value):
         return repr(value)
     usual = type(value)()
@@ -147,12 +198,13 @@ def _type(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
-def _summary(module: Any) -> str:
-    return " ".join((module.__doc__ or "").split("\n\n")[0].split())
+def _summary(value: Any) -> str:
+    """Return the first paragraph of a docstring in one line."""
+    return " ".join((value.__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
 
 
 def text_of(docstring: str, links: dict[str, str]) -> str:
-    """A docstring as markdown: sections become lists, literal blocks code, names links."""
+    """Convert a docstring to Markdown: sections become lists, literal blocks code, and names links."""
     lines, found = inspect.cleandoc(docstring).splitlines(), []
     place = 0
     while place < len(lines):
@@ -170,7 +222,7 @@ def text_of(docstring: str, links: dict[str, str]) -> str:
 
 
 def _section(body: list[str]) -> list[str]:
-    """The lines of a section: a list of its items, or plain text."""
+    """Return the lines of a section: a list of its items, or plain text."""
     text = inspect.cleandoc("\n" + "\n".join(body)).splitlines()
     entries: list[list[str]] = []
     for line in text:
@@ -185,10 +237,14 @@ def _section(body: list[str]) -> list[str]:
 
 
 def _linked(line: str, links: dict[str, str]) -> str:
-    """Names in single backticks that the reference describes become links."""
+    """Turn names in single backticks that the reference describes into links."""
 
     def link(match: re.Match[str]) -> str:
         target = links.get(match[1]) or links.get(match[1].rpartition(".")[2] if match[1].startswith("birl.") else "")
         return f"[{match.group()}]({target})" if target else match.group()
 
     return _REFERENCE.sub(link, line)
+
+
+if __name__ == "__main__":
+    PUBLIC_API.write_text(public_api(), encoding="utf-8")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import inspect
 import re
 import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.tiers import slow_but
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDES = sorted(path.name for path in DOCS.glob("*.md") if "```python" in path.read_text(encoding="utf-8"))
+GUIDES.remove("quickstart.md")  # test_readme.py runs it
 LONG = {"deploying.md", "online.md", "ope.md"}  # 15 seconds and more each
 
 
@@ -87,17 +89,21 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert 'src="../curves/TD3.svg"' in (tmp_path / "algorithms" / "TD3" / "index.html").read_text(encoding="utf-8")
     assert (tmp_path / "algorithms" / "curves" / "TD3.svg").exists()
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert all(way in front for way in ("I have logs", "I have an environment", "I come from another library"))
+    for page in ("changelog", "contributing", "architecture"):
+        assert (tmp_path / page / "index.html").exists()
+    replay = (tmp_path / "replay" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../reference/birl.dataset/#birl.dataset.RecentSampler"' in replay
     _check_reference(tmp_path / "reference")
-    assert "DiscreteCQLConfig" in front and "With <code>--seeds 16</code> sixteen seeds" in front  # from the README
 
 
 def _check_reference(folder: Path) -> None:
-    """Every public name of every public module has an entry of its own, with words; no such page is committed."""
+    """Every public name has an entry with a description; internal modules have none, and no page is committed."""
     assert not (DOCS / "reference").exists()
-    names = ["birl", *(found.name for found in pkgutil.walk_packages(birl.__path__, "birl."))]
-    modules = {name: importlib.import_module(name) for name in names if "._" not in name}
-    public = {name: sorted(module.__all__) for name, module in modules.items() if hasattr(module, "__all__")}
-    assert {"birl", "birl.algos", "birl.dataset", "birl.metrics", "birl.models", "birl.envs"} <= public.keys()
+    modules = {f"birl.{name}": getattr(birl, name) for name in birl.__all__}
+    public = {name: sorted(module.__all__) for name, module in modules.items() if inspect.ismodule(module)}
+    public["birl"] = sorted(birl.__all__)
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == public.keys()
     missing = []
     for module, members in public.items():
         page = (folder / module / "index.html").read_text(encoding="utf-8")
@@ -106,6 +112,32 @@ def _check_reference(folder: Path) -> None:
     algos = (folder / "birl.algos" / "index.html").read_text(encoding="utf-8")
     assert "Temperature at the start." in algos and "../../algorithms/SAC/" in algos
     assert "steps between evaluations, logging and models" in (folder / "birl.run" / "index.html").read_text("utf-8")
+    algorithm = (folder / "birl.algorithm" / "index.html").read_text(encoding="utf-8")
+    assert 'id="birl.algorithm.Algorithm.fit_online"' in algorithm  # of a base without an entry
+
+
+LINKED = """\
+# `birl.run.Hook`
+
+`birl.run.Hook(every)`, `RecentSampler(eta=1)`, [`Hook`](own.md), `Dict`, `birl.no.X` and [b](../benchmarks/README.md).
+
+```python
+`RecentSampler`
+```
+
+`SAC`"""
+
+
+def test_names_in_guides_become_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    hooks = importlib.import_module("scripts.docs_hooks")
+    page = SimpleNamespace(file=SimpleNamespace(src_path="guide.md"), meta={})
+    head, names, code, last = hooks.on_page_markdown(LINKED, page=page, config={"repo_url": "https://x"}).split("\n\n")
+    assert head == "# `birl.run.Hook`" and code == "```python\n`RecentSampler`\n```"
+    assert "[`birl.run.Hook(every)`](reference/birl.run.md#birl.run.Hook)" in names
+    assert "[`RecentSampler(eta=1)`](reference/birl.dataset.md#birl.dataset.RecentSampler)" in names
+    assert "[`Hook`](own.md), `Dict`, `birl.no.X` and [b](https://x/blob/main/benchmarks/README.md)." in names
+    assert last == "[`SAC`](algorithms/SAC.md)"
 
 
 def _resolved(path: str) -> Any:

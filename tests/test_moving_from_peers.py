@@ -1,4 +1,4 @@
-"""The tables of "Moving from PFRL", "… NNablaRL" and "… PyTorchRL": every name has a counterpart that exists."""
+"""The tables of the pages "Moving from …": every name has a counterpart that exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from birl.cli.train import train
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROW = r"^\| `([a-z][\w.]+)` \| (.*) \| ?(.*) ?\|$"
-NUMBERS = {"pfrl": 79, "nnablarl": 73, "pytorchrl": 16}
+NUMBERS = {"pfrl": 79, "nnablarl": 73, "pytorchrl": 16, "sb3": 27}
 PAGES = {name: re.findall(ROW, (DOCS / f"moving-{name}.md").read_text("utf-8"), re.M) for name in NUMBERS}
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import birl
 from birl.cli.common import algorithm_classes
 from birl.ope.estimators import ESTIMATORS
 
@@ -122,6 +123,12 @@ def test_what_is_logged_is_what_an_update_gives():
         assert not unknown, f"METRICS of scripts/make_algorithm_pages.py needs a meaning of {sorted(unknown)}"
         assert not unsaid, f"{config.__name__} logs {sorted(unsaid)}: say so in its docstring, after `Logs`"
         assert not said - given, f"{config.__name__} does not log {sorted(said - given)}"
+
+
+def test_the_table_of_public_packages_is_up_to_date():
+    module = generator("api_pages")
+    assert module.PUBLIC_API.read_text(encoding="utf-8") == module.public_api(), "run scripts/api_pages.py"
+    assert all(f"`birl.{name}`" in module.public_api() for name in birl.__all__)
 
 
 def test_the_picture_and_the_table_of_folders_are_up_to_date():
