@@ -41,7 +41,7 @@ class NetworkActor:
         self._keeps_action = "policy_action" in stores
         self.extra: dict[str, Array] = {}
         acting = policy.policy
-        names = [name for name in (acting.network, *acting.beside) if name]
+        names = [name for name in (acting.network, *acting.stateful_networks) if name]
         networks: dict[str, Any] = {name: policy.nets.get_submodule(name) for name in names}
         recurrent = {name: network for name, network in networks.items() if is_recurrent(network)}
         self._state = {name: torch.zeros(n, network.state_size) for name, network in recurrent.items()}

@@ -92,7 +92,7 @@ class BuiltPolicy:
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the networks that act, and constants beside them."""
-        names = [name for name in (self.policy.network, *self.policy.beside) if name]
+        names = [name for name in (self.policy.network, *self.policy.stateful_networks) if name]
         each = {name: self.nets.get_submodule(name).state_dict() for name in names}
         networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
         return {**networks, **dict(self.nets.named_buffers(recurse=False))}

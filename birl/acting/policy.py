@@ -86,7 +86,7 @@ class Policy:
             greedy one (of several choices ``[..., D, A]``); ``None`` if the policy does not choose by action-values.
         distribution: what samples are drawn from; ``None`` if nothing is drawn, or if its density is not known.
         network: name of the network that acts.
-        beside: further recurrent networks whose state is kept while acting.
+        stateful_networks: further recurrent networks whose state is kept while acting.
         bounded: whether the policy's range is ``[-1, 1]``.
         clipped: whether actions may leave ``[-1, 1]`` and are clipped to it before the environment sees them (for
             unbounded policies, only if there is an action scaler).
@@ -97,7 +97,7 @@ class Policy:
     sample: PolicyFunction
     value: ValueFunction | None = None
     network: str = "actor"
-    beside: tuple[str, ...] = ()
+    stateful_networks: tuple[str, ...] = ()
     values_states: bool = False
     scores: PolicyFunction | None = None
     bounded: bool = True

@@ -108,7 +108,7 @@ def check_named_networks(cls: type, networks: Any) -> None:
         return
     policy, steps = cls.acts, cls.steps  # type: ignore[attr-defined]
     needed = [(f"the step {step.name!r}", name) for step in steps for name in step.networks]
-    needed += [("its policy", name) for name in (policy.network, *policy.beside) if name]
+    needed += [("its policy", name) for name in (policy.network, *policy.stateful_networks) if name]
     for part, name in needed:
         if name not in known:
             code = [each for init in made for each in dis.get_instructions(init)]  # slow, so only now

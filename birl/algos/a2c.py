@@ -99,5 +99,5 @@ class A2C(Algorithm[A2CConfig, A2CNets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(prepare, n_passes="")
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

@@ -57,5 +57,5 @@ class A3C(Algorithm[A3CConfig, A2CNets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(a2c.prepare, n_passes="")
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss", splits=False),)  # a sum

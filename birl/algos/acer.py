@@ -187,7 +187,7 @@ class DiscreteACER(Algorithm[DiscreteACERConfig, DiscreteACERNets]):
 
     actions = ActionSpace.DISCRETE
     learns_from = Replays()
-    acts = StochasticActor(value=action_value, beside=("critic",))
+    acts = StochasticActor(value=action_value, stateful_networks=("critic",))
     steps = (
         Gradient("policy", discrete_loss, of=("actor", "critic"), optimizer="", metric="loss"),
         Polyak("actor", "actor_average"),
@@ -276,7 +276,7 @@ class ACER(Algorithm[ACERConfig, ACERNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Replays()
-    acts = StochasticActor(beside=("value", "advantage"), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value", "advantage"), bounded=False, clipped=True)
     steps = (
         Gradient("policy", loss, of=("actor", "value", "advantage"), optimizer="", metric="loss"),
         Polyak("actor", "actor_average"),

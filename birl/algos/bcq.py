@@ -138,7 +138,7 @@ class BCQ(Algorithm[BCQConfig, BCQNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
-    acts = Policy(greedy_action, random_action, q_value, beside=("critic", "vae_decoder"))
+    acts = Policy(greedy_action, random_action, q_value, stateful_networks=("critic", "vae_decoder"))
     steps = (
         Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator"),
         Gradient("critic", critic_loss, when=When(after="rl_start_step")),
@@ -238,7 +238,7 @@ class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
 
     actions = ActionSpace.DISCRETE
     learns_from = Transitions()
-    acts = Policy(constrained_action, constrained_action, q_value, "critic", beside=("imitator",))
+    acts = Policy(constrained_action, constrained_action, q_value, "critic", stateful_networks=("imitator",))
     steps = (
         Gradient("critic", discrete_loss, ("critic", "imitator"), optimizer="", metric="loss"),
         HardCopy("critic", "critic_target"),

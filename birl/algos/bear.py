@@ -54,7 +54,7 @@ class BEARConfig(SACConfig, ImitatorConfig):
 
     The MMD compares actions before their tanh. Its kernels are those of the authors' code,
     ``exp(-d / (2 * mmd_sigma))`` with the distance ``d`` summed over dimensions, absolute (``"laplacian"``) or squared
-    (``"gaussian"``); elsewhere the gaussian kernel often has the square of ``mmd_sigma``.
+    (``"gaussian"``); other programs often define the gaussian kernel with the square of ``mmd_sigma``.
 
     The greedy policy takes the best of ``n_action_samples`` actions by the first Q-function. Their noise is drawn when
     the networks are made, is the same in all states and is saved with them, so that ``predict`` is a function of the
@@ -66,7 +66,7 @@ class BEARConfig(SACConfig, ImitatorConfig):
     Differs from the paper: SAC's entropy bonus, with a learned temperature, as d3rlpy.
 
     Differs from d3rlpy: targets sample from a target policy, as in the paper; the greedy policy is not random; imitated
-    actions are compared before their tanh, and learned behind it; the policy's optimiser begins anew after the warm-up.
+    actions are compared before their tanh, and learned behind it; the policy's optimiser restarts after the warm-up.
     """
 
     actor_learning_rate: float = 1e-4
@@ -200,7 +200,9 @@ class BEAR(Algorithm[BEARConfig, BEARNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
-    acts = Policy(greedy_action, sampled_action, q_value, beside=("critic",), distribution=actor_distribution)
+    acts = Policy(
+        greedy_action, sampled_action, q_value, stateful_networks=("critic",), distribution=actor_distribution
+    )
     steps = (
         Gradient("imitator", imitator_loss, ("vae_encoder", "vae_decoder")),
         Gradient("critic", critic_loss),

@@ -54,7 +54,7 @@ class CRRConfig(ActorCriticConfig):
 
     Differs from the paper: the policy is one Gaussian, as in d3rlpy, not a mixture of them; ``predict`` as above.
 
-    Differs from d3rlpy: ``predict`` as above (there it draws anew in each call, and ``beta`` is left out), and so does
+    Differs from d3rlpy: ``predict`` as above (there it samples in each call, and ``beta`` is left out), and so does
     ``sample_action`` (there it samples the policy); the logarithm of the standard deviation lies in [-5, 2];
     ``update_actor_interval`` has an effect; targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
@@ -138,7 +138,7 @@ class CRR(Algorithm[CRRConfig, CRRNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
-    acts = Policy(mean_action, sample, q_value, beside=("critic",))
+    acts = Policy(mean_action, sample, q_value, stateful_networks=("critic",))
     steps = (
         Gradient("critic", critic_loss),
         Gradient("actor", actor_loss, when=When(every="update_actor_interval")),

@@ -55,7 +55,7 @@ class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
 
 
 TARGET: Final = 0.98
-"""Share of the largest possible entropy that the temperature aims at, if no other is told."""
+"""Share of the largest possible entropy that the temperature aims at by default."""
 
 
 class DiscreteSACNets(nn.Module):
@@ -75,13 +75,13 @@ class DiscreteSACNets(nn.Module):
         self.critic = DiscreteQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)
         self.temperature = Scalar(cfg.initial_temperature)
-        largest, told = cast(Any, spec.actions).log_count, cfg.target_entropy
-        if told is not None and not 0 <= told <= largest:
+        largest, given = cast(Any, spec.actions).log_count, cfg.target_entropy
+        if given is not None and not 0 <= given <= largest:
             raise ConfigError(
-                f"target_entropy is {told}; policies of {spec.actions} have an entropy from 0 to {largest:.4g} nats"
+                f"target_entropy is {given}; policies of {spec.actions} have an entropy from 0 to {largest:.4g} nats"
             )
-        self.target_share = TARGET if told is None or not largest else told / largest
-        self.target_entropy = self.target_share * largest if told is None else told
+        self.target_share = TARGET if given is None or not largest else given / largest
+        self.target_entropy = self.target_share * largest if given is None else given
 
 
 def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:

@@ -88,7 +88,7 @@ class GAILConfig(ImitationFields, PPOConfig):
 
 
 class WithDiscriminator(nn.Module):
-    """A discriminator, whose logit is that of the expert, beside a learner's networks.
+    """A learner's networks and a discriminator, whose output is the logit of the expert.
 
     These come after it: ``class GAILNets(WithDiscriminator, PPONets)``.
     """
@@ -165,7 +165,7 @@ JUDGE = (
 
 
 def imitating(rollouts: Experience) -> DemonstratedRollouts:
-    """What an on-policy learner learns from, with demonstrations beside it and the discriminator's rewards.
+    """Rollouts of an on-policy learner, with demonstrations and with the discriminator's rewards.
 
     Raises:
         ConfigError: if it does not learn from rollouts alone.

@@ -100,5 +100,5 @@ class IMPALA(Algorithm[IMPALAConfig, IMPALANets]):
 
     actions = ActionSpace.ANY
     learns_from = Replays()
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss", splits=False),)  # a sum

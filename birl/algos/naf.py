@@ -34,7 +34,7 @@ from birl.models import MeanReturns, QuadraticQFunction
 class NAFConfig(ResetConfig, NetworkConfig):
     """Normalised advantage functions (Gu et al. 2016, arXiv:1603.00748): DQN for continuous actions.
 
-    Q is a quadratic function of the action around the best one, so that no policy has to be learned beside it. It
+    Q is a quadratic function of the action around the best one, so that no separate policy has to be learned. It
     acts greedily: give ``fit_online`` an explorer, such as ``NormalNoise``.
 
     Logs ``loss``.

@@ -138,7 +138,7 @@ class PLAS(Algorithm[PLASConfig, PLASNets]):
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
-    acts = Policy(policy_action, policy_action, q_value, beside=("vae_decoder",))
+    acts = Policy(policy_action, policy_action, q_value, stateful_networks=("vae_decoder",))
     steps = (
         Gradient("vae", imitator_loss, ("vae_encoder", "vae_decoder"), optimizer="imitator", when=WARMUP),
         Gradient("critic", critic_loss, when=AFTERWARDS),
@@ -154,7 +154,7 @@ class PLASWithPerturbation(Algorithm[PLASWithPerturbationConfig, PLASWithPerturb
 
     actions = ActionSpace.CONTINUOUS
     learns_from = Transitions()
-    acts = Policy(policy_action, policy_action, q_value, beside=("vae_decoder", "perturbation"))
+    acts = Policy(policy_action, policy_action, q_value, stateful_networks=("vae_decoder", "perturbation"))
     steps = (
         *PLAS.steps[:2],
         Gradient("actor", actor_loss, ("actor", "perturbation"), when=AFTERWARDS),

@@ -86,7 +86,7 @@ class PPOConfig(AlgorithmConfig):
     gae_lambda: float = field(0.95, "Decay of generalised advantage estimation.", low=0, high=1)
     clip_range: float = field(0.2, "Clip range of the policy's probability ratio.", above=0)
     clip_range_schedule: LRSchedulerFactory | None = field(
-        None, "Schedule of the clip range: its share after so many updates, taken anew for each rollout."
+        None, "Schedule of the clip range: its share after so many updates, read once per rollout."
     )
     value_clip_range: float | None = field(None, "Clip range of the change in value.", above=0)
     value_coefficient: float = field(0.5, "Weight of the value loss.", low=0)
@@ -225,5 +225,5 @@ class PPO(Algorithm[PPOConfig, PPONets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",), last=("penalty",))
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"), AdaptPenalty())

@@ -146,8 +146,8 @@ class NearData(Transitions):
         if not isinstance(drawn, Drawn):  # then of the dataset that was drawn from last
             if "nearest" not in learner.memory:
                 raise DataError(
-                    "PRDC looks for actions in the whole of the data, which this minibatch does not know: draw it with "
-                    "algo.sample_minibatch(dataset), once, or call fit first"
+                    "PRDC searches the whole dataset for actions, and this minibatch does not know its dataset: "
+                    "sample it with algo.sample_minibatch(dataset), once, or call fit first"
                 )
             drawn = Drawn(drawn, learner.memory["nearest"][2])
         batch = super().batch(learner, drawn.minibatch)

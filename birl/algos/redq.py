@@ -33,8 +33,8 @@ from birl.models import DroQEncoderFactory, EncoderFactory
 class REDQConfig(SACConfig):
     """Randomised ensembled double Q-learning (Chen et al. 2021, arXiv:2101.05982).
 
-    SAC with many critics, of which a few, drawn anew for each update, make the target: their lowest value. The policy
-    climbs the mean of all. So it bears many updates for each step: ``fit_online`` makes 20 unless it is told another
+    SAC with many critics. Each update draws a few of them, and the target is their lowest value; the policy maximises
+    the mean of all. This allows many updates per step: ``fit_online`` makes 20 unless it gets another
     number, ``n_updates``. The policy and the temperature move in the last of them: change ``update_actor_interval``
     with it.
 
@@ -43,7 +43,7 @@ class REDQConfig(SACConfig):
 
     n_critics: int = 10
     n_target_critics: int = field(
-        2, "Number of critics, drawn anew for each update, the lowest of which makes targets.", low=1
+        2, "Number of critics that each update draws; targets take the lowest of them.", low=1
     )
     update_actor_interval: int = field(20, like=SharedFields)
 

@@ -40,7 +40,7 @@ class REINFORCEConfig(AlgorithmConfig):
     they began with the policy before the update. An episode that was truncated counts as if it had ended there, since
     nothing tells what would have followed; with ``baseline`` the value of its last observation is added.
 
-    With ``baseline`` a value function is learned beside the policy and subtracted from returns (Sutton and Barto 2018,
+    With ``baseline`` a value function is learned as well and subtracted from returns (Sutton and Barto 2018,
     section 13.4); its loss is logged as ``value_loss``.
 
     Rewards far from 1 are best scaled: ``reward_scaler=MultiplyRewardScaler(0.01)``. Updates have different sizes, each

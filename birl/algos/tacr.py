@@ -40,7 +40,7 @@ class TACRConfig(TransformerConfig, ActorCriticConfig):
     Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
 
     Differs from the paper: several critics of any form instead of one, smoothed target actions, and a policy that is
-    told returns-to-go, as in d3rlpy, instead of rewards.
+    given returns-to-go, as in d3rlpy, instead of rewards.
 
     Differs from d3rlpy: the target of a step takes the policy's action at the next step (d3rlpy: at the same one), from
     a target policy, as in the paper; the last step of a window is learned from where its episode terminated (d3rlpy

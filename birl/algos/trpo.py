@@ -134,7 +134,7 @@ class TRPO(Algorithm[TRPOConfig, TRPONets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(prepare, whole=("policy",))
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (TrustRegion("policy", policy_loss, of=("actor",)), Gradient("value", value_loss))
 
 

@@ -110,7 +110,7 @@ def better_half(batch: Batch) -> Tensor:
 
 
 def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
-    """``A / eta`` of the better half, minus infinity elsewhere: flat."""
+    """``A / eta`` of the better half, minus infinity otherwise: flat."""
     advantage: Tensor = batch.extra["advantage"].flatten() / temperature
     return advantage.masked_fill(~better_half(batch), -torch.inf)
 
@@ -156,7 +156,7 @@ class VMPO(Algorithm[VMPOConfig, VMPONets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(prepare)
-    acts = StochasticActor(beside=("value",), bounded=False, clipped=True)
+    acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (
         Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss", splits=False),
         Gradient("dual", dual_loss, of=("temperature", "alpha"), splits=False),

@@ -235,7 +235,7 @@ def _goes_on(ended: Tensor) -> Tensor:
 
 
 def _check(reward: Tensor, **others: Tensor | float) -> None:
-    """Refuse shapes that would broadcast to something else, such as ``[T, B, 1]`` beside ``[T, B]``."""
+    """Refuse shapes that would broadcast to something else, such as ``[T, B, 1]`` with ``[T, B]``."""
     for name, x in others.items():
         if not isinstance(x, Tensor):
             continue

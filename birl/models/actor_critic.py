@@ -1,4 +1,4 @@
-"""Networks that many algorithms have: a policy beside Q-functions, and a policy beside critics."""
+"""Networks of many algorithms: a policy with Q-functions, or a policy with other critics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActorCriticNets(nn.Module):
 
 
 class PolicyAndCritics(nn.Module):
-    """A policy, and critics beside it, which read observations or the features of the policy's encoder.
+    """A policy and critics, which read observations or the features of the policy's encoder.
 
     An encoder for all belongs to the policy. So the network that acts, recurrent states and exports are the same in
     both forms, and one gradient step of all of them trains every parameter once. Losses call `policy_and_inputs`, which

@@ -55,7 +55,7 @@ class EncoderFactory(Serializable):
 
         Args:
             observation_shape: see `birl.spaces.specs.Spec`.
-            actions: what it reads beside the observation, or ``None`` for an encoder of the observation alone.
+            actions: actions to encode together with the observation, or ``None`` for an encoder of observations alone.
             n: number of members, or ``None`` for a plain encoder.
 
         Raises:

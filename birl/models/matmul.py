@@ -142,7 +142,7 @@ def products(least: Threshold) -> Iterator[None]:
 def fast_products() -> Iterator[None]:
     """`products` from the `threshold` on, for a whole update.
 
-    Other threads may make updates at the same time: whoever is the last to leave leaves torch's own products behind.
+    Several threads may make updates at the same time: the last one to leave restores torch's own products.
     """
     global _threshold, _updates
     with _lock:

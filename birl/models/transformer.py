@@ -141,7 +141,7 @@ class DecisionTransformerNetwork(Network):
     A step is three tokens: return-to-go, observation, action. The action is predicted at the observation's token.
     Subclasses embed actions and turn the last layer's features into outputs.
 
-    Differs from the paper's Atari code: the ``GLOBAL`` position encoding is told the newest step of the window, not
+    Differs from the paper's Atari code: the ``GLOBAL`` position encoding gets the newest step of the window, not
     the first one, because the first may be padding; block positions are counted from the end for the same reason.
 
     Args:

@@ -31,7 +31,7 @@ def first_nonfinite(tensors: Mapping[_Name, Tensor]) -> _Name | None:
     It waits for the device once if all are finite.
     """
     floats = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
-    # A number that is not finite leaves no finite norm; only a large norm needs a closer look.
+    # A number that is not finite leaves no finite norm; only a large norm needs the slow check.
     if not floats or bool(torch.isfinite(get_total_norm(list(floats.values())))):
         return None
     return next((name for name, tensor in floats.items() if not torch.isfinite(tensor).all()), None)
@@ -58,7 +58,7 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
 
     Args:
         name: of the step.
-        optimizer: made anew from the configuration.
+        optimizer: built from the configuration.
         saved: the state to be loaded.
 
     Raises:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from birl.algorithm import AlgorithmConfig
 from birl.dataset import MDPDataset
 from birl.seeding import seed as seed_everything
 from birl.spaces import Actions, actions_told
 from birl.spaces.observations import Choices, as_observations
-from birl.types import ActionSpace, Array, Batch, Tree, tree_map
+from birl.types import ActionSpace, Array, Batch, Shape, Tree, tree_map
 
 
 def build_algorithm(
-    config: Any,
-    observation_shape: Any = (3,),
-    action_size: Any = 2,
+    config: AlgorithmConfig,
+    observation_shape: Shape = (3,),
+    action_size: int | Sequence[int] | Actions = 2,
     *,
     discrete_action: bool | None = None,
     seed: int = 0,
@@ -60,8 +62,8 @@ def random_batch(size: int = 6, *, action_size: int = 2, seed: int = 0, **extra:
 
 
 def random_dataset(
-    observation_shape: Any = (3,),
-    action_size: Any = 2,
+    observation_shape: Shape = (3,),
+    action_size: int | Sequence[int] | Actions = 2,
     *,
     discrete_action: bool = False,
     episodes: int = 12,
@@ -99,7 +101,7 @@ def random_dataset(
     )
 
 
-def random_observations(generator: np.random.Generator, shape: Any, count: int) -> Tree:
+def random_observations(generator: np.random.Generator, shape: Shape, count: int) -> Tree:
     """A tree of normal numbers ``[count, *shape]``, and of values of choices where there are some."""
 
     def draw(leaf: Any) -> Array:
@@ -112,7 +114,7 @@ def random_observations(generator: np.random.Generator, shape: Any, count: int) 
 
 
 def random_columns(
-    seed: int, shape: Any, actions: Actions, episodes: int, length: int, scale: float, marked: bool
+    seed: int, shape: Shape, actions: Actions, episodes: int, length: int, scale: float, marked: bool
 ) -> dict[str, Tree]:
     """The steps of random episodes, one after another, as for `random_dataset`; actions are ``[n, *actions.shape]``."""
     generator, count = np.random.default_rng(seed), episodes * length

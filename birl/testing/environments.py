@@ -18,7 +18,7 @@ from birl.spaces import actions_of
 from birl.types import Array
 
 PROBES = ("constant", "observation", "discount", "action", "action_observation", "time_limit")
-"""Names of the probes, from the simplest to the hardest: the first that fails says where to look."""
+"""Names of the probes, from the simplest to the hardest: the first that fails localises the fault."""
 
 Environment = gymnasium.Env[Array, Any]
 Step = tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]
@@ -120,7 +120,7 @@ class ChainEnv(Environment):
 
     In each state one of two actions leads on and the other leads back; which one is which changes from state to state,
     so that neither a constant policy nor, but for luck of 1 in ``2**(n_states - 1)``, an untrained one arrives.
-    Reward 1 at the far end, which ends the episode; 0 elsewhere. The observation is the state, one-hot.
+    Reward 1 at the far end, which ends the episode; 0 otherwise. The observation is the state, one-hot.
 
     Args:
         discrete: two actions, or one number in [-1, 1] of which the sign counts.
@@ -162,7 +162,7 @@ class ChainEnv(Environment):
 
 
 class MemoryEnv(Environment):
-    """A cue is shown at the first step and asked for ``delay`` steps later, with nothing in between.
+    """A cue appears at the first step and must be recalled ``delay`` steps later, with nothing in between.
 
     Observations are ``(cue, asked)``: the cue is -1 or 1 at the first step and 0 later; ``asked`` is 1 at the last one.
     Reward 1 for the cue's action at the last step, -1 for the other one, 0 before. A policy without memory gets 0.
@@ -194,7 +194,12 @@ class MemoryEnv(Environment):
 
 
 def collect_dataset(
-    env: Any, n_steps: int, seed: int = 0, *, policy: Callable[[Array], float] | None = None, skill: float = 0.0
+    env: ProbeEnv | ChainEnv | MemoryEnv,
+    n_steps: int,
+    seed: int = 0,
+    *,
+    policy: Callable[[Array], float] | None = None,
+    skill: float = 0.0,
 ) -> MDPDataset:
     """Play random actions, or those of ``policy`` now and then.
 

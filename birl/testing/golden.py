@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from birl.algorithm import Algorithm
 from birl.types import Batch
 
 
@@ -77,7 +78,7 @@ def double_precision() -> Iterator[None]:
 
 
 def compare_with_reference(
-    algorithm: Any,
+    algorithm: Algorithm[Any, Any],
     reference: Reference,
     batches: Iterable[Any],
     *,

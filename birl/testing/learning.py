@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
 from birl.acting.explorers import ConstantEpsilonGreedy
+from birl.acting.sequence_context import GreedyTransformerActionSampler, IdentityTransformerActionSampler
+from birl.algorithm import Algorithm, AlgorithmConfig, TransformerAlgorithm
 from birl.logging import NoopAdapterFactory
 from birl.metrics import evaluate
+from birl.run import Actor
 from birl.seeding import seed as seed_everything
 from birl.testing.environments import ProbeEnv, collect_dataset
-from birl.types import Inputs
+from birl.types import Array, Inputs
 
 
 def train(
-    algorithm: Any, env: Any, n_steps: int, dataset: Any = None, callback: Callable[..., None] | None = None
+    algorithm: Algorithm[Any, Any],
+    env: gymnasium.Env[Array, Any],
+    n_steps: int,
+    dataset: Any = None,
+    callback: Callable[..., None] | None = None,
 ) -> None:
     """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment.
 
     An algorithm that learns from its own steps takes a dataset for demonstrations, or leaves it alone.
     """
     if algorithm.learns_from.on_policy:
-        shown = {"demonstrations": dataset} if algorithm.learns_from.demonstrated else {}
+        demonstrations = {"demonstrations": dataset} if algorithm.learns_from.demonstrated else {}
         algorithm.fit_online(
             env,
             explorer=ConstantEpsilonGreedy(0.5) if algorithm.learns_from.explored else None,
@@ -34,7 +42,7 @@ def train(
             logger_adapter=NoopAdapterFactory(),
             callback=callback,
             save_interval=n_steps,
-            **shown,
+            **demonstrations,
         )
         return
     algorithm.build_with_dataset(dataset)
@@ -45,7 +53,14 @@ def train(
 
 
 def probe_errors(
-    config: Any, kind: str, discrete: bool, n_steps: int, *, seed: int = 0, n_data: int = 200, expert: bool = False
+    config: AlgorithmConfig,
+    kind: str,
+    discrete: bool,
+    n_steps: int,
+    *,
+    seed: int = 0,
+    n_data: int = 200,
+    expert: bool = False,
 ) -> dict[str, float]:
     """Train on a probe and measure the remaining errors.
 
@@ -88,15 +103,22 @@ def probe_errors(
     return errors
 
 
-def greedy_actor(algorithm: Any, target_return: float, n: int = 1) -> Any:
+def greedy_actor(algorithm: Algorithm[Any, Any], target_return: float, n: int = 1) -> Actor:
     """The greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
-    if algorithm.acts.aims:
-        algorithm = algorithm.as_stateful_wrapper(target_return, algorithm.spec.actions.greedy)
+    if isinstance(algorithm, TransformerAlgorithm):
+        discrete = algorithm.spec.actions.discrete
+        sampler = GreedyTransformerActionSampler() if discrete else IdentityTransformerActionSampler()
+        return algorithm.as_stateful_wrapper(target_return, sampler).actor(greedy=True, n=n)
     return algorithm.actor(greedy=True, n=n)
 
 
 def average_return(
-    algorithm: Any, env: Any, n_episodes: int = 1, *, seed: int = 0, target_return: float = 1.0
+    algorithm: Algorithm[Any, Any],
+    env: gymnasium.Env[Array, Any],
+    n_episodes: int = 1,
+    *,
+    seed: int = 0,
+    target_return: float = 1.0,
 ) -> float:
     """Mean undiscounted return of the greedy policy.
 

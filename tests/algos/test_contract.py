@@ -270,9 +270,9 @@ def _not_recorded(patch: pytest.MonkeyPatch) -> None:
 FAULTS: dict[str, tuple[str, str, Fault]] = {
     "actions out of bounds": ("actions_in_bounds", "TD3", _unbounded),
     "a loss changes its batch": ("batches_stay_as_they_are", "DQN", dqn_loss(_write_the_batch)),
-    "advantages leak": ("episodes_stay_apart", "PPO discrete", _leaks),
-    "a time limit ends the bootstrap": ("episodes_stay_apart", "DQN", _ends_at_time_limits),
-    "a time limit ends the bootstrap of sequences": ("episodes_stay_apart", "DQN GRU", _ends_at_time_limits),
+    "advantages leak": ("episodes_stay_separate", "PPO discrete", _leaks),
+    "a time limit ends the bootstrap": ("episodes_stay_separate", "DQN", _ends_at_time_limits),
+    "a time limit ends the bootstrap of sequences": ("episodes_stay_separate", "DQN GRU", _ends_at_time_limits),
     "the export is another policy": ("export_torchscript", "DQN", _stale_export),
     "the pt2 export is another policy": ("export_torch", "DQN", _stale_export),
     "the export forgets": ("export_torchscript", "DQN GRU", _forgetful_export),

@@ -99,7 +99,7 @@ def test_fault_03_an_episode_may_have_any_length() -> None:
     assert buffer.episodes[0].size() == buffer.transition_count == 10_050
 
 
-def test_fault_05_one_step_episodes_stay_apart_and_the_tail_is_kept() -> None:
+def test_fault_05_one_step_episodes_stay_separate_and_the_tail_is_kept() -> None:
     data = steps(7)
     data["terminals"][[0, 3]] = 1
     dataset = MDPDataset(**data)

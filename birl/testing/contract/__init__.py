@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from birl.algorithm import AlgorithmConfig
 from birl.testing.contract.acting import actions_in_bounds, export, greedy_is_greedy, samples_have_their_probabilities
 from birl.testing.contract.bootstrap import discounts_count, parameters_move, targets_act, targets_are_constants
-from birl.testing.contract.experience import episodes_stay_apart, scalers_reach_the_batch
+from birl.testing.contract.experience import episodes_stay_separate, scalers_reach_the_batch
 from birl.testing.contract.files import same_seed_same_result, save_load_continue
 from birl.testing.contract.gradients import (
     any_leading_dimensions,
@@ -28,6 +28,7 @@ from birl.testing.contract.learning import (
     zero_learning_rate,
 )
 from birl.testing.contract.subject import Subject
+from birl.types import Shape
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "greedy_is_greedy": greedy_is_greedy,
@@ -51,7 +52,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "metrics": metrics,
     "members_differ": members_differ,
     "q_functions": q_functions,
-    "episodes_stay_apart": episodes_stay_apart,
+    "episodes_stay_separate": episodes_stay_separate,
     "scalers_reach_the_batch": scalers_reach_the_batch,
     "actions_in_bounds": actions_in_bounds,
     "export_torchscript": export(".pt"),
@@ -69,10 +70,10 @@ __all__ = ["CHECKS", "SLOW_CHECKS", "Subject", "check_algorithm"]
 
 
 def check_algorithm(
-    config: Any,
+    config: AlgorithmConfig,
     *,
-    observation_shape: Any = (3,),
-    action_size: Any = 2,
+    observation_shape: Shape = (3,),
+    action_size: int | Sequence[int] = 2,
     discrete_action: bool | None = None,
     checks: Sequence[str] | None = None,
     seed: int = 0,

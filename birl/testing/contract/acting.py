@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from birl.algorithm import Algorithm, TransformerAlgorithm
 from birl.errors import UnsupportedError, require
 from birl.preprocessing import MinMaxActionScaler
 from birl.testing.contract.subject import EPISODE, Subject
@@ -64,7 +65,7 @@ def greedy_is_greedy(subject: Subject) -> None:
 
 
 def samples_have_their_probabilities(subject: Subject) -> None:
-    """`action_probability` tells how often `sample_action` gives an action, or that it cannot be told."""
+    """`action_probability` equals the frequencies of `sample_action`, or the policy declares that it has no density."""
     actions = subject.actions
     if not actions.discrete:
         low, high = np.full(actions.shape, -3.0, np.float32), np.full(actions.shape, 5.0, np.float32)
@@ -80,9 +81,10 @@ def samples_have_their_probabilities(subject: Subject) -> None:
         return
     if actions.discrete:
         taken, where, count = np.unique(drawn, axis=0, return_inverse=True, return_counts=True)
-        told = probability[np.unique(where.reshape(-1), return_index=True)[1]]
-        assert np.abs(told - count / _DRAWN).max() < 0.06, (
-            f"actions {taken.tolist()} are drawn with the frequencies {count / _DRAWN}, told are {told}"
+        stated = probability[np.unique(where.reshape(-1), return_index=True)[1]]
+        assert np.abs(stated - count / _DRAWN).max() < 0.06, (
+            f"actions {taken.tolist()} are drawn with the frequencies {count / _DRAWN}, "
+            f"action_probability states {stated}"
         )
         return
     # the mean of 1 / density over the samples in a box is the box's volume
@@ -90,7 +92,7 @@ def samples_have_their_probabilities(subject: Subject) -> None:
     inside = ((drawn > lower) & (drawn < upper)).all(-1)
     volume = (inside / probability).mean() / np.prod(upper - lower)
     assert abs(volume - 1) < 0.2, (
-        f"densities of sampled actions are {volume:.3g} times too low: `Policy.distribution` is to tell what "
+        f"densities of sampled actions are {volume:.3g} times too low: `Policy.distribution` must describe what "
         "`Policy.sample` draws from"
     )
 
@@ -113,9 +115,9 @@ def export(suffix: str) -> Callable[[Subject], None]:
     return check
 
 
-def _pairs(subject: Subject, algorithm: Any, path: Path, rows: int) -> Iterator[tuple[Array, Array]]:
+def _pairs(subject: Subject, algorithm: Algorithm[Any, Any], path: Path, rows: int) -> Iterator[tuple[Array, Array]]:
     """Actions of an algorithm and of its export, and the states that they were chosen in."""
-    if subject.experience.contexts:
+    if isinstance(algorithm, TransformerAlgorithm):
         context = subject.contexts(algorithm, rows)
         expected = subject.actions.greedy(algorithm.predict_context(*context))
         yield expected, run_export(path, context, context_names(context))

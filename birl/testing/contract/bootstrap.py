@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from birl.algorithm import Algorithm
 from birl.testing.contract.states import differences, same, snapshot
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
 from birl.types import Batch, tree_leaves, tree_map
@@ -40,7 +41,9 @@ def discounts_count(subject: Subject) -> None:
         )
     for algorithm, step, batch, found in _bootstrapping(subject):
 
-        def matters(found: Any = found, algorithm: Any = algorithm, step: Any = step, **other: Any) -> bool:
+        def matters(
+            found: Any = found, algorithm: Algorithm[Any, Any] = algorithm, step: Any = step, **other: Any
+        ) -> bool:
             return bool(differences(found, gradients(algorithm, step, **other)))
 
         reward = matters(batch=replace(batch, reward=batch.reward + 1))
@@ -60,7 +63,8 @@ def discounts_count(subject: Subject) -> None:
             )
         gamma = replace(algorithm.config, gamma=algorithm.config.gamma / 2)
         assert not matters(batch=batch, config=gamma), (
-            f"step {step.name!r}: the gradient depends on cfg.gamma beside batch.discount, which holds gamma**n already"
+            f"step {step.name!r}: the gradient depends on both cfg.gamma and batch.discount, "
+            "which already holds gamma**n"
         )
 
 

@@ -1,4 +1,4 @@
-"""Episodes stay apart in all batches."""
+"""No batch mixes episodes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from birl.algorithm import Algorithm
 from birl.preprocessing import MinMaxActionScaler, MultiplyRewardScaler, StandardObservationScaler
 from birl.testing.contract.subject import EPISODE, Subject
 
 
-def episodes_stay_apart(subject: Subject) -> None:
+def episodes_stay_separate(subject: Subject) -> None:
     """No batch joins steps of two episodes, and a time limit does not end the bootstrap."""
     subject = replace(subject, observation_shape=(3,))
     subject = subject.with_config(observation_scaler=None, reward_scaler=None, n_epochs=1, normalize_advantage=False)
     algorithm = subject.build()
     gamma = subject.config.gamma
     if subject.experience.on_policy:
-        _rollout_episodes_stay_apart(subject, algorithm)
+        _rollout_episodes_stay_separate(subject, algorithm)
     items = subject.inputs(algorithm, 5, marked=True)
     for batch in [batch for item in items for batch in subject.batches(algorithm, item)]:
         real = batch.weight > 0
@@ -70,7 +71,7 @@ def scalers_reach_the_batch(subject: Subject) -> None:
         )
 
 
-def _rollout_episodes_stay_apart(subject: Subject, algorithm: Any) -> None:
+def _rollout_episodes_stay_separate(subject: Subject, algorithm: Algorithm[Any, Any]) -> None:
     """Later episodes must not reach the steps of earlier ones."""
     (rollout,) = subject.inputs(algorithm, 1)
     later = slice(2 * EPISODE, None)  # the second episode ends by truncation

@@ -213,7 +213,8 @@ def any_leading_dimensions(subject: Subject) -> None:
     for step in algorithm.engine.trainings:
         hint = (
             f"step {step.name!r}: a batch [{2 * half}, …] and the same steps as [2, {half}, …]{{}}. Count axes from "
-            "the right (dim=-1, x[..., 0]; an ensemble's members are dimension 0), and look for [B, 1] beside [B]"
+            "the right (dim=-1, x[..., 0]; an ensemble's members are dimension 0), and search for shapes such as "
+            "[B, 1] where [B] is meant"
         )
         expected = gradients(algorithm, step, flat)
         try:

@@ -182,11 +182,11 @@ def follows_rewards(subject: Subject) -> None:
             slopes.append(float(high - low))
     if not differences(nets[0], nets[1]):  # imitation: rewards do not matter
         return
-    told = "after {0} updates on single steps, rewarded and then punished, {1}: probably the sign of {2} is wrong{3}"
+    message = "after {0} updates on single steps, rewarded and then punished, {1}: probably the sign of {2} is wrong{3}"
     if values:
         rise = values[0] > values[1] and slopes[0] >= slopes[1]
         other = ", or it moves values of other actions than batch.action"
-        assert rise, told.format(BANDIT_UPDATES, "values do not follow the rewards", "the critic's loss", other)
-    assert algorithm.evaluates or actions[0] > actions[1], told.format(
+        assert rise, message.format(BANDIT_UPDATES, "values do not follow the rewards", "the critic's loss", other)
+    assert algorithm.evaluates or actions[0] > actions[1], message.format(
         BANDIT_UPDATES, "the policy does not prefer what was rewarded", "the policy's loss", ""
     )

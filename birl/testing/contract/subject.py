@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from birl.algorithm import Algorithm, AlgorithmConfig, Experience
 from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
 from birl.engine.steps import Gradients, Training
@@ -19,7 +21,7 @@ from birl.run.protocols import Rollout
 from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
-from birl.types import ActionSpace, Array, Batch, Tree, tree_leaves, tree_map
+from birl.types import ActionSpace, Array, Batch, Shape, Tree, tree_leaves, tree_map
 
 EPISODE = 5  # steps of every episode of the data
 LANES = 4  # environments of a rollout
@@ -38,9 +40,9 @@ class Subject:
         device: that the algorithm learns on; see `AlgorithmConfig.create`.
     """
 
-    config: Any
-    observation_shape: Any = (3,)
-    action_size: Any = 2
+    config: AlgorithmConfig
+    observation_shape: Shape = (3,)
+    action_size: int | Sequence[int] = 2
     discrete_action: bool | None = None
     seed: int = 0
     device: bool | int | str | None = None
@@ -51,11 +53,11 @@ class Subject:
         definition = self.config.algorithm.definition()
         number = isinstance(self.action_size, int)
         either = number and ActionSpace.BOTH in definition.actions and self.discrete_action is None
-        told = False if either else self.discrete_action
-        return checked_spec(definition, self.observation_shape, self.action_size, told).actions
+        discrete = False if either else self.discrete_action
+        return checked_spec(definition, self.observation_shape, self.action_size, discrete).actions
 
     @property
-    def experience(self) -> Any:
+    def experience(self) -> Experience:
         """The experience that the algorithm learns from."""
         return self.config.algorithm.learns_from
 
@@ -64,7 +66,7 @@ class Subject:
         known = {name: value for name, value in fields.items() if hasattr(self.config, name)}
         return replace(self, config=replace(self.config, **known))
 
-    def build(self, seed: int | None = None) -> Any:
+    def build(self, seed: int | None = None) -> Algorithm[Any, Any]:
         """A new algorithm."""
         return build_algorithm(
             self.config,
@@ -74,14 +76,14 @@ class Subject:
             device=self.device,
         )
 
-    def inputs(self, algorithm: Any, count: int, *, marked: bool = False) -> list[Any]:
+    def inputs(self, algorithm: Algorithm[Any, Any], count: int, *, marked: bool = False) -> list[Any]:
         """``count`` minibatches or rollouts of random data; see `birl.testing.random_dataset`."""
         if self.experience.on_policy:
             return [self._rollout(algorithm, self.seed + index, marked) for index in range(count)]
         dataset = self._dataset(marked)
         return [algorithm.sample_minibatch(dataset) for _ in range(count)]
 
-    def batches(self, algorithm: Any, item: Any) -> list[Batch]:
+    def batches(self, algorithm: Algorithm[Any, Any], item: Any) -> list[Batch]:
         """The batches that the engine would see for one of `inputs`. Nothing is learned."""
         seen: list[Batch] = []
 
@@ -89,15 +91,12 @@ class Subject:
             seen.append(batch)
             return {}
 
-        algorithm.engine.update = see
-        algorithm.engine.is_due = lambda name: True  # or a batch may lack what only steps that are not due need
-        try:
+        # all steps are due: a batch may lack columns that only later steps need
+        with patch.multiple(algorithm.engine, update=see, is_due=lambda name: True):
             algorithm.update(item)
-        finally:
-            del algorithm.engine.update, algorithm.engine.is_due
         return seen
 
-    def first_batches(self) -> tuple[Any, list[Batch]]:
+    def first_batches(self) -> tuple[Algorithm[Any, Any], list[Batch]]:
         """A new algorithm, and the batches that its engine would see in the first update."""
         algorithm = self.build()
         batches = self.batches(algorithm, self.inputs(algorithm, 1)[0])
@@ -113,7 +112,7 @@ class Subject:
             seed=self.seed,
         )
 
-    def _rollout(self, algorithm: Any, seed: int, marked: bool) -> Rollout:
+    def _rollout(self, algorithm: Algorithm[Any, Any], seed: int, marked: bool) -> Rollout:
         """Random steps of `LANES` environments, each with 4 episodes; every second one is truncated."""
         steps = random_columns(seed, self.observation_shape, self.actions, 4 * LANES, EPISODE, 0.9, marked)
 
@@ -145,7 +144,7 @@ class Subject:
         action[:, 0] = 0.9 if best else -0.9
         return action
 
-    def bandit(self, algorithm: Any, sign: float) -> Callable[[], Any]:
+    def bandit(self, algorithm: Algorithm[Any, Any], sign: float) -> Callable[[], Any]:
         """A function that draws minibatches or rollouts of random actions in episodes of one step.
 
         Rewards are ``sign * (1 + 2 * goodness)``.
@@ -185,12 +184,12 @@ class Subject:
         drawn = random_observations(generator, self.observation_shape, count)
         return tree_map(lambda x: x * np.float32(size) if x.dtype.kind == "f" else x, drawn)
 
-    def contexts(self, algorithm: Any, count: int) -> tuple[Tree, Array, Array, Array]:
+    def contexts(self, algorithm: Algorithm[Any, Any], count: int) -> tuple[Tree, Array, Array, Array]:
         """Contexts of a sequence model, from episodes of random data."""
         batch = self._dataset(marked=False).sample_trajectory_batch(count, algorithm.config.context_size)
         return batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
 
-    def act(self, algorithm: Any, x: Tree, greedy: bool = True) -> Array:
+    def act(self, algorithm: Algorithm[Any, Any], x: Tree, greedy: bool = True) -> Array:
         """Actions for the first steps of episodes."""
         if not self.experience.contexts:
             return algorithm.predict(x) if greedy else algorithm.sample_action(x)  # type: ignore[no-any-return]
@@ -199,7 +198,9 @@ class Subject:
         return actor(x, np.ones(count, bool), np.zeros(count, np.float32))  # type: ignore[no-any-return]
 
 
-def gradients(algorithm: Any, step: Training, batch: Batch, config: Any = None) -> Gradients:
+def gradients(
+    algorithm: Algorithm[Any, Any], step: Training, batch: Batch, config: AlgorithmConfig | None = None
+) -> Gradients:
     """Gradients of a step's loss, always with the same random draws."""
     torch.manual_seed(0)
     parameters = algorithm.engine.parameters[step.name]
@@ -208,7 +209,7 @@ def gradients(algorithm: Any, step: Training, batch: Batch, config: Any = None) 
     return dict(zip(parameters, found, strict=True))
 
 
-def keeping_still(config: Any) -> dict[str, float | None]:
+def keeping_still(config: AlgorithmConfig) -> dict[str, float | None]:
     """Fields with which nothing of an algorithm moves: no learning rate, no room around the policy, no rule."""
     names = [item.name for item in fields(config)]
     still = {name: 0.0 for name in names if name.endswith("learning_rate") or name == "max_kl"}
