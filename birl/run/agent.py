@@ -1,4 +1,4 @@
-"""Acting and learning in one's own loop: the online loops turned inside out."""
+"""Agents that act and learn in a loop of the user's own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.checks import check
+from birl.dataset import ReplayBufferBase
 from birl.envs import Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import write_error
@@ -33,7 +35,7 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.fingerprint import ACTIONS, part_settings, run_settings
-from birl.run.protocols import Environment, ExplorerProtocol, Stateful, Trainable
+from birl.run.protocols import Environment, ExplorerProtocol, Stateful, StepBuffer, Trainable
 from birl.run.replay_setup import buffer_settings, default_buffer, replay_settings, start_schedule
 from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
@@ -44,27 +46,27 @@ from birl.types import MASK, Array, State, Tree, parts_like, tree_map
 
 @dataclass
 class _Episodes:
-    """Where the episodes of ``n`` environments stand.
+    """The running episodes of ``n`` environments.
 
     Attributes:
-        player: acts in them.
-        is_first: bool ``[n]``: the next action begins an episode.
-        closed: bool ``[n]``: an episode has ended where nothing is allowed, and no other has begun.
-        reward: float32 ``[n]``: of the step before, 0 where ``is_first``.
+        core: acts in them.
+        is_first: bool ``[n]``: the next action is the first of an episode.
+        closed: bool ``[n]``: an episode has ended in a state without an allowed action, and no other has started.
+        reward: float32 ``[n]``: of the previous step, 0 where ``is_first``.
         returns: float64 ``[n]``: sums of the rewards so far.
     """
 
-    player: AgentCore
+    core: AgentCore
     is_first: Array
     closed: Array
     reward: Array
     returns: Array
 
     @classmethod
-    def begin(cls, player: AgentCore) -> Self:
-        """None has begun."""
-        n = player.n
-        return cls(player, np.ones(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
+    def start(cls, core: AgentCore) -> Self:
+        """Start new episodes everywhere."""
+        n = core.n
+        return cls(core, np.ones(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
 
 
 class Agent:
@@ -73,132 +75,143 @@ class Agent:
     ::
 
         action = agent.act(observation)
-        …  # the world goes on
+        …  # step your environment with the action
         agent.observe(next_observation, reward, terminated, truncated)
 
     An observation is that of one environment, without a batch dimension, where ``n`` is 1; with more environments
-    everything has a first dimension ``n``, also actions. Episodes begin by themselves: where one has ended, the next
-    observation that `act` is given is the first of another. One thread at a time may call an agent.
+    everything has a first dimension ``n``, also actions. After the end of an episode, the next observation that `act`
+    receives is the first of a new one. Only one thread at a time may call an agent.
 
     Attributes:
-        algorithm: acts and learns.
-        step: steps observed so far, over all environments, without those of `evaluating`.
+        algorithm: the algorithm that acts and learns.
+        step: number of steps observed so far, over all environments, without those of `evaluating`.
     """
 
     def __init__(
-        self, algorithm: Trainable, player: AgentCore, env: Environment, parts: Mapping[str, Stateful], settings: Any
+        self,
+        algorithm: Trainable,
+        core: AgentCore,
+        env: Environment,
+        parts: Mapping[str, Stateful],
+        settings: dict[str, Any],
     ) -> None:
         self.algorithm, self.step = algorithm, 0
         self._env, self._settings = env, {**settings, ACTIONS: algorithm.describe()["action_size"]}
-        self._example = player.example
+        self._example = core.example
         self._names = named_map(lambda _, name: name, self._example)
-        self._training = self._now = _Episodes.begin(player)
+        self._training = self._current = _Episodes.start(core)
         self._averages = Averages()
         self._parts = {"learner": algorithm, **parts, "agent": self}
 
     @property
     def n(self) -> int:
         """Number of environments."""
-        return self._training.player.n
+        return self._training.core.n
 
     def act(self, observation: Tree) -> Any:
-        """Choose actions. The next call is `observe`.
+        """Select actions. The next call is `observe`.
 
         Args:
             observation: tree of arrays ``[*shape]``, or ``[n, *shape]`` with several environments.
 
         Returns:
-            The action as the environment takes it: float ``[A]`` or an int, for example; with several environments,
+            The action for the environment: float ``[A]`` or an int, for example; with several environments,
             float ``[n, A]`` or int64 ``[n]``.
 
         Raises:
-            OrderError: if the actions chosen before still wait for `observe`.
+            OrderError: if the previous actions still wait for `observe`.
             ShapeError, NonFiniteError: if the observation does not fit.
-            ActionError: if the policy or the explorer chooses an action outside of the action space.
+            ActionError: if the policy or the explorer selects an action outside of the action space.
         """
-        now = self._now
-        if now.player.selected is not None:
+        now = self._current
+        if now.core.selected is not None:
             raise OrderError(
-                "act was called twice: first say where the action led with observe(next_observation, reward, "
-                "terminated, truncated), or begin new episodes with reset()"
+                "act was called twice: first pass the outcome of the action to observe(next_observation, reward, "
+                "terminated, truncated), or start new episodes with reset()"
             )
-        # a vector environment may ask once more where an episode has ended; `observe` must say that no step was made
-        seen, closed = open_masks(now.player.actions, self._batch("observation", observation), now.closed)
-        given = now.player.select_action(seen, now.is_first, now.reward, self.step)
+        # A vector environment may request an action after an episode's end; `observe` must mark that step as not valid.
+        opened, closed = open_masks(now.core.actions, self._batch("observation", observation), now.closed)
+        selected = now.core.select_action(opened, now.is_first, now.reward, self.step)
         now.closed = closed
         space = single_spaces(self._env)[1]
-        action = environment_actions(space, np.array(given, now.player.actions.leaf.dtype))
+        action = environment_actions(space, np.array(selected, now.core.actions.leaf.dtype))
         return action if self.n > 1 else one_of(space, action, 0)
 
     def observe(
-        self, next_observation: Tree, reward: Any, terminated: Any, truncated: Any = None, *, valid: Any = None
+        self,
+        next_observation: Tree,
+        reward: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike | None = None,
+        *,
+        valid: npt.ArrayLike | None = None,
     ) -> None:
-        """Say where the actions led: the step is stored, and the updates that are due are made.
+        """Pass the outcome of the actions: the step is stored, and the updates that are due are made.
 
-        A step that is refused changes nothing: the actions still wait for theirs.
+        If the step is refused with an error, nothing changes: the actions still wait for their step.
 
         Args:
-            next_observation: tree like the one that `act` takes. Where an episode ended, its final observation, not the
-                first one of the next.
+            next_observation: tree like the observation of `act`. At the end of an episode, its final observation, not
+                the first one of the next.
             reward: a number, or ``[n]``.
-            terminated: bool, or ``[n]``: the episode is over for good.
-            truncated: the same: it was only cut off, by a time limit for instance. Nowhere if ``None``.
-            valid: bool ``[n]``: False where no step was made, which is possible only before an episode's first one:
+            terminated: bool, or ``[n]``: the episode has reached a terminal state.
+            truncated: bool, or ``[n]``: the episode was cut off, by a time limit for instance. False if ``None``.
+            valid: bool ``[n]``: False where no step was made, which is possible only before an episode's first step:
                 after the end of an episode in Gymnasium's ``AutoresetMode.NEXT_STEP``, for instance. Nothing is stored
-                there. Everywhere true if ``None``.
+                there. True if ``None``.
 
         Raises:
-            OrderError: if no actions wait, because `act` was not called before.
-            ShapeError, NonFiniteError: if what is given does not fit.
+            OrderError: if `act` was not called before.
+            ShapeError, NonFiniteError: if an argument does not fit.
         """
-        now, n = self._now, self.n
-        if now.player.selected is None:
+        now, n = self._current, self.n
+        if now.core.selected is None:
             raise OrderError(
-                "observe was called before act: act(observation) chooses actions, and observe(next_observation, "
-                "reward, terminated, truncated) says where they led"
+                "observe was called before act: first act(observation), then pass the outcome of the action to "
+                "observe(next_observation, reward, terminated, truncated)"
             )
         following = self._batch("next_observation", next_observation)
         rewards = self._numbers("reward", reward, "iuf", "finite number")
         if not all_finite(rewards := rewards.astype(np.float64)):
-            raise NonFiniteError(f"reward is {reward!r:.80}; it must be finite in float32: mend the environment")
-        valid = self._flags("valid", np.ones(n, np.bool_) if valid is None else valid)
-        unmade = ~valid & ~now.is_first
-        if unmade.any():
+            raise NonFiniteError(f"reward is {reward!r:.80}; it must be finite in float32: correct the environment")
+        made = self._flags("valid", np.ones(n, np.bool_) if valid is None else valid)
+        missing = ~made & ~now.is_first
+        if missing.any():
             raise ShapeError(
-                f"valid is False for environment {int(np.flatnonzero(unmade)[0])}, whose episode goes on; it may be "
-                "False only where the next step is the first of an episode"
+                f"valid is False for environment {int(np.flatnonzero(missing)[0])}, whose episode is running; it may "
+                "be False only where the next step is the first of an episode"
             )
-        shut = now.closed & valid
-        if shut.any():
+        impossible = now.closed & made
+        if impossible.any():
             raise ShapeError(
-                f"environment {int(np.flatnonzero(shut)[0])} allowed no action, as where an episode has ended, but "
-                f"valid is not False for it, as if it had made a step: give act an observation whose {MASK!r} has at "
-                "least one 1, after reset(), or valid=False there"
+                f"environment {int(np.flatnonzero(impossible)[0])} allowed no action, as after the end of an episode, "
+                f"but valid is not False for it, as if it had made a step: give act an observation whose {MASK!r} has "
+                "at least one 1, after reset(), or valid=False there"
             )
-        terminated = self._flags("terminated", terminated) & valid
+        terminal = self._flags("terminated", terminated) & made
         cut = self._flags("truncated", np.zeros(n, np.bool_) if truncated is None else truncated)
-        truncated = cut & valid & ~terminated
-        done, rewards = terminated | truncated, np.where(valid, rewards, 0.0)
+        cut = cut & made & ~terminal
+        done, rewards = terminal | cut, np.where(made, rewards, 0.0)
         sums = now.returns + rewards
-        ended = {int(i): float(sums[i]) for i in np.flatnonzero(done)}
-        given = rewards.astype(np.float32)
-        now.player.observe(Step(following, given, terminated, truncated, valid, ended))
-        now.is_first = np.where(valid, done, now.is_first)
-        now.closed = open_masks(now.player.actions, following, done)[1]
-        now.reward, now.returns = np.where(now.is_first, np.float32(0), given), np.where(done, 0.0, sums)
+        returns = {int(i): float(sums[i]) for i in np.flatnonzero(done)}
+        stored = rewards.astype(np.float32)
+        now.core.observe(Step(following, stored, terminal, cut, made, returns))
+        now.is_first = np.where(made, done, now.is_first)
+        now.closed = open_masks(now.core.actions, following, done)[1]
+        now.reward, now.returns = np.where(now.is_first, np.float32(0), stored), np.where(done, 0.0, sums)
         if now is self._training:
-            for value in ended.values():
+            for value in returns.values():
                 self._averages.add({"rollout_return": value})
-            self._learn()
+            self._make_updates()
 
-    def _learn(self) -> None:
-        """Count the steps that were stored one by one, each with the updates that are due, as the loops do."""
-        player = self._training.player
-        while player.uncounted_steps:
-            player.uncounted_steps -= 1
+    def _make_updates(self) -> None:
+        """Count the stored steps one by one, as the loops do, and make the updates that are due after each."""
+        core = self._training.core
+        while core.uncounted_steps:
+            core.uncounted_steps -= 1
             self.step += 1
-            for drawn in player.minibatches(self.step):
-                self._averages.add(self.algorithm.learner.learn(drawn))
+            for minibatch in core.minibatches(self.step):
+                self._averages.add(self.algorithm.learner.learn(minibatch))
             if self.step % CHECK_INTERVAL == 0:
                 self._check()
 
@@ -207,12 +220,11 @@ class Agent:
         self.algorithm.learner.check_finite()
 
     def metrics(self) -> dict[str, float]:
-        """Means of the losses, and of ``rollout_return`` over the episodes that ended, since this was last called.
+        """Return means since the last call: of the losses, and of ``rollout_return`` over the episodes that ended.
 
         Raises:
-            NonFiniteError: if a loss, a parameter or a moment became NaN or infinite. `observe` raises it,
-                too, a hundred steps later at most.
-            StalledError: if ten line searches in a row failed; so does `observe`.
+            NonFiniteError: if a loss became NaN or infinite. `observe` raises it as well, within a hundred steps.
+            StalledError: if ten line searches in a row failed. `observe` raises it as well.
         """
         self._check()
         means = self._averages.means()
@@ -221,48 +233,47 @@ class Agent:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[Self]:
-        """A context in which the agent acts greedily, and neither stores nor learns nor counts steps.
+        """Return a context in which the agent acts greedily, and neither stores nor learns nor counts steps.
 
-        Its episodes begin anew there; those before go on afterwards, and so do the global random generators (Python's,
-        numpy's, torch's): evaluation does not change what is learned.
+        New episodes start inside. Afterwards the previous episodes continue, and the global random generators
+        (Python's, numpy's, torch's) are restored: evaluation does not change training.
         """
-        outer = self._now
+        outer = self._current
         space = single_spaces(self._env)[1]
-        self._now = _Episodes.begin(AgentCore(self.algorithm, self._example, space, greedy=True))
+        self._current = _Episodes.start(AgentCore(self.algorithm, self._example, space, greedy=True))
         try:
             with preserve_random_state():
                 yield self
         finally:
-            self._now = outer
+            self._current = outer
 
     def reset(self) -> None:
-        """Begin new episodes everywhere: those that run are cut off here, and actions that wait are forgotten.
+        """Start new episodes everywhere: the running ones are truncated, and selected actions are dropped.
 
-        For worlds that do not go on where they were, after `load` for instance.
+        For environments that do not continue where they were, after `load` for instance.
         """
-        player = self._now.player
-        player.close_episodes()
-        begun = _Episodes.begin(player)
-        self._now.is_first, self._now.closed = begun.is_first, begun.closed
-        self._now.reward, self._now.returns = begun.reward, begun.returns
+        core = self._current.core
+        core.close_episodes()
+        new = _Episodes.start(core)
+        self._current.is_first, self._current.closed = new.is_first, new.closed
+        self._current.reward, self._current.returns = new.reward, new.returns
 
     # -- files -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Write everything that acting and learning depend on, stored steps included; see `load`.
+        """Write everything that acting and learning depend on, including stored steps; see `load`.
 
-        The file is complete or not there: a failure leaves what was there before. ``algorithm.save`` writes the model
-        alone.
+        The file is written atomically: a failure leaves the previous one. ``algorithm.save`` writes only the model.
 
         Args:
-            folder: is made if it is not there.
+            folder: folder, which is made if it does not exist.
 
         Raises:
             OrderError: in `evaluating`.
             NonFiniteError: if a parameter, a moment or a loss is NaN or infinite.
             WriteError: if it cannot be written.
         """
-        self._only_outside("save")
+        self._check_not_evaluating("save")
         check_checkpoint_folder(folder)
         self._averages.check(self.step, flush=False)
         try:
@@ -276,21 +287,21 @@ class Agent:
         save_checkpoint(folder, self._settings, state)
 
     def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Go on from what `save` wrote, bit for bit, in an agent made with the same arguments.
+        """Continue from what `save` wrote, bit for bit, in an agent made with the same arguments.
 
-        Everything is set, the global random generators included, or, with an error, nothing.
+        Everything is restored, including the global random generators, or, with an error, nothing.
 
         Args:
-            folder: where it was saved.
-            missing_ok: whether nothing happens if there is nothing saved.
+            folder: folder that was passed to `save`.
+            missing_ok: whether to do nothing if the folder holds no saved agent.
 
         Raises:
             OrderError: in `evaluating`.
-            FileError: if nothing is there.
+            FileError: if the folder holds no saved agent.
             ResumeError: if it was saved by an agent with other settings; the message names them.
-            CorruptFileError, ForeignFileError: if it cannot be used.
+            CorruptFileError, ForeignFileError: if the file cannot be used.
         """
-        self._only_outside("load")
+        self._check_not_evaluating("load")
         check_checkpoint_folder(folder)
         state = load_checkpoint(folder, self._settings)
         if state is not None:
@@ -298,16 +309,16 @@ class Agent:
                 pass
         elif not check("missing_ok", missing_ok, bool):
             raise FileError(
-                f"{checkpoint_path(folder)} is not there: give the folder that save(folder) wrote, or missing_ok=True "
-                "to begin anew"
+                f"{checkpoint_path(folder)} does not exist: give the folder that save(folder) wrote, or "
+                "missing_ok=True to start from scratch"
             )
 
-    def _only_outside(self, method: str) -> None:
-        if self._now is not self._training:
+    def _check_not_evaluating(self, method: str) -> None:
+        if self._current is not self._training:
             raise OrderError(f"{method} was called in evaluating(): leave the context first")
 
     def get_state(self) -> State:
-        """Where the episodes stand, with the player's state. Learner and stored steps are parts of their own."""
+        """Return the state of the episodes and of acting. Learner and stored steps are other parts of a checkpoint."""
         own = self._training
         return {
             "step": self.step,
@@ -316,7 +327,7 @@ class Agent:
             "reward": own.reward.copy(),
             "returns": own.returns.copy(),
             "averages": self._averages.get_state(),
-            "player": own.player.get_state(),
+            "agent": own.core.get_state(),
         }
 
     def set_state(self, state: State) -> None:
@@ -327,59 +338,59 @@ class Agent:
         is_first, closed, reward, returns = (
             checked_array(state[name], array.shape, array.dtype, name) for name, array in like.items()
         )
-        own.player.set_state(state["player"])
+        own.core.set_state(state["agent"])
         self._averages.set_state(state["averages"])
         self.step, own.is_first, own.closed = step, is_first, closed
         own.reward, own.returns = reward, returns
 
-    # -- what users give -------------------------------------------------------------------------------------------
+    # -- checks of arguments ---------------------------------------------------------------------------------------
 
-    def _batch(self, what: str, given: Tree) -> Tree:
-        """A copy ``[n, …]`` of an observation in the dtypes of the observation space."""
+    def _batch(self, name: str, observation: Tree) -> Tree:
+        """Copy an observation to ``[n, …]`` in the dtypes of the observation space."""
         try:
-            parts = parts_like(given, self._example)
-            with contextlib.suppress(ShapeError):  # parts that are missing are told below
+            parts = parts_like(observation, self._example)
+            with contextlib.suppress(ShapeError):  # the error for missing parts is raised below
                 parts = picked(self._example, parts)
             batch = tree_map(
-                lambda like, x, name: self._leaf(f"{what} {name!r}" if name else what, like, x),
+                lambda like, x, part: self._leaf(f"{name} {part!r}" if part else name, like, x),
                 *(self._example, parts, self._names),
             )
             read = self.algorithm.spec.observations  # the buffer may store more
-            check_inside(read, picked(read, batch), what)
+            check_inside(read, picked(read, batch), name)
             if self.algorithm.spec.masked:
-                check_mask(batch, ShapeError, f"{what}[{MASK!r}]")
+                check_mask(batch, ShapeError, f"{name}[{MASK!r}]")
             return batch
         except BirlError:
             raise
         except (LookupError, TypeError, ValueError) as error:
             wanted = tree_map(lambda like: like.shape[self.n == 1 :], self._example)
             raise ShapeError(
-                f"{what} is {given!r:.80}; it must have the parts and shapes {wanted} (env.reset() gives an "
+                f"{name} is {observation!r:.80}; it must have the parts and shapes {wanted} (env.reset() returns an "
                 "observation and a dict)"
             ) from error
 
-    def _leaf(self, what: str, like: Array, given: Any) -> Array:
-        array, wanted = np.asarray(given), like.shape[self.n == 1 :]
+    def _leaf(self, name: str, like: Array, value: npt.ArrayLike) -> Array:
+        array, wanted = np.asarray(value), like.shape[self.n == 1 :]
         if array.shape != wanted or array.dtype.kind not in "biuf":
             batched = ": one environment's has no batch dimension" if array.shape == like.shape else ""
-            raise ShapeError(f"{what} is {array.dtype} of shape {array.shape}; it must be numbers {wanted}{batched}")
+            raise ShapeError(f"{name} is {array.dtype} of shape {array.shape}; it must be numbers {wanted}{batched}")
         with np.errstate(all="ignore"):
             cast = array.reshape(like.shape).astype(like.dtype)
         if like.dtype.kind == "f" and not all_finite(cast):
-            raise NonFiniteError(f"{what} is {given!r:.80}; it must be finite in float32")
+            raise NonFiniteError(f"{name} is {value!r:.80}; it must be finite in float32")
         if like.dtype.kind != "f" and not np.array_equal(cast.reshape(wanted), array):
-            raise ShapeError(f"{what} is {given!r:.80}; it must be {like.dtype}, as the observation space says")
+            raise ShapeError(f"{name} is {value!r:.80}; it must be {like.dtype}, the dtype of the observation space")
         return cast
 
-    def _flags(self, what: str, given: Any) -> Array:
-        return self._numbers(what, given, "b", "boolean")
+    def _flags(self, name: str, value: npt.ArrayLike) -> Array:
+        return self._numbers(name, value, "b", "boolean")
 
-    def _numbers(self, what: str, given: Any, kinds: str, word: str) -> Array:
-        array = np.asarray(given)
+    def _numbers(self, name: str, value: npt.ArrayLike, kinds: str, noun: str) -> Array:
+        array = np.asarray(value)
         array = array.reshape(1) if self.n == array.size == 1 else array
         if array.shape != (self.n,) or array.dtype.kind not in kinds:
-            wanted = f"{self.n} {word}s, of shape ({self.n},)" if self.n > 1 else f"a {word}"
-            raise ShapeError(f"{what} is {given!r:.80}; it must be {wanted}")
+            wanted = f"{self.n} {noun}s, of shape ({self.n},)" if self.n > 1 else f"a {noun}"
+            raise ShapeError(f"{name} is {value!r:.80}; it must be {wanted}")
         return array
 
 
@@ -387,32 +398,32 @@ def replay_agent(
     algorithm: Trainable,
     env: Environment,
     n: int,
-    buffer: Any,
+    buffer: StepBuffer | None,
     explorer: ExplorerProtocol | None,
     learns: bool,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Agent:
-    """An agent that stores its steps in a replay buffer and, with ``learns``, learns from there.
+    """Make an agent that stores its steps in a replay buffer and, with ``learns``, learns from it.
 
     Args:
-        algorithm: its networks are made if they do not exist.
-        env: has the spaces; it is not stepped.
+        algorithm: its networks are built if they do not exist.
+        env: environment with the spaces; it is not stepped.
         n: number of environments.
         buffer: replay buffer with ``n`` lanes; by default one of a million steps if the agent learns, else none.
-        explorer: turns greedy actions into the ones taken; by default the policy acts by itself.
+        explorer: turns greedy actions into exploratory ones; by default the policy itself acts.
         learns: whether it learns.
-        given: all of `AgentOptions`, checked.
+        options: all of `AgentOptions`, checked.
     """
     check("n", n, int, low=1)
     check_buffer_and_explorer(buffer, explorer, algorithm.config.batch_size if learns else 1)
     settings = run_settings(
         algorithm,
         "agent",
-        **replay_settings(given, explorer),
+        **replay_settings(options, explorer),
         environments=n,
         learns=learns,
-        deterministic=given["deterministic"],
-        seed=given["seed"],
+        deterministic=options["deterministic"],
+        seed=options["seed"],
     )
     algorithm.build_with_env(env)
     if buffer is None and learns:
@@ -422,22 +433,23 @@ def replay_agent(
     if buffer is not None:
         settings |= buffer_settings(buffer, digested=True)
         parts["buffer"] = buffer
-    schedule = start_schedule(algorithm, buffer, given, 0) if learns else None  # no length that would pay for compiling
-    if schedule is not None:
+    schedule = None
+    if learns and buffer is not None:
+        schedule = start_schedule(algorithm, buffer, options, 0)  # without a known length nothing is compiled
         parts["sampler"] = SamplerPart(schedule.source)
-    _, random = reset_generator(env, given["seed"]).spawn(2)
-    player = ReplayAgentCore(
+    _, random = reset_generator(env, options["seed"]).spawn(2)
+    core = ReplayAgentCore(
         algorithm,
         example_observation(observation_spec(algorithm, env, buffer), env, n),
         single_spaces(env)[1],
         buffer,
         explorer,
-        greedy=given["deterministic"],
+        greedy=options["deterministic"],
         generator=random,
-        random_steps=given["random_steps"],
+        random_steps=options["random_steps"],
         schedule=schedule,
     )
-    return Agent(algorithm, player, env, parts, settings)
+    return Agent(algorithm, core, env, parts, settings)
 
 
 def rollout_agent(
@@ -445,18 +457,18 @@ def rollout_agent(
     env: Environment,
     n: int,
     explorer: ExplorerProtocol | None = None,
-    buffer: Any = None,
-    demonstrations: Any = None,
+    buffer: StepBuffer | None = None,
+    demonstrations: ReplayBufferBase | None = None,
     *,
     replays: bool = False,
 ) -> Agent:
-    """An agent that learns from its own rollouts and, with ``replays``, from those in a buffer; see `replay_agent`."""
+    """Make an agent that learns from its rollouts and, with ``replays``, from those in a buffer; see `replay_agent`."""
     check("n", n, int, low=1)
     check_buffer_and_explorer(buffer, explorer)
     settings = run_settings(algorithm, "agent", environments=n)
     settings |= {} if explorer is None else {"explorer": part_settings(explorer)}
     algorithm.build_with_env(env)
-    beside = start_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
-    seen = example_observation(observation_spec(algorithm, env, beside.buffer), env, n)
-    player = RolloutAgentCore(algorithm, seen, single_spaces(env)[1], explorer, beside)
-    return Agent(algorithm, player, env, beside.parts, {**settings, **beside.settings})
+    experience = start_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
+    observation = example_observation(observation_spec(algorithm, env, experience.buffer), env, n)
+    core = RolloutAgentCore(algorithm, observation, single_spaces(env)[1], explorer, experience)
+    return Agent(algorithm, core, env, experience.parts, {**settings, **experience.settings})

@@ -1,4 +1,4 @@
-"""Playing in environments that birl steps."""
+"""A collector of steps in the run's own process."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from birl.types import Array, State
 
 
 class Collector:
-    """Lets a player act in environments and store the steps.
+    """Steps environments with the actions of an agent, which stores the steps.
 
     Args:
         stepper: steps the environments.
-        player: acts in them.
-        overlap: whether `interact` begins the next step before it returns, so that the environments make it meanwhile.
-            The collector is a context then: leaving it waits for a step that was begun.
+        agent: acts in them.
+        overlap: whether `interact` starts the next step before it returns, so that environments and caller work at the
+            same time. Use the collector as a context then: its exit waits for a step that was started.
     """
 
     def __init__(self, stepper: Stepper, agent: AgentCore, overlap: bool = False) -> None:
         self.stepper, self.agent = stepper, agent
-        self._overlap, self._begun = overlap, False  # whether a step is under way
+        self._overlap, self._in_step = overlap, False
 
     def attach(self, session: object) -> None:
-        """Do nothing: steps are made when they are counted, and a session needs no report of them."""
+        """Do nothing: a collector in the same process has nothing to report to a session."""
 
     def interact(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> Step:
         """Make one step in every environment and store it.
 
         Args:
-            step: steps counted so far.
-            most: further steps are marked as invalid and left out.
-            measure: ``measure(name)`` is a context that times its block.
+            step: number of steps counted so far.
+            most: number of environments whose step is stored; the others are marked as not valid.
+            measure: times acting and the environments.
         """
         stepper, agent = self.stepper, self.agent
         if self._overlap:
-            if not self._begun:
-                self._begin(self._select_action(step, measure))
-            self._begun = False
+            if not self._in_step:
+                self._start_step(self._select_action(step, measure))
+            self._in_step = False
             with measure("environment_step"):
                 result = stepper.finish()
         else:
@@ -47,7 +47,7 @@ class Collector:
                 result = stepper.step(action)
         agent.observe(result, most)
         if self._overlap:
-            self._begin(self._select_action(step + agent.uncounted_steps, measure))
+            self._start_step(self._select_action(step + agent.uncounted_steps, measure))
         return result
 
     def _select_action(self, step: int, measure: MeasureTime) -> Array:
@@ -55,44 +55,44 @@ class Collector:
         with measure("inference"):
             return self.agent.select_action(stepper.observation, stepper.is_first, stepper.reward, step)
 
-    def _begin(self, action: Array) -> None:
+    def _start_step(self, action: Array) -> None:
         self.stepper.begin(action)
-        self._begun = True
+        self._in_step = True
 
     def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
-        """Count one more step, making it first if need be; the arguments are those of `interact`.
+        """Count one more step, after making it if necessary. For the arguments see `interact`.
 
         A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
-        end of a run fall on exact numbers of steps.
+        end of a run happen at exact numbers of steps.
 
         Returns:
             Returns of the episodes that have ended.
         """
-        ended: list[float] = []
+        returns: list[float] = []
         while self.agent.uncounted_steps == 0:  # a step may be only a reset
-            ended += self.interact(step, most, measure).returns.values()
+            returns += self.interact(step, most, measure).returns.values()
         self.agent.uncounted_steps -= 1
-        return ended
+        return returns
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Wait for a step that was begun and forget it, so that others can use the environments."""
-        if self._begun:
-            self._begun = False
+        """Wait for a step that was started and drop it, so that the environments can be used again."""
+        if self._in_step:
+            self._in_step = False
             self.stepper.abandon()
 
     def get_state(self) -> State:
-        """Environments and player; stored steps are not included."""
+        """Return the state of environments and agent; stored steps are not included."""
         return {"stepper": self.stepper.get_state(), **self.agent.get_state()}
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`; call it when the stored steps are back."""
+        """Inverse of `get_state`, after the stored steps are restored."""
         stepper, agent = self.stepper, self.agent
         stepper.set_state(state["stepper"])
         agent.set_state(state)
         if stepper.lost:
             agent.close_episodes()
         elif agent.selected is not None:
-            self._begin(agent.selected.action)
+            self._start_step(agent.selected.action)

@@ -1,6 +1,6 @@
 """The interfaces of the objects that loops drive. Nothing here imports an algorithm.
 
-An algorithm is a `Trainable`; its networks are moved by a `Learner`, and act through an `Actor`.
+An algorithm is a `Trainable`. Its `Learner` updates the networks, and its `Actor` selects actions.
 """
 
 from __future__ import annotations
@@ -10,56 +10,126 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import gymnasium
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from birl.dataset import MixedReplayBuffer, ReplayBuffer, ReplayBufferBase
+from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
+from birl.dataset.reader import MinibatchSource
 from birl.spaces.specs import Spec
 from birl.types import Array, State, Tree
 
-Environment: TypeAlias = Any  # gymnasium.Env or gymnasium.vector.VectorEnv
-Callback: TypeAlias = Callable[[Any, int, int], object]  # (algorithm, epoch, total_step); False ends the run
+Environment: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
+EnvironmentLike: TypeAlias = "Environment | str | Callable[[int], Environment]"
+"""An environment, its name, or, for collectors, a function that makes the environment of a number."""
+
+Metrics: TypeAlias = "dict[str, Tensor]"
+"""Metrics of an update, by name: 0-dimensional tensors on the training device."""
+
+StepBuffer: TypeAlias = ReplayBuffer | MixedReplayBuffer
+"""A replay buffer that steps of environments can be appended to."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that a checkpoint can hold."""
+    """An object whose state a checkpoint can hold."""
 
     def get_state(self) -> State:
-        """Everything that later behaviour depends on."""
+        """Return everything that later behaviour depends on."""
 
     def set_state(self, state: State) -> None:
         """Continue from what `get_state` returned, bit for bit."""
 
 
+class ReplaySource(MinibatchSource, Protocol):
+    """A source of minibatches whose random generators a checkpoint can hold: a dataset, buffer or reader."""
+
+    def get_state(self, *, contents: bool = ...) -> State:
+        """Return the state of random generators and samplers and, with ``contents``, the stored steps."""
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+
+
+class TransitionCounter(Protocol):
+    """Counts the transitions that can be sampled."""
+
+    @property
+    def transition_count(self) -> int: ...
+
+
+class Callback(Protocol):
+    """A function that is called after a step or an epoch: ``callback(algorithm, epoch, total_step)``."""
+
+    def __call__(self, algorithm: Any, epoch: int, total_step: int, /) -> object:
+        """React to the end of a step or an epoch.
+
+        Args:
+            algorithm: the algorithm that is being trained.
+            epoch: number of the epoch, from 1.
+            total_step: number of steps made so far.
+
+        Returns:
+            ``False`` to end the run; anything else, such as ``None``, to continue.
+        """
+
+
+class Evaluator(Protocol):
+    """A function that is called after each epoch: ``evaluator(algorithm, dataset)``. See `birl.metrics`."""
+
+    def __call__(self, algorithm: Any, dataset: Any, /) -> float | Mapping[str, float]:
+        """Evaluate an algorithm.
+
+        Args:
+            algorithm: the algorithm that is being trained.
+            dataset: the dataset or replay buffer that it is trained on; ``None`` if there is none.
+
+        Returns:
+            The metric, or several metrics by name. The one called ``mean`` gets the name of the evaluator.
+        """
+
+
 class Actor(Protocol):
-    """Chooses actions in ``n`` environments at once and keeps recurrent states or contexts between steps.
+    """Selects actions in ``n`` environments at once and keeps recurrent states or contexts between steps.
 
     An actor reads the learner's current networks: it need not be made again after an update.
 
     Attributes:
-        extra: values to be stored with the step that was chosen last, by name, each ``[n, …]``: for recurrent
-            networks ``"state.<network>"``, the state *before* the observation, and ``"policy_action"`` for algorithms
-            that ask for it (`Experience.stores`). Empty for feed-forward off-policy algorithms.
+        extra: values to store with the step that was selected last, by name, each ``[n, …]``: for recurrent networks
+            ``"state.<network>"``, the state *before* the observation, and ``"policy_action"`` for algorithms that
+            require it (`Experience.stores`). Empty for feed-forward off-policy algorithms.
     """
 
     extra: dict[str, Array]
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
-        """Choose actions.
+        """Select actions.
 
         Args:
-            observation: tree of arrays ``[n, *shape]`` as the environment gave them.
-            is_first: bool ``[n]``: a new episode begins here; memory of the old one is dropped first.
-            reward: float32 ``[n]``: reward of the step before (0 where ``is_first``).
+            observation: tree of arrays ``[n, *shape]`` as the environment returned them.
+            is_first: bool ``[n]``: a new episode starts here; memory of the previous one is reset before.
+            reward: float32 ``[n]``: reward of the previous step (0 where ``is_first``).
 
         Returns:
             Actions in the environment's units: float32 ``[n, action_size]`` or int64 ``[n]``.
         """
 
     def get_state(self) -> State:
-        """Memory of the current episodes, and the actor's own random generators."""
+        """Return the memory of the current episodes, and the actor's own random generators."""
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
+
+
+class BehaviorPolicy(Protocol):
+    """The policy of an algorithm, as collectors copy it. See `birl.acting.built_policy.BuiltPolicy`."""
+
+    def weights(self) -> State:
+        """Return a copy of everything that changes in training and that actions depend on."""
+
+    def set_weights(self, weights: State) -> None:
+        """Act with the `weights` of another policy of the same networks."""
 
 
 class LearnerConfig(Protocol):
@@ -68,14 +138,14 @@ class LearnerConfig(Protocol):
     @property
     def batch_size(self) -> int: ...
     def serialize(self) -> dict[str, Any]:
-        """JSON form ``{"type": …, "params": …}``: written to ``params.json``, compared when a run is resumed."""
+        """Return the JSON form ``{"type": …, "params": …}``, which is also compared when a run is resumed."""
 
 
 class Learner(Protocol):
-    """The part of a built algorithm that moves its networks.
+    """The part of a built algorithm that updates its networks.
 
     Attributes:
-        shared: says who else learns with it at the moment; empty if nobody does.
+        shared: says which other processes or seeds learn with it at the moment; empty if it learns alone.
     """
 
     shared: str
@@ -90,47 +160,53 @@ class Learner(Protocol):
 
     @property
     def units_move(self) -> bool:
-        """Whether a running scaler moves the networks' units of observations from step to step."""
+        """Whether a running scaler changes the scale of observations from step to step."""
 
     @property
-    def policy(self) -> Any:
-        """How it acts; see `birl.acting.built_policy.BuiltPolicy`."""
+    def policy(self) -> BehaviorPolicy:
+        """The policy that it acts with."""
 
     def in_units(self, observation: Tree) -> Tree:
-        """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""
+        """Scale observations ``[n, *shape]`` for the networks, as arrays."""
 
     def see_observations(self, observation: Tree, valid: Array) -> None:
-        """Move that scaler with the valid ones of some observations ``[n, *shape]``."""
+        """Update that scaler with the valid ones of some observations ``[n, *shape]``."""
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
-        """Begin a run. Returns the source to draw from: the dataset, or one with its contents near the training device.
+    def begin_run(
+        self, source: ReplaySource | None, count: int, *, growing: bool = False, lanes: int = 1
+    ) -> ReplaySource:
+        """Start a run.
 
         Args:
-            source: replay buffer, or ``None`` where nothing is drawn.
-            count: number of draws in the run: tells whether compiling updates is worth its time.
+            source: dataset or replay buffer; ``None`` for a run that samples nothing.
+            count: number of minibatches in the run, which decides whether compiling updates is worth its time.
             growing: whether steps will be appended between updates.
+            lanes: number of environments.
+
+        Returns:
+            The source to sample from: the dataset, or one with its contents near the training device.
         """
 
     def stored(self, rollout: Rollout) -> Rollout:
-        """A rollout with all that is to be stored of it in a replay buffer, before it is learned from."""
+        """Return a rollout with the columns that a replay buffer stores in addition to the steps."""
 
     def n_replays(self, count: int) -> int:
-        """How many draws are to be learned from after a rollout, if the buffer holds ``count`` steps by then."""
+        """Return the number of replay updates after a rollout, if the buffer holds ``count`` steps by then."""
 
-    def draw(self, source: Any) -> Any:
-        """Draw the input of `learn`, with the source's own generator."""
+    def draw(self, source: ReplaySource) -> MiniBatch:
+        """Sample the input of `learn`, with the source's own generator."""
+
+    def learn(self, drawn: Minibatch) -> Metrics:
+        """Make an update. It does not wait for the device."""
 
     def check_finite(self) -> None:
-        """Raise `NonFiniteError` if anything that it has learned is NaN or infinite. It waits for the device."""
+        """Raise `NonFiniteError` if a parameter or optimiser moment is NaN or infinite. It waits for the device."""
 
-    def learn(self, drawn: Any) -> dict[str, Tensor]:
-        """Learn from a draw. Metrics are 0-dimensional tensors on the device; nothing waits for the device."""
+    def updates_at_once(self, source: ReplaySource) -> int:
+        """Return the number of updates with minibatches of ``source`` that one call of `learn_many` should make."""
 
-    def updates_at_once(self, source: Any) -> int:
-        """How many updates with batches from ``source`` are best made by one call of `learn_many`."""
-
-    def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
-        """``count`` updates with batches that it draws itself; metrics ``[k]`` of the ``k`` updates that had them."""
+    def learn_many(self, source: ReplaySource, count: int) -> Metrics:
+        """Make ``count`` updates. Metrics are ``[k]`` of the ``k`` updates that had them."""
 
 
 class Trainable(Protocol):
@@ -144,29 +220,29 @@ class Trainable(Protocol):
 
     @property
     def spec(self) -> Spec:
-        """What the networks read and give, once they are built."""
+        """Inputs and outputs of the networks, once they are built."""
 
     def describe(self) -> dict[str, Any]:
-        """Shapes and configuration in JSON form, as in ``params.json``."""
+        """Return shapes and configuration in JSON form, as in ``params.json``."""
 
-    def build_with_dataset(self, dataset: Any) -> None:
-        """Make the networks for a dataset, or check that they fit if they exist."""
+    def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
+        """Build the networks for a dataset, or check that existing ones fit."""
 
     def build_with_env(self, env: Environment) -> None:
-        """Make the networks for an environment (or vector environment), or check that they fit if they exist."""
+        """Build the networks for an environment or vector environment, or check that existing ones fit."""
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer."""
+        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update; ``None`` stops that."""
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Actor: ...
 
     def predict(self, x: Tree) -> Array: ...
     def save(self, fname: str | Path) -> None: ...
     def get_state(self) -> State:
-        """All that training depends on: networks, targets, optimisers, schedules, grad_step, fitted scalers.
+        """Return everything that training depends on: networks, targets, optimisers, schedules, grad_step, scalers.
 
         Raises:
-            NonFiniteError: if a parameter or a moment is NaN or infinite: such a state is never written.
+            NonFiniteError: if a parameter is NaN or infinite: such a state is never written.
         """
 
     def set_state(self, state: State) -> None:
@@ -175,7 +251,7 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True)
 class Rollout:
-    """Consecutive steps of ``N`` environments, time first. All numpy, in the environment's units.
+    """Consecutive steps of ``N`` environments, time first: numpy arrays in the environment's units.
 
     Attributes:
         observation: tree ``[T, N, *shape]``, on which the action was chosen.
@@ -186,13 +262,13 @@ class Rollout:
             never the first one of the next episode.
         terminated: bool ``[T, N]``.
         truncated: bool ``[T, N]``: never where ``terminated`` is.
-        is_first: bool ``[T, N]``: the step begins an episode.
-        valid: bool ``[T, N]``: False where no real step was made (the reset step of `AutoresetMode.NEXT_STEP`,
-            or environments beyond ``n_steps`` in the last row): not to be learned from, and a break for any
-            recursion over time.
+        is_first: bool ``[T, N]``: the step is the first of an episode.
+        valid: bool ``[T, N]``: False where no step was made (the reset step of `AutoresetMode.NEXT_STEP`, or
+            environments beyond ``n_steps`` in the last row). Updates leave these out, and recursions over time stop
+            there.
         extra: the actor's ``extra`` at every step, by name, each ``[T, N, …]``.
-        inputs, next_inputs: the observations in the networks' units of each step, which a running scaler moves;
-            ``None`` if they do not move.
+        inputs, next_inputs: the observations with the scale of their step, where a running scaler changes it; else
+            ``None``.
         expert: a minibatch of ``T * N`` transitions of demonstrations, for algorithms that learn from both.
     """
 
@@ -207,7 +283,7 @@ class Rollout:
     extra: dict[str, Array]
     inputs: Tree | None = None
     next_inputs: Tree | None = None
-    expert: Any = None
+    expert: TransitionMiniBatch | None = None
 
     @property
     def start_state(self) -> dict[str, Array]:
@@ -216,11 +292,18 @@ class Rollout:
         return {k.removeprefix(prefix): v[0] for k, v in self.extra.items() if k.startswith(prefix)}
 
 
+Minibatch: TypeAlias = MiniBatch | Rollout
+"""The input of an update."""
+
+
 class ExplorerProtocol(Protocol):
-    """Changes greedy actions into exploring ones. `Stateful` explorers resume exactly."""
+    """Turns greedy actions into exploratory ones. `Stateful` explorers resume exactly."""
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
-        """Actions ``[n]`` or ``[n, action_size]`` for observations ``x`` ``[n, …]`` at environment step ``step``."""
+        """Return actions ``[n]`` or ``[n, action_size]`` for observations ``x`` ``[n, …]`` at environment ``step``.
 
-
-Evaluator: TypeAlias = Callable[[Any, Any], float | Mapping[str, float]]  # (algorithm, dataset) -> metric, or several
+        Args:
+            algo: has ``predict(x)``, the greedy actions, and the other methods of the algorithm.
+            x: tree of arrays ``[n, *shape]``.
+            step: number of environment steps so far.
+        """

@@ -1,4 +1,4 @@
-"""Players that collect rollouts, and what is learned from beside each of these."""
+"""Agents that collect rollouts, and the data that updates use in addition to a rollout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box
 
-from birl.dataset import ReplayBuffer
+from birl.dataset import ReplayBuffer, ReplayBufferBase
+from birl.dataset.minibatch import MiniBatch
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError
@@ -26,137 +27,150 @@ from birl.run.agent_core import (
     measure_nothing,
 )
 from birl.run.fingerprint import dataset_settings
-from birl.run.protocols import Environment, ExplorerProtocol, Learner, Rollout, Stateful, Trainable
+from birl.run.protocols import (
+    Environment,
+    ExplorerProtocol,
+    Learner,
+    LearnerConfig,
+    Minibatch,
+    ReplaySource,
+    Rollout,
+    Stateful,
+    StepBuffer,
+    Trainable,
+)
 from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.session import SamplerPart
 from birl.types import Array, State, Tree, tree_map
 
 ROUNDING: Final = 1e-5
-"""How far actions may lie beyond their bounds that were scaled to there and back."""
+"""Tolerance at the bounds for actions that were scaled and scaled back."""
 
 
 class RolloutExperience:
-    """What is learned from beside each rollout: nothing.
+    """The data of an update on a rollout. This base class adds none.
 
     Attributes:
-        buffer: in which rollouts are stored; ``None`` if they are not.
-        parts: of checkpoints.
-        settings: that a run and its resumption must share.
+        buffer: replay buffer that rollouts are stored in; ``None`` if they are not.
+        parts: parts of a checkpoint, by name.
+        settings: settings that a run and its resumption must share.
     """
 
     def __init__(self) -> None:
-        self.buffer: Any = None
+        self.buffer: StepBuffer | None = None
         self.parts: dict[str, Stateful] = {}
         self.settings: dict[str, Any] = {}
 
-    def prepare(self, player: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
-        """A rollout as it is learned from."""
+    def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
+        """Return a rollout with the additional data."""
         return rollout
 
     def replays_due(self) -> int:
-        """How many draws of `older` are learned from after a rollout: random, so ask once."""
+        """Return the number of replay updates after a rollout. It is random: call this once."""
         return 0
 
-    def sample_replay(self, measure: MeasureTime) -> Any:
-        """A draw of older steps."""
+    def sample_replay(self, measure: MeasureTime) -> MiniBatch:
+        """Sample a minibatch of older steps."""
         raise NotImplementedError
 
     def close_episodes(self, lanes: Iterable[int]) -> None:
-        """The episodes of some environments are over."""
+        """End the running episodes of some environments."""
 
 
-class _Demonstrations(RolloutExperience):
-    """As many steps of demonstrations as a rollout has, drawn anew for each."""
+class _WithDemonstrations(RolloutExperience):
+    """Adds as many transitions of demonstrations as the rollout has, sampled for each rollout."""
 
-    def __init__(self, shown: Any, source: Any, digested: bool) -> None:
+    def __init__(self, demonstrations: ReplayBufferBase, source: ReplaySource, digested: bool) -> None:
         super().__init__()
         self._source = source
         self.parts = {"demonstrations": SamplerPart(source)}
-        self.settings = {"demonstrations": dataset_settings(shown)} if digested else {}
+        self.settings = {"demonstrations": dataset_settings(demonstrations)} if digested else {}
 
-    def prepare(self, player: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
+    def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         with measure("sample_batch"):
-            drawn = self._source.sample(TransitionView(), rollout.valid.size)
-        # What is compared with an expert's actions must be what the environment was given, as these are: beyond the
-        # bounds, which a Gaussian knows nothing of, there would be none but the policy's.
-        return replace(rollout, action=player.actions.clip(rollout.action), expert=drawn)
+            expert = self._source.sample(TransitionView(), rollout.valid.size)
+        # Actions are clipped as the environment received them, as the expert's are: else every action beyond the
+        # bounds, where a Gaussian policy may sample some, would show that it is the policy's.
+        return replace(rollout, action=agent.actions.clip(rollout.action), expert=expert)
 
 
-class _Replays(RolloutExperience):
-    """A replay buffer, in which each rollout is stored before it is learned from, and older steps from there."""
+class _WithReplay(RolloutExperience):
+    """Stores each rollout in a replay buffer before its update, and samples older steps from there."""
 
-    def __init__(self, learner: Learner, buffer: Any, source: Any, digested: bool) -> None:
+    def __init__(self, learner: Learner, buffer: StepBuffer, source: ReplaySource, digested: bool) -> None:
         super().__init__()
-        self._learner, self.buffer, self._source = learner, buffer, source
+        self._learner, self._buffer, self._source = learner, buffer, source
+        self.buffer = buffer
         self.parts = {"buffer": buffer, "sampler": SamplerPart(source)}
         self.settings = buffer_settings(buffer, digested=digested)
 
-    def prepare(self, player: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
-        """Store a rollout, with actions as environments took them."""
+    def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
+        """Store a rollout, with actions as the environments received them."""
         rollout = self._learner.stored(rollout)
         names = ("observation", "reward", "terminated", "truncated", "next_observation", "extra")
         steps = {name: getattr(rollout, name) for name in names}
-        append_steps(self.buffer, {**steps, "action": player.actions.clip(rollout.action), "mask": rollout.valid})
+        append_steps(self._buffer, {**steps, "action": agent.actions.clip(rollout.action), "mask": rollout.valid})
         return rollout
 
     def replays_due(self) -> int:
-        return self._learner.n_replays(self.buffer.transition_count)
+        return self._learner.n_replays(self._buffer.transition_count)
 
-    def sample_replay(self, measure: MeasureTime) -> Any:
+    def sample_replay(self, measure: MeasureTime) -> MiniBatch:
         with measure("sample_batch"):
             return self._learner.draw(self._source)
 
     def close_episodes(self, lanes: Iterable[int]) -> None:
-        clip_episodes(self.buffer, lanes)
+        clip_episodes(self._buffer, lanes)
 
 
 def start_rollouts(
     algorithm: Trainable,
     env: Environment,
     n_steps: int,
-    buffer: Any,
-    demonstrations: Any,
+    buffer: StepBuffer | None,
+    demonstrations: ReplayBufferBase | None,
     *,
     replays: bool,
     digested: bool,
     limit: int = DEFAULT_BUFFER_LIMIT,
     lanes: int | None = None,
 ) -> RolloutExperience:
-    """Begin a run of a built algorithm on rollouts.
+    """Start a run of a built algorithm on rollouts.
 
     Args:
         algorithm: on-policy algorithm.
         env: environment.
-        n_steps: number of steps of the run; 0 if nobody knows.
-        buffer: replay buffer with one lane per environment, if older rollouts are learned from as well; by default the
-            newest ``limit`` steps are kept.
-        demonstrations: dataset of an expert's steps, if these are learned from beside rollouts.
-        replays: whether older rollouts are.
-        digested: whether the contents of buffer and demonstrations are a part of the settings.
-        limit: see ``buffer``; not fewer than replaying begins with.
+        n_steps: number of steps of the run; 0 if unknown.
+        buffer: replay buffer with one lane per environment, if older rollouts are replayed; by default one of the
+            newest ``limit`` steps.
+        demonstrations: dataset of an expert's steps, for algorithms that compare rollouts with it.
+        replays: whether older rollouts are replayed.
+        digested: whether a digest of the data that checkpoints do not hold is a part of the settings.
+        limit: see ``buffer``; at least the number of steps that replaying starts with.
         lanes: number of environments; by default that of ``env``.
 
     Raises:
         ConfigError: if the buffer keeps too few steps.
-        DataError: if it holds steps that were stored without the policy that chose them.
+        DataError: if it holds steps without the policy that selected them, or if demonstrations have actions outside of
+            the action space.
         ShapeError: if it has another number of lanes.
     """
     learner, n = algorithm.learner, lanes or number_of_environments(env)
     if replays:
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
-            buffer = default_buffer(algorithm, env, max(limit, _needed(algorithm.config)), lanes=n)
-        return _Replays(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
+            buffer = default_buffer(algorithm, env, max(limit, _steps_before_replay(algorithm.config)), lanes=n)
+        return _WithReplay(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
     if demonstrations is None:
         learner.begin_run(None, n_steps, lanes=n)
         return RolloutExperience()
     algorithm.build_with_dataset(demonstrations)  # checks that they fit
-    _check_shown(demonstrations, single_spaces(env)[1])
-    return _Demonstrations(demonstrations, learner.begin_run(demonstrations, n_steps, lanes=n), digested)
+    _check_demonstrations(demonstrations, single_spaces(env)[1])
+    return _WithDemonstrations(demonstrations, learner.begin_run(demonstrations, n_steps, lanes=n), digested)
 
 
-def _check_shown(demonstrations: Any, space: Any) -> None:
-    """Raise `DataError` if demonstrations have actions that the policy could never be taken for an expert by."""
+def _check_demonstrations(demonstrations: ReplayBufferBase, space: Space[Any]) -> None:
+    """Raise `DataError` if demonstrations have actions beyond the environment's bounds."""
     if not isinstance(space, Box):
         return
     least, most = demonstrations.action_bounds()
@@ -166,48 +180,47 @@ def _check_shown(demonstrations: Any, space: Any) -> None:
         i = beyond[0]
         raise DataError(
             f"the demonstrations' actions reach from {least[i]:g} to {most[i]:g} in dimension {i}, beyond the "
-            f"environment's bounds [{low[i]:g}, {high[i]:g}], to which the policy's are clipped: it would be told from "
-            "the expert by these alone. Clip them as the environment did, or scale them to its units"
+            f"environment's bounds [{low[i]:g}, {high[i]:g}], to which the policy's are clipped: these alone would "
+            "show which actions are the expert's. Clip them as the environment did, or scale them to its units"
         )
 
 
-def _check_buffer(buffer: Any, config: Any, n: int) -> None:
-    """Check a user's replay buffer for rollouts of ``n`` environments."""
+def _check_buffer(buffer: StepBuffer | None, config: LearnerConfig, n: int) -> None:
+    """Raise an error if a user's replay buffer cannot store rollouts of ``n`` environments."""
     limit = buffer.buffer.limit if isinstance(buffer, ReplayBuffer) else None
-    needed = _needed(config)
+    needed = _steps_before_replay(config)
     if limit is not None and limit < needed:
         raise ConfigError(
-            f"the buffer keeps {limit} steps, and older ones are replayed from {needed} stored steps on, so that none "
-            f"would ever be: give a buffer with limit >= {needed}, or a smaller replay_start"
+            f"the buffer keeps {limit} steps, but replaying starts with {needed} stored steps and would never start: "
+            f"give a buffer with limit >= {needed}, or a smaller replay_start"
         )
     for storage in [] if buffer is None else buffer.reader.storages:
         check_lanes(storage, n)
         if storage.steps.sum() and "extra.policy" not in storage.extra_names:
             raise DataError(
-                f"the buffer holds {int(storage.steps.sum())} steps without the policy that chose them, which replays "
-                "correct for: give an empty buffer, or one that was filled by this algorithm"
+                f"the buffer holds {int(storage.steps.sum())} steps without the policy that selected them, which "
+                "replays correct for: give an empty buffer, or one that was filled by this algorithm"
             )
 
 
-def _needed(config: Any) -> int:
-    """Number of stored steps from which on older ones are replayed."""
-    return max(config.replay_start, config.batch_size)
+def _steps_before_replay(config: LearnerConfig) -> int:
+    """Return the number of stored steps with which replaying starts."""
+    return max(getattr(config, "replay_start", 0), config.batch_size)
 
 
 class RolloutAgentCore(AgentCore):
-    """Collects the next rollout, row by row, and learns from it when it is full.
+    """Collects rollouts, row by row; a full rollout is the input of an update.
 
-    Environments are given actions clipped to their bounds; the learner sees them as they were sampled.
+    Environments receive actions clipped to their bounds; the rollout has them as they were sampled.
 
     Args:
-        algorithm: gives the actor; its configuration gives the length of a rollout: ``rollout_length`` rows, or as many
-            as it takes for ``n_episodes`` episodes to end. Of episodes that still run then, the steps are kept for the
-            next rollout.
+        algorithm: makes the actor. Its configuration sets the length of a rollout: ``rollout_length`` rows, or until
+            ``n_episodes`` episodes have ended. Steps of episodes that still run then stay for the next rollout.
         observation, action_space, explorer: see `AgentCore`.
-        beside: what is learned from beside each rollout.
+        experience: the additional data of the updates.
 
     Attributes:
-        cut: whether the rollout taken last is shorter than others, as the end of a run may be.
+        cut: whether the last rollout was shorter than others, as at the end of a run.
     """
 
     def __init__(
@@ -216,42 +229,42 @@ class RolloutAgentCore(AgentCore):
         observation: Tree,
         action_space: Space[Any],
         explorer: ExplorerProtocol | None = None,
-        beside: RolloutExperience | None = None,
+        experience: RolloutExperience | None = None,
     ) -> None:
         super().__init__(algorithm, observation, action_space, greedy=False, explorer=explorer)
-        self._beside = beside or RolloutExperience()
-        config: Any = algorithm.config
+        self._experience = experience or RolloutExperience()
+        config = algorithm.config
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
-        self._ended, self._taught = 0, False  # episodes in the rows; whether there was a rollout
-        self._moving = algorithm.learner if algorithm.learner.units_move else None
+        self._n_ended, self._has_rollout = 0, False  # episodes that ended in the rows; whether there was a rollout
+        self._scaling = algorithm.learner if algorithm.learner.units_move else None
         self._rows: list[dict[str, Tree]] = []
-        self._at_once = False
+        self._in_fragment = False
 
     @property
     def rows_left(self) -> int | None:
-        """Rows until the rollout is full; ``None`` if it is of whole episodes, however long these are."""
+        """Number of rows until the rollout is full; ``None`` if rollouts consist of whole episodes."""
         return None if self._length is None else self._length - len(self._rows)
 
     @contextlib.contextmanager
     def recording_fragment(self) -> Iterator[None]:
-        """Of the steps that are stored inside, none was seen before the actions of all were chosen.
+        """A context for the steps of a fragment, whose actions were all selected before any of them was recorded.
 
-        A running scaler moves with them when they are there. The policy goes on from the last one in the new scale.
+        A running scaler is updated at its end. The policy continues from the last step with the new scale.
         """
-        first, self._at_once = len(self._rows), True
+        first, self._in_fragment = len(self._rows), True
         try:
             yield
         finally:
-            self._at_once = False
+            self._in_fragment = False
         stored = self._rows[first:]
-        if self._moving is not None and stored:
+        if self._scaling is not None and stored:
             for row in stored:
-                self._moving.see_observations(row["observation"], row["valid"])
-            stored[-1]["next_inputs"] = self._moving.in_units(stored[-1]["next_observation"])
+                self._scaling.see_observations(row["observation"], row["valid"])
+            stored[-1]["next_inputs"] = self._scaling.in_units(stored[-1]["next_observation"])
 
-    def _environment_actions(self, chosen: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
-        action = self._apply_explorer(chosen, observation, is_first, step)
+    def _environment_actions(self, action: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
+        action = self._apply_explorer(action, observation, is_first, step)
         return action, self.actions.clip(action)
 
     def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
@@ -259,54 +272,55 @@ class RolloutAgentCore(AgentCore):
             return
         row = {**selected._asdict(), **step._asdict()}
         del row["returns"]
-        if self._moving is not None:
-            row["inputs"] = self._moving.in_units(selected.observation)
-            if not self._at_once:
-                self._moving.see_observations(selected.observation, step.valid)
-            row["next_inputs"] = self._moving.in_units(step.next_observation)
+        if self._scaling is not None:
+            row["inputs"] = self._scaling.in_units(selected.observation)
+            if not self._in_fragment:
+                self._scaling.see_observations(selected.observation, step.valid)
+            row["next_inputs"] = self._scaling.in_units(step.next_observation)
         self._rows.append(tree_map(np.array, row))
-        self._ended += _ends(row)
+        self._n_ended += _count_ends(row)
 
-    def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Any]:
+    def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Minibatch]:
         if self.uncounted_steps > 0:
             return
         if self._length is None:
-            if last and not self._ended and not self._taught:
+            if last and not self._n_ended and not self._has_rollout:
                 warnings.warn(
-                    f"nothing was learned from {len(self._rows)} steps of each environment, in which no episode ended: "
-                    "make the run longer than episodes are",
+                    f"nothing was learned from {len(self._rows)} steps of each environment, because no episode ended: "
+                    "make the run longer than the episodes",
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            if self._ended >= self._episodes or (last and self._ended):
-                yield from self._learned(self._take_episodes(), measure)
+            if self._n_ended >= self._episodes or (last and self._n_ended):
+                yield from self._inputs(self._pop_episodes(), measure)
         elif len(self._rows) == self._length or last:
-            yield from self._learned(self._take(self._length), measure)
+            yield from self._inputs(self._pop_rollout(self._length), measure)
 
-    def _learned(self, rollout: Rollout, measure: MeasureTime) -> Iterator[Any]:
-        yield self._beside.prepare(self, rollout, measure)
-        for _ in range(self._beside.replays_due()):
-            yield self._beside.sample_replay(measure)
+    def _inputs(self, rollout: Rollout, measure: MeasureTime) -> Iterator[Minibatch]:
+        """Yield a rollout, and minibatches of older steps that are due after it."""
+        yield self._experience.prepare(self, rollout, measure)
+        for _ in range(self._experience.replays_due()):
+            yield self._experience.sample_replay(measure)
 
-    def _take(self, length: int) -> Rollout:
-        """The rollout so far; the next one begins."""
+    def _pop_rollout(self, length: int) -> Rollout:
+        """Return the rollout so far, and start the next one."""
         rollout = Rollout(**self._columns())
         self.cut = self.cut or len(self._rows) < length
-        self._rows, self._ended = [], 0
+        self._rows, self._n_ended = [], 0
         return rollout
 
-    def _take_episodes(self) -> Rollout:
-        """The episodes that have ended; the others stay."""
+    def _pop_episodes(self) -> Rollout:
+        """Return the episodes that have ended; the others stay."""
         columns = self._columns()
         valid, ends = columns["valid"], columns["terminated"] | columns["truncated"]
-        over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or further down
+        over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or later
         taken, left = valid & over, valid & ~over
         rows, kept = np.flatnonzero(taken.any(1)), np.flatnonzero(left.any(1))
-        self.cut, self._taught = self.cut or self._ended < self._episodes, True
+        self.cut, self._has_rollout = self.cut or self._n_ended < self._episodes, True
         self._rows = self._rows[kept[0] :] if kept.size else []
         for row, own in zip(self._rows, left[len(left) - len(self._rows) :], strict=True):
             row["valid"] = own
-        self._ended = 0
+        self._n_ended = 0
         part = slice(rows[0], rows[-1] + 1)
         return Rollout(**tree_map(lambda column: column[part], {**columns, "valid": taken}))
 
@@ -315,7 +329,7 @@ class RolloutAgentCore(AgentCore):
             return tree_map(lambda *leaves: np.stack(leaves), *self._rows)  # type: ignore[no-any-return]
         except (ValueError, KeyError) as error:
             raise CorruptFileError(
-                f"the rollout began with rows of other shapes ({error}), from a damaged checkpoint: use a copy"
+                f"the rollout has rows of different shapes ({error}), from a damaged checkpoint: use a copy"
             ) from error
 
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
@@ -323,11 +337,11 @@ class RolloutAgentCore(AgentCore):
         over = list(range(self.n) if lanes is None else lanes)
         closed = np.isin(np.arange(self.n), over)
         for row in self._rows[-1:]:
-            ended = _ends(row)
+            ended = _count_ends(row)
             row["truncated"] |= row["valid"] & ~row["terminated"] & closed
-            self._ended += _ends(row) - ended
+            self._n_ended += _count_ends(row) - ended
         if not self._rows:
-            self._beside.close_episodes(over)
+            self._experience.close_episodes(over)
 
     def get_state(self) -> State:
         columns = self._columns() if self._rows else {}
@@ -337,15 +351,15 @@ class RolloutAgentCore(AgentCore):
         if state["rows"]:
             flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
             like = {"next_observation": self.example, "reward": np.zeros(self.n, np.float32), **flags}
-            if self._moving is not None:
-                like |= dict.fromkeys(("inputs", "next_inputs"), self._moving.in_units(self.example))
+            if self._scaling is not None:
+                like |= dict.fromkeys(("inputs", "next_inputs"), self._scaling.in_units(self.example))
             self._check_rows((state["rows"],), state["columns"], like)
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)
         self._rows, self.cut = rows, state["cut"]
-        self._ended = sum(map(_ends, rows))
+        self._n_ended = sum(map(_count_ends, rows))
 
 
-def _ends(row: dict[str, Any]) -> int:
-    """Number of episodes that end in a row."""
+def _count_ends(row: dict[str, Tree]) -> int:
+    """Count the episodes that end in a row."""
     return int(((row["terminated"] | row["truncated"]) & row["valid"]).sum())

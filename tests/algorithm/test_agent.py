@@ -188,7 +188,7 @@ def test_sequence_models_aim_at_a_return(discrete: bool, n: int) -> None:
 def _outputs(algorithm: Any, agent: Any) -> Any:
     """What a sequence model puts out for the first observation of an episode."""
     agent.act(np.zeros((2,) if agent.n == 1 else (agent.n, 2), np.float32))
-    actor = agent._now.player._actor._context
+    actor = agent._current.core._actor._context
     return algorithm.predict_context(actor["observation"], actor["action"], actor["return"], actor["step"])
 
 

@@ -241,7 +241,7 @@ def test_agents_are_asked_once_more_where_an_episode_has_ended(last: Any, tmp_pa
             each.observe(following, *rest[:3])
         each.observe(following, *rest[:3], valid=[False, False])
     np.testing.assert_array_equal(one.act(following), two.act(following))
-    buffered = one._training.player._buffer.storage  # no step was stored for a reset
+    buffered = one._training.core._buffer.storage  # no step was stored for a reset
     assert buffered.steps.sum() == 30
 
 

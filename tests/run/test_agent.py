@@ -287,8 +287,8 @@ def test_calls_out_of_order() -> None:
         ({**FIRST, "b": np.array(["x", "y"])}, ShapeError, "must be numbers"),
         ({**FIRST, "b": np.array([0, np.nan])}, NonFiniteError, "finite"),
         ({**FIRST, "b": np.array([0, 1e300])}, NonFiniteError, "finite in float32"),
-        ({**FIRST, "a": np.array([256])}, ShapeError, "uint8, as the observation space says"),
-        ({**FIRST, "a": np.array([0.5])}, ShapeError, "uint8, as the observation space says"),
+        ({**FIRST, "a": np.array([256])}, ShapeError, "uint8, the dtype of the observation space"),
+        ({**FIRST, "a": np.array([0.5])}, ShapeError, "uint8, the dtype of the observation space"),
     ],
 )
 def test_observations_that_do_not_fit(given: Any, error: type[Exception], words: str) -> None:
@@ -326,7 +326,7 @@ def test_half_precision_has_its_limits_too() -> None:
         ({"reward": True}, ShapeError, "reward is True"),
         ({"terminated": 1.0}, ShapeError, "terminated is 1.0; it must be a boolean"),
         ({"truncated": {}}, ShapeError, "truncated is {}; it must be a boolean"),
-        ({"valid": False}, ShapeError, "valid is False for environment 0, whose episode goes on"),
+        ({"valid": False}, ShapeError, "valid is False for environment 0, whose episode is running"),
     ],
 )
 def test_steps_that_do_not_fit(changes: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -393,11 +393,11 @@ def test_saved_agents_that_do_not_fit(tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match="update_interval was 2, "):
             other[0].load(tmp_path / "a")
     state = agent.get_state()
-    begun = {**state["player"]["begun"], "action": np.array([0, 1])}
+    selected = {**state["agent"]["selected"], "action": np.array([0, 1])}
     for wrong in (
         {**state, "is_first": np.zeros(2, bool)},
         {**state, "step": -1},
-        {**state, "player": {**state["player"], "begun": begun}},
+        {**state, "agent": {**state["agent"], "selected": selected}},
     ):
         with pytest.raises(CorruptFileError):
             replay(env)[0].set_state(wrong)

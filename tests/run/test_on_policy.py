@@ -130,7 +130,7 @@ def test_a_run_of_whole_episodes_stopped_anywhere_equals_uninterrupted(tmp_path:
 
 def test_no_episode_has_ended_and_nothing_is_learned() -> None:
     learner = by_episodes()
-    with pytest.warns(RuntimeWarning, match="nothing was learned from 50 steps of each environment, in which"):
+    with pytest.warns(RuntimeWarning, match="nothing was learned from 50 steps of each environment, because"):
         train(learner, Drift(limit=1000, end=0.0), 50)
     assert learner.rollouts == []
 

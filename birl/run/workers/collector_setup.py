@@ -63,7 +63,7 @@ def begin_fleet(
     given = []
     for i, (resets, random) in enumerate(generators):
         own = each[i]
-        if cluster.collectors > 1 and hasattr(own, "renewed"):
+        if cluster.collectors > 1 and own is not None and hasattr(own, "renewed"):
             own = own.renewed()
         made = Given(
             i,
