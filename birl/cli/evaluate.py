@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
+import gymnasium
 import numpy as np
 import typer
 
@@ -71,7 +72,9 @@ def evaluate(
 def with_masks(env: Environment, algorithm: AnyAlgorithm) -> Environment:
     """``env``, wrapped in `ActionMask` if the policy reads masks that are not a part of its observations."""
     parts = getattr(single_spaces(env)[0], "spaces", ())
-    return ActionMask(env) if algorithm.spec.masked and MASK not in parts else env
+    if not algorithm.spec.masked or MASK in parts:
+        return env
+    return ActionMask(cast("gymnasium.Env[Any, Any]", env))  # which refuses vector environments
 
 
 def acting_algorithm(algorithm: AnyAlgorithm, target_return: float | None) -> ActingAlgorithm:

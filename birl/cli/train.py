@@ -59,7 +59,7 @@ from birl.preprocessing import MinMaxActionScaler
 from birl.recipes import Recipe, find
 from birl.run.checkpoint import checkpoint_step, preserve_random_state
 from birl.run.cluster import Cluster
-from birl.run.protocols import Environment
+from birl.run.protocols import Environment, EnvironmentLike
 from birl.seeding import seed as set_seed
 from birl.spaces import actions_of
 from birl.types import ActionSpace, Array
@@ -387,9 +387,8 @@ class _Run:
             fields: fields of the configuration that the user sets; they stay.
             published: whether the settings are those of a recipe; they stay, too.
         """
-        if self.initial is None and self.dataset is None and not published:
-            arguments = (self.config, fields, self.env, self.options)
-            self.config, self.options, why = with_vector_defaults(*arguments)
+        if self.initial is None and self.dataset is None and self.env is not None and not published:
+            self.config, self.options, why = with_vector_defaults(self.config, fields, self.env, self.options)
             self.notes.append(why)
         if self.initial is None and "action_scaler" not in fields:
             scaler, why = default_action_scaler(self.algorithm, self.dataset, self.env)
@@ -463,26 +462,28 @@ class _Run:
 
     def _learning_arguments(self, learner: Algorithm[Any, Any]) -> dict[str, Any]:
         """Explorer and replay buffer of a run in an environment."""
-        options, experience = self.options, self.algorithm.learns_from
+        assert self.env is not None
+        options, env, experience = self.options, self.env, self.algorithm.learns_from
         lanes = None if self.cluster is None else self.cluster.lanes
         if experience.explored:
-            explored, why = exploration(learner, self.env, self.planned, dataclasses.replace(options, random_steps=0))
+            explored, why = exploration(learner, env, self.planned, dataclasses.replace(options, random_steps=0))
             self.notes.append(why)
             arguments = {"explorer": explored["explorer"]}
         elif experience.on_policy:
             arguments = {}
         else:
-            arguments, why = exploration(learner, self.env, self.planned, options)
+            arguments, why = exploration(learner, env, self.planned, options)
             self.notes.append(why)
             updates = (self.planned - arguments["random_steps"]) // (options.update_interval or 1)
-            sampler = minibatch_sampler(self.env, options, updates * (options.n_updates or experience.n_updates))
-            arguments["buffer"] = replay_buffer(self.env, self.config, options, sampler, lanes)
+            sampler = minibatch_sampler(env, options, updates * (options.n_updates or experience.n_updates))
+            arguments["buffer"] = replay_buffer(env, self.config, options, sampler, lanes)
         if experience.replays and learner.config.replay_ratio and options.workers is None:
-            arguments["buffer"] = replay_buffer(self.env, self.config, options, lanes=lanes)
+            arguments["buffer"] = replay_buffer(env, self.config, options, lanes=lanes)
         return arguments
 
     def _fit_online(self, learner: Algorithm[Any, Any], arguments: dict[str, Any]) -> None:
-        options, env = self.options, self.env
+        options = self.options
+        env: EnvironmentLike | None = self.env
         arguments = {**options.feeding("fit_online"), **arguments, "demonstrations": self.demonstrations}
         arguments["eval_env"] = self.environment.make()
         if self.cluster is not None:
