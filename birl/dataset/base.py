@@ -1,4 +1,4 @@
-"""The interface of datasets for algorithms and loops."""
+"""The interface of datasets and replay buffers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from birl.dataset.dataset_info import DatasetInfo
@@ -26,10 +27,10 @@ from birl.types import Array, Observation, Shape, State
 
 
 class ReplayBufferBase(ABC):
-    """The interface of datasets for algorithms and loops.
+    """The interface of datasets and replay buffers for algorithms and training loops.
 
     Attributes:
-        reader: draws minibatches and walks over all transitions.
+        reader: samples minibatches and iterates over all transitions.
     """
 
     reader: Reader
@@ -38,17 +39,17 @@ class ReplayBufferBase(ABC):
     def append(
         self,
         observation: Observation,
-        action: Any,
-        reward: Any,
+        action: npt.ArrayLike,
+        reward: npt.ArrayLike,
         *,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
         lane: int = 0,
     ) -> None:
         """Add one step."""
 
     @abstractmethod
     def append_episode(self, episode: EpisodeBase) -> None:
-        """Add a whole episode."""
+        """Add a complete episode."""
 
     @abstractmethod
     def clip_episode(
@@ -63,34 +64,33 @@ class ReplayBufferBase(ABC):
         return self.reader.sample(view, count)
 
     def sample_transition(self) -> Transition:
-        """Draw one transition."""
-        return self.reader.sample_one(TransitionView())  # type: ignore[no-any-return]
+        """Sample one transition."""
+        return self.reader.sample_transition()
 
     def sample_transition_batch(
         self, batch_size: int, next_actions: bool = True, returns: DiscountedReturns | None = None
     ) -> TransitionMiniBatch:
-        """Draw transitions, uniformly and independently unless the dataset has another sampler.
+        """Sample transitions, uniformly and independently unless the dataset has another sampler.
 
         Args:
             batch_size: number of transitions.
-            next_actions: whether ``extra`` also has ``next_action`` ``[B, A]`` and float32 ``next_action_known``
-                ``[B, 1]``: the action taken where the transition leads. Behind the last step of an episode both are 0.
+            next_actions: whether ``extra`` also has ``next_action`` ``[B, A]``, the action taken at the next
+                observation, and float32 ``next_action_known`` ``[B, 1]``. Both are 0 after the last step of an episode.
             returns: adds ``discounted_return`` ``[B, 1]`` to ``extra``: discounted rewards up to the episode's end.
 
         Raises:
-            EmptyDataError: if there is none.
+            EmptyDataError: if there is no transition.
         """
-        batch: TransitionMiniBatch = self.sample(TransitionView(Columns(next_actions, returns)), batch_size)
-        return batch.filled()
+        return self.sample(TransitionView(Columns(next_actions, returns)), batch_size).filled()
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Draw one window."""
-        return self.reader.sample_one(TrajectoryView(length))  # type: ignore[no-any-return]
+        """Sample one window of ``length`` steps, padded at the front."""
+        return self.reader.sample_trajectory(length)
 
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
-        """Draw windows of ``length`` steps, padded at the front.
+        """Sample windows of ``length`` steps, padded at the front.
 
-        The last step is drawn uniformly, unless the dataset has another sampler.
+        The last step is sampled uniformly unless the dataset has another sampler.
         """
         return self.sample(TrajectoryView(length), batch_size)
 
@@ -102,51 +102,51 @@ class ReplayBufferBase(ABC):
         next_actions: bool = False,
         returns: DiscountedReturns | None = None,
     ) -> SequenceMiniBatch:
-        """Draw sequences of ``burn_in + length`` steps.
+        """Sample sequences of ``burn_in + length`` steps.
 
-        Step ``burn_in`` is a transition, drawn uniformly unless the dataset has another sampler. Observations are
-        those of the transition picker; rewards are of single steps.
+        Step ``burn_in`` is a transition, sampled uniformly unless the dataset has another sampler. The transition
+        picker makes the observations and, with a `MultiStepTransitionPicker`, n-step rewards.
 
         Raises:
             EmptyDataError: if there is no transition.
-            UnsupportedError: if the picker's targets span several steps.
+            UnsupportedError: if the dataset has a transition picker of the user's own.
         """
         view = SequenceView(length, burn_in, Columns(next_actions, returns))
         return self.sample(view, batch_size)
 
     def sample_tail_batch(self, batch_size: int) -> TailMiniBatch:
-        """Draw transitions with the rest of their episodes.
+        """Sample transitions with the rest of their episodes.
 
-        They are drawn uniformly and independently, unless the dataset has another sampler. The minibatch can be read
+        They are sampled uniformly and independently unless the dataset has another sampler. The minibatch can be read
         until the next write.
 
         Raises:
             EmptyDataError: if there is no transition.
-            UnsupportedError: if the picker's targets span several steps.
+            UnsupportedError: if the dataset has a multi-step transition picker, or one of the user's own.
         """
         return self.sample(TailView(), batch_size)
 
     def all_transitions(self) -> Iterator[TransitionMiniBatch]:
-        """Every transition once, in the order of the episodes, many at a time.
+        """Iterate over all transitions once, in the order of the episodes, many at a time.
 
         Raises:
-            EmptyDataError: if there is none.
+            EmptyDataError: if there is no transition.
         """
         return self.reader.all_transitions()
 
     @property
     def episodes(self) -> Sequence[Episode]:
-        """All episodes, running ones included; made when they are asked for."""
+        """All episodes, including running ones. Each one is made when it is accessed."""
         first, *others = (EpisodeList(storage) for storage in self.reader.storages)
         return sum(others, first)
 
     def size(self) -> int:
-        """Number of episodes, running ones included."""
+        """Return the number of episodes, including running ones."""
         return sum(storage.episode_count for storage in self.reader.storages)
 
     @property
     def transition_count(self) -> int:
-        """Number of steps that can be drawn: the next observation is known, or not needed, at a termination."""
+        """Number of steps that can be sampled: terminal steps, and steps with a known next observation."""
         return self.reader.transition_count
 
     @property
@@ -156,7 +156,7 @@ class ReplayBufferBase(ABC):
 
     @property
     def logs(self) -> LogRecord | None:
-        """The logs that it was made of, if all of it was."""
+        """The record of the logs that all steps come from; ``None`` if some do not come from logs."""
         found = [storage.logs for storage in self.reader.storages]
         return None if None in found else reduce(partial(joined, who="one part", what="another part"), found)
 
@@ -166,7 +166,7 @@ class ReplayBufferBase(ABC):
         """Signatures of what is stored, action space and size."""
 
     def action_bounds(self) -> tuple[Array, Array]:
-        """Least and greatest actions ``[A]`` of all steps; found once after a write. Infinite without steps."""
+        """Return the minimum and maximum ``[A]`` of all actions; infinite without steps. Cached until a write."""
         low, high = zip(*map(action_bounds, self.reader.storages), strict=True)
         return reduce(np.minimum, low), reduce(np.maximum, high)
 
@@ -177,47 +177,47 @@ class ReplayBufferBase(ABC):
 
     @property
     def transition_picker(self) -> TransitionPickerProtocol:
-        """Makes transitions of steps."""
+        """Object that makes transitions of steps."""
         return self.reader.sources[0].picker
 
     @property
     def trajectory_slicer(self) -> TrajectorySlicerProtocol:
-        """Makes windows of steps."""
+        """Object that makes windows of trajectories."""
         return self.reader.sources[0].slicer
 
     def placed_for(self, device: torch.device, *, growing: bool = False) -> Reader:
-        """The reader to draw from when training on ``device``; the buffer itself is left as it is.
+        """Return the reader for training on ``device``. The buffer itself does not change.
 
-        On an accelerator it reads a mirror of the steps, which follows what is appended to the buffer:
+        On an accelerator the reader uses a mirror of the steps, which follows the writes to the buffer:
 
-        - copied to the device, each column in its own dtype, if the data lie in memory and (at the buffer's limit)
-          take no more than `birl.dataset.device_mirror.DEVICE_MEMORY_SHARE` of the device's free memory. Gathers then
-          run there, and so do the draws, with a generator of the device's own, seeded by the buffer's and part of the
-          reader's state. Rows of a ``growing`` buffer are drawn on the host, and rows written are sent before the next
-          draw.
-        - else, for CUDA, gathered into pinned memory. So it is for data in folders, and for growing buffers without
-          limit.
+        - The mirror is a copy on the device, each column in its own dtype, if the data are in memory and take (at the
+          buffer's limit) at most `birl.dataset.device_mirror.DEVICE_MEMORY_SHARE` of the device's free memory. Rows are
+          then gathered on the device. They are also drawn there, with a generator of the device that the buffer's
+          generator seeds and that is part of the reader's state. Rows of a ``growing`` buffer are drawn on the host,
+          and written rows are sent before the next minibatch is sampled.
+        - Otherwise, on CUDA devices, rows are gathered into pinned memory: for data in folders, for growing buffers
+          without a limit, and for data that are too large.
 
-        On the CPU, for data on a device already and with pickers or slicers that work one by one it is `reader`.
+        On the CPU, for data that are on a device already, and with per-item pickers or slicers, it is `reader` itself.
 
         Args:
             device: the training device.
-            growing: whether steps are appended between draws.
+            growing: whether steps are appended between minibatches.
         """
         return self.reader.near(device, growing=growing)
 
     def dump(self, f: BinaryIO | str | os.PathLike[str]) -> None:
-        """Write all episodes in the HDF5 layout of d3rlpy 2, with what that leaves out added.
+        """Write all episodes in the HDF5 layout of d3rlpy 2, with additional data that d3rlpy ignores.
 
         Args:
-            f: path, or a file opened with ``"w+b"``. A path is replaced only when all is written.
+            f: path, or a file opened with ``"w+b"``. An existing file is replaced only after all is written.
         """
         dump(self.episodes, f, self.dataset_info)
 
     @abstractmethod
     def get_state(self, *, contents: bool = True) -> State:
-        """State of the random generator and, with ``contents``, all stored steps."""
+        """Return the state of the random generators and samplers and, with ``contents``, all stored steps."""
 
     @abstractmethod
     def set_state(self, state: State) -> None:
-        """Go back to a state."""
+        """Restore a state."""

@@ -1,10 +1,10 @@
-"""Minibatches. Arrays are numpy, or tensors for data on a torch device."""
+"""Minibatches of transitions, sequences, trajectories and tails: numpy arrays, or tensors for data on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Never, Protocol, Self
+from typing import Any, NamedTuple, Never, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +16,22 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.dataset.validation import as_array
 from birl.errors import ShapeError, UnsupportedError
-from birl.types import Array, Shape, Tree, tree_map
+from birl.types import Array, ArrayOrTensor, Shape, Tree, tree_map
 
 
-def _join(axis: int, *leaves: Any) -> Any:
-    if leaves[0] is None:
+def _concatenate(axis: int, *leaves: ArrayOrTensor | None) -> ArrayOrTensor | None:
+    """Concatenate arrays, as tensors if the first one is a tensor; ``None`` if it is ``None``."""
+    first = leaves[0]
+    if first is None:
         return None
-    if isinstance(leaves[0], torch.Tensor):
-        return torch.cat([torch.as_tensor(leaf, device=leaves[0].device) for leaf in leaves], axis)
-    return np.concatenate([leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], axis)
+    if isinstance(first, torch.Tensor):
+        return torch.cat([torch.as_tensor(leaf, device=first.device) for leaf in leaves], axis)
+    arrays = [leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in leaves]
+    return np.concatenate(arrays, axis)
 
 
-def _ones(like: Any) -> Any:
-    """Float32 ones; an array of them cannot be written to."""
+def _ones_like(like: ArrayOrTensor) -> ArrayOrTensor:
+    """Return float32 ones; a numpy array of them is read-only."""
     if isinstance(like, torch.Tensor):
         return torch.ones_like(like)
     ones = np.ones(like.shape, np.float32)
@@ -36,8 +39,8 @@ def _ones(like: Any) -> Any:
     return ones
 
 
-def _told(transitions: Sequence[Transition], name: str) -> list[Array]:
-    """What all transitions have in a field that may be ``None``; empty if one has not."""
+def _optional_field(transitions: Sequence[Transition], name: str) -> list[Array]:
+    """Return an optional field of all transitions; empty if any of them lacks it."""
     values = [getattr(each, name) for each in transitions]
     return [] if any(value is None for value in values) else values
 
@@ -66,7 +69,7 @@ class Rows(NamedTuple):
 
 
 class PriorityUpdater(Protocol):
-    """Takes the priorities of rows that it chose: the source of a `birl.dataset.reader.Reader`, or replay elsewhere."""
+    """Receives the priorities of rows that it chose: a source of a `Reader`, or replay in other processes."""
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Set the priorities ``[B]`` of ``rows``."""
@@ -74,27 +77,28 @@ class PriorityUpdater(Protocol):
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """Steps in the units of the data: transitions ``[B, …]``, sequences ``[T, B, …]`` or trajectories ``[B, L, …]``.
+    """Unscaled steps: transitions ``[B, …]``, sequences ``[T, B, …]`` or trajectories ``[B, L, …]``.
 
     Attributes:
         observations: tree ``[..., *shape]``: float32, or uint8 as stored.
         actions: float32 ``[..., A]``, or int64 ``[..., 1]``.
         rewards: float32 ``[..., 1]``: discounted sums over ``intervals`` steps.
         next_observations: tree like ``observations``, ``intervals`` steps later.
-        terminals: float32 ``[..., 1]``: 1 where the environment ended the episode. A time limit is 0.
+        terminals: float32 ``[..., 1]``: 1 where the environment ended the episode, 0 at a time limit.
         intervals: float32 ``[..., 1]``: number of steps; ``None`` if all are 1.
         weights: float32 ``[..., 1]``: importance weights; ``None`` if all are 1.
-        extra: extra columns by name, start states excluded, which losses do not see; ``next_action`` and
-            ``next_action_known`` for algorithms that ask for them.
-        masks: float32 without the last dimension: 0 is padding, or a step whose next observation is not known; ``None``
-            if there is none.
-        is_first: bool, likewise: an episode begins here, the state is reset before this step.
-        start_states: ``[B, size]`` by network name: the stored state before the first step.
-        burn_in: the first ``burn_in`` steps only warm up the state.
-        rows: the sources and rows of the elements in turn, for `hand_back`; ``None`` where priorities are not used.
-        transitions: what the minibatch was stacked from; ``None`` if it was gathered at once.
-        augmentation: changes the observations once they are on the training device; ``None`` for nothing.
-        augmented: random numbers ``[..., 2, k]`` for that.
+        extra: extra columns by name, without start states. Losses do not read the columns of the data. Computed columns
+            (`birl.dataset.transitions.Columns`) are here, too.
+        masks: float32 without the last dimension: 0 for padding and steps with an unknown next observation; ``None`` if
+            all are 1.
+        is_first: bool without the last dimension: an episode starts with this step, so recurrent states are reset.
+        start_states: ``[B, size]`` by network name: the stored recurrent states before the first step.
+        burn_in: number of first steps that only warm up the recurrent states.
+        rows: the parts of the minibatch, in order, with the samplers that `update_priorities` notifies; ``None`` if
+            priorities are not used.
+        transitions: the transitions that were stacked; ``None`` if the minibatch was gathered from arrays.
+        augmentation: changes the observations on the training device; ``None`` for nothing.
+        augmented: random numbers ``[..., 2, k]`` of the augmentation.
     """
 
     _axis = 0  # of the batch
@@ -134,25 +138,25 @@ class MiniBatch:
         return tuple(self.rewards.shape[1:])
 
     def _arrays(self) -> Iterator[str]:
-        """Names of the fields that hold arrays, or trees of arrays."""
+        """Yield the names of the fields that hold arrays, or trees of arrays."""
         others = ("rows", "read", "transitions", "augmentation")
         return (name for name, value in vars(self).items() if name not in others and not isinstance(value, int))
 
-    def map(self, function: Callable[[Any], Any]) -> Self:
-        """Apply ``function`` to every array. The result has no ``rows``, as its elements may be others."""
+    def map(self, function: Callable[[Any], ArrayOrTensor]) -> Self:
+        """Apply ``function`` to every array. The result has no ``rows``, as ``function`` may select elements."""
         values = {name: getattr(self, name) for name in self._arrays()}
         mapped = {name: tree_map(function, value) for name, value in values.items() if value is not None}
         return replace(self, rows=None, **mapped)
 
-    def replace(self, **fields: Any) -> Self:
-        """The same minibatch with other values in some fields: `dataclasses.replace`, ten times as fast."""
+    def replace(self, **fields: object) -> Self:
+        """Return a copy with other values in some fields, like `dataclasses.replace` but ten times as fast."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), **fields)
         return other
 
-    def to_augment(self, augmentation: Any, numbers: Array) -> Self:
-        """The same minibatch, which an augmentation changes on the training device, with ``numbers`` ``[B, 2, k]``."""
-        if self._axis == 1:  # a sequence is changed as a whole
+    def with_augmentation(self, augmentation: Callable[[Tree, Tensor], Tree], numbers: Array) -> Self:
+        """Return a copy that ``augmentation`` changes on the training device, with random ``numbers`` ``[B, 2, k]``."""
+        if self._axis == 1:  # all steps of a sequence are changed alike
             numbers = np.repeat(numbers[None, :, :1], 2, axis=2)
         return replace(self, augmentation=augmentation, augmented=numbers)
 
@@ -167,7 +171,7 @@ class MiniBatch:
 
         Raises:
             ShapeError: unless there is one number for each element.
-            NonFiniteError: if one is negative or not finite; those of other samplers may be taken by then.
+            NonFiniteError: if one is negative or not finite. Samplers of earlier parts may have been updated by then.
         """
         if self.rows is None:
             return
@@ -184,15 +188,15 @@ class MiniBatch:
             begin = end
 
     def filled(self) -> Self:
-        """The same minibatch with arrays of ones for the intervals and weights that are ``None``."""
-        ones = _ones(self.rewards)
+        """Return a copy with arrays of ones for intervals and weights that are ``None``."""
+        ones = _ones_like(self.rewards)
         intervals = ones if self.intervals is None else self.intervals
         return self.replace(intervals=intervals, weights=ones if self.weights is None else self.weights)
 
     def concatenate(self, *others: Self) -> Self:
-        """One minibatch of this one's elements followed by those of others."""
+        """Return one minibatch of the elements of this one and of ``others``, in order."""
         batches = (self, *others)
-        joined: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if len({batch.intervals is None for batch in batches} | {batch.weights is None for batch in batches}) > 1:
             batches = tuple(batch.filled() for batch in batches)
         for name in self._arrays():
@@ -200,10 +204,10 @@ class MiniBatch:
             if name in ("extra", "start_states"):
                 shared = [key for key in values[0] if all(key in value for value in values)]
                 axis = 0 if name == "start_states" else self._axis
-                joined[name] = {key: _join(axis, *(value[key] for value in values)) for key in shared}
+                fields[name] = {key: _concatenate(axis, *(value[key] for value in values)) for key in shared}
             else:
-                joined[name] = tree_map(lambda *leaves: _join(self._axis, *leaves), *values)
-        return replace(self, rows=None, transitions=None, **joined)
+                fields[name] = tree_map(lambda *leaves: _concatenate(self._axis, *leaves), *values)
+        return replace(self, rows=None, transitions=None, **fields)
 
 
 @dataclass(frozen=True)
@@ -211,32 +215,32 @@ class TransitionMiniBatch(MiniBatch):
     """Transitions ``[B, …]``."""
 
     @property
-    def next_actions(self) -> Any:
-        """``next_action`` of ``extra``.
+    def next_actions(self) -> ArrayOrTensor:
+        """The column ``next_action`` of ``extra``.
 
         Raises:
-            UnsupportedError: if the minibatch was drawn without them.
+            UnsupportedError: if the minibatch was sampled without it.
         """
         if "next_action" not in self.extra:
             raise UnsupportedError(
-                "this minibatch has no next actions: draw it with sample_transition_batch(batch_size, "
+                "this minibatch has no next actions: sample it with sample_transition_batch(batch_size, "
                 "next_actions=True), or give all transitions a next_action"
             )
-        return self.extra["next_action"]
+        return cast(ArrayOrTensor, self.extra["next_action"])
 
     def discounted_returns(self, returns: DiscountedReturns) -> dict[str, Array]:
-        """``discounted_return`` ``[B, 1]`` of the transitions' ``rewards_to_go``; empty unless all have them."""
-        rewards = _told(self.transitions or (), "rewards_to_go")
+        """Compute the column ``discounted_return`` ``[B, 1]`` from ``rewards_to_go``; empty unless all have them."""
+        rewards = _optional_field(self.transitions or (), "rewards_to_go")
         return {"discounted_return": returns.sums(rewards)} if rewards else {}
 
     @classmethod
     def from_transitions(cls, transitions: Sequence[Transition]) -> TransitionMiniBatch:
         """Stack single transitions.
 
-        If all have a ``next_action``, ``extra`` has it too; it counts as known, but for that of terminal transitions.
+        If all have a ``next_action``, ``extra`` has it too; it counts as known except in terminal transitions.
         """
         terminals = np.array([[t.terminal] for t in transitions], np.float32)
-        actions, following = _told(transitions, "next_action"), {}
+        actions, following = _optional_field(transitions, "next_action"), {}
         if actions:
             stacked = HOST.to_action(np.stack([np.atleast_1d(action) for action in actions]))
             following = {"next_action": stacked, "next_action_known": 1 - terminals}
@@ -254,9 +258,9 @@ class TransitionMiniBatch(MiniBatch):
 
 @dataclass(frozen=True)
 class SequenceMiniBatch(MiniBatch):
-    """Sequences ``[T, B, …]`` of single steps for recurrent networks, T = ``burn_in`` + length.
+    """Sequences ``[T, B, …]`` of steps for recurrent networks, T = ``burn_in`` + length.
 
-    Burn-in steps have mask 1, unless they are padding.
+    Burn-in steps have mask 1 unless they are padding.
     """
 
     _axis = 1
@@ -267,8 +271,8 @@ class TrajectoryMiniBatch(MiniBatch):
     """Windows ``[B, L, …]`` of episodes, padded with zeros at the front. There are no next observations.
 
     Attributes:
-        returns_to_go: float32 ``[B, L, 1]``: sum of rewards from this step, it included, to the end of the episode
-            (Chen et al. 2021, arXiv:2106.01345). Differs from d3rlpy's documentation, which leaves it out.
+        returns_to_go: float32 ``[B, L, 1]``: undiscounted sum of rewards from this step, inclusive, to the end of the
+            episode (Chen et al. 2021, arXiv:2106.01345). Differs from d3rlpy's documentation, which excludes this step.
         timesteps: int64 ``[B, L]``: 1 for the first step of an episode, 0 is padding.
         length: L.
     """
@@ -279,9 +283,9 @@ class TrajectoryMiniBatch(MiniBatch):
 
     @classmethod
     def from_partial_trajectories(cls, trajectories: Sequence[PartialTrajectory]) -> TrajectoryMiniBatch:
-        """Stack single windows of one length."""
+        """Stack single windows of the same length."""
 
-        def stack(name: str, dtype: Any = np.float32) -> Any:
+        def stack(name: str, dtype: type[np.generic] = np.float32) -> Array:
             return np.stack([getattr(trajectory, name) for trajectory in trajectories]).astype(dtype)
 
         return cls(
@@ -298,21 +302,21 @@ class TrajectoryMiniBatch(MiniBatch):
 
 @dataclass(frozen=True)
 class TailMiniBatch(MiniBatch):
-    """Steps ``[B]`` with the tails of their episodes, for returns that look ahead to the end.
+    """Steps ``[B]`` with the tails of their episodes, for returns up to the end of an episode.
 
-    A tail is the steps of an episode from the first one drawn on, in order, and a closing row: the observation after
-    the last step whose next observation is known. Steps drawn from one episode share its tail. The tails follow one
-    another, ``[R]`` rows in all. A row costs a few numbers; its observation is read from the dataset on
-    request, so that only those in use need memory.
+    A tail consists of the steps of an episode, in order, from the first sampled one on, and of a closing row: the
+    observation after the last step with a known next observation. Sampled steps of the same episode share its tail. The
+    concatenated tails have ``[R]`` rows. Their observations are read from the dataset on request, so that only those in
+    use need memory.
 
-    Observations and actions are those of the steps, rewards and terminals those of the rows; rewards are undefined in
-    closing rows.
+    ``observations`` and ``actions`` belong to the sampled steps, ``rewards`` and ``terminals`` to the rows of the
+    tails; rewards are undefined in closing rows.
 
     Attributes:
         steps: float32 ``[R, 1]``: 1 for steps, 0 for closing rows.
-        index: int64 ``[B]``: the rows of the steps that were drawn.
+        index: int64 ``[B]``: rows of the sampled steps.
         longest: number of steps in the longest tail.
-        read: ``read(begin, end)`` gives the observations of these rows, a tree ``[end - begin, …]``.
+        read: ``read(begin, end)`` returns the observations of these rows, a tree ``[end - begin, …]``.
     """
 
     steps: Any = None
@@ -321,7 +325,7 @@ class TailMiniBatch(MiniBatch):
     read: Callable[[int, int], Tree] = field(kw_only=True)
 
     def concatenate(self, *others: Self) -> Self:
-        """One minibatch of this one's steps followed by those of others."""
+        """Return one minibatch of the steps of this one and of ``others``, in order."""
         parts = (self, *others)
         begins = np.cumsum([0, *(len(part.rewards) for part in parts)]).tolist()
         places = list(zip(parts, begins[:-1], begins[1:], strict=True))
@@ -332,8 +336,8 @@ class TailMiniBatch(MiniBatch):
                 for part, first, last in places
                 if begin < last and first < end
             ]
-            return tree_map(lambda *leaves: _join(0, *leaves), *pieces)
+            return tree_map(lambda *leaves: _concatenate(0, *leaves), *pieces)
 
-        index = _join(0, *(part.index + first for part, first, _ in places))
+        index = _concatenate(0, *(part.index + first for part, first, _ in places))
         longest = max(part.longest for part in parts)
         return replace(super().concatenate(*others), index=index, longest=longest, read=read)

@@ -9,9 +9,9 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.flags import HEAD, NO_TRANSITION
 from birl.dataset.minibatch import Rows
-from birl.dataset.sampling import Complete, Generators, Sampler, nothing_to_draw
+from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
-from birl.errors import CorruptFileError, EmptyDataError, NonFiniteError, UnsupportedError
+from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
 from birl.files.state_restore import checked_array
 from birl.types import FLOAT32_MAX, Array, State
 
@@ -113,7 +113,7 @@ class PrioritizedSampler(Sampler):
                     break
                 self._tree.set(rows[lost], 0.0)  # a stacked frame was evicted, for good
                 if self._tree.total == 0:
-                    raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
+                    raise no_complete_step()
                 rows[lost] = self._find(generators.host.random(len(lost)), storage)
         priority = self._tree.of(rows)
         least, beta = priority[priority.argmin()], self._present_beta()
@@ -125,7 +125,7 @@ class PrioritizedSampler(Sampler):
     def _find(self, share: Array, storage: Storage) -> Array:
         """The rows at these shares ``[k]``, in [0, 1), of the total."""
         if self._tree.total == 0:
-            raise nothing_to_draw(storage)
+            raise no_step_to_sample(storage)
         return self._tree.find(share * self._tree.total)
 
     def _present_beta(self) -> float:

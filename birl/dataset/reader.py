@@ -1,4 +1,4 @@
-"""Readers, which draw rows of a dataset with a sampler and read them through a view."""
+"""Readers, which sample minibatches: a sampler chooses rows of a storage, a view reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import numpy as np
 import torch
@@ -15,14 +15,15 @@ from birl.checks import check
 from birl.dataset.arrays import AnyPlace
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.device_mirror import Mirror, place_near
+from birl.dataset.episode import PartialTrajectory, Transition
 from birl.dataset.episodes import locate
 from birl.dataset.flags import FINAL, FIRST, NO_TRANSITION
 from birl.dataset.minibatch import MiniBatch, Rows, TransitionMiniBatch
 from birl.dataset.sampling import Generators, Sampler, Uniform
-from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
+from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol, is_batch_slicer
 from birl.dataset.storage import Storage
-from birl.dataset.transitions import TransitionPickerProtocol, is_vectorised
-from birl.dataset.views import M, TrajectoryView, TransitionView, View
+from birl.dataset.transitions import TransitionPickerProtocol, is_batch_picker
+from birl.dataset.views import M, Part, TrajectoryView, TransitionView, View
 from birl.errors import EmptyDataError, UnsupportedError
 from birl.types import Array, State
 
@@ -38,12 +39,12 @@ class MinibatchSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A storage, or its mirror near a device, with the parts that draw from it.
+    """A storage, or a mirror of one near the training device, with all that is needed to sample from it.
 
     Attributes:
         storage: holds the steps.
         picker: makes transitions.
-        slicer: makes windows.
+        slicer: makes windows of trajectories.
         sampler: chooses rows.
         generators: source of randomness.
         augmentation: changes the observations of minibatches on the training device; ``None`` for nothing.
@@ -57,34 +58,34 @@ class Source:
     augmentation: Augmentation | None = None
 
     def mirrored(self, place: AnyPlace, growing: bool) -> Source:
-        """The same steps in a mirror of the storage. See `Mirror`."""
+        """Return a source of the same steps in a mirror of the storage. See `Mirror`."""
         mirror = Mirror(self.storage, place, growing=growing)
         return replace(self, storage=mirror, generators=Generators(self.generators.host))
 
     def renewed(self) -> Source:
-        """The same steps with random generators, and a copy of the sampler, of its own."""
+        """Return a source of the same steps with new random generators and a copy of the sampler."""
         return replace(self, sampler=copy.deepcopy(self.sampler), generators=Generators())
 
-    def part(self, view: View[MiniBatch]) -> Any:
-        """The picker or slicer that a view reads with."""
+    def part(self, view: View[MiniBatch]) -> Part:
+        """Return the picker or slicer that a view uses."""
         return self.slicer if view.sliced else self.picker
 
     def draw_rows(self, view: View[MiniBatch], count: int) -> Rows:
         """Draw rows for a view."""
         storage = self.storage
         storage.refresh()
-        drawn_from = storage if storage.device_draws else storage.source
+        sampled = storage if storage.device_draws else storage.source
         complete = None if storage.limit is None else getattr(self.part(view), "complete", None)
-        rows = self.sampler.draw(drawn_from, count, self.generators, view.reject, complete)
-        index = rows.index if drawn_from is storage else storage.place.indices(rows.index)
-        augmented = None if self.augmentation is None else self._augmented(view, count)
+        rows = self.sampler.draw(sampled, count, self.generators, view.reject, complete)
+        index = rows.index if sampled is storage else storage.place.indices(rows.index)
+        augmented = None if self.augmentation is None else self._draw_augmentation(view, count)
         if rows.weight is None:
             return Rows(index, goal=rows.goal, augmented=augmented)
-        generation = drawn_from.numbers(drawn_from.place.host(rows.index))
+        generation = sampled.numbers(sampled.place.host(rows.index))
         return Rows(index, storage.place.indices(rows.weight), generation, rows.goal, augmented, rows.scale)
 
-    def _augmented(self, view: View[MiniBatch], count: int) -> Array:
-        """Random numbers ``[count, 2, k]`` of an augmentation."""
+    def _draw_augmentation(self, view: View[MiniBatch], count: int) -> Array:
+        """Draw the random numbers ``[count, 2, k]`` of the augmentation."""
         if not hasattr(view, "columns"):
             raise UnsupportedError(
                 "an augmentation changes transitions and sequences, not windows of trajectories or returns up to an "
@@ -95,22 +96,22 @@ class Source:
         return numbers.reshape(2, count, -1).swapaxes(0, 1).copy()
 
     def update(self, rows: Rows, priority: Array) -> None:
-        """Hand the priorities ``[B]`` of drawn rows to the sampler, without those of steps that are gone."""
+        """Set the priorities ``[B]`` of drawn rows in the sampler, except for steps that have been overwritten."""
         storage = self.storage.source
         if rows.generation is not None:
             index = self.storage.place.host(rows.index)
-            kept = storage.numbers(index) == rows.generation
-            if not kept.all():
-                index, rows, priority = index[kept], Rows(None, None, rows.generation[kept]), priority[kept]
+            stored = storage.numbers(index) == rows.generation
+            if not stored.all():
+                index, rows, priority = index[stored], Rows(None, None, rows.generation[stored]), priority[stored]
             self.sampler.update(Rows(index, None, rows.generation), priority)
 
     def get_state(self) -> State:
-        """State of the random generators, and of the sampler if it has one."""
+        """Return the state of the random generators, and of the sampler if it has one."""
         state, own = self.generators.get_state(), self.sampler.get_state()
         return {**state, "sampler": own} if own else state
 
     def set_state(self, state: State) -> None:
-        """Go back to a state. On another kind of device the draws begin anew."""
+        """Restore a state. On another kind of device, the device's generator is seeded again."""
         self.generators.set_state(state, self.storage.place.device)
         if "sampler" in state:
             self.sampler.set_state(state["sampler"])
@@ -118,14 +119,14 @@ class Source:
 
 @final
 class Reader:
-    """Draws all minibatches of a dataset: from a source, or from a mixture of two.
+    """Samples all minibatches of a dataset, from one source or from a mixture of two.
 
-    While one of two has no transition yet, the other gives whole minibatches.
+    While one of two sources has no transition yet, minibatches come from the other one alone.
 
     Args:
-        sources: one, or two.
-        ratio: share of the second one, in [0, 1], rounded to whole elements of a minibatch.
-        choice: chooses a source for single elements; ``None`` if there is one source.
+        sources: one source, or two.
+        ratio: share of the second source, in [0, 1], rounded to whole elements of a minibatch.
+        choice: chooses the source of single elements; ``None`` if there is one source.
     """
 
     def __init__(self, sources: Sequence[Source], ratio: float = 0.0, choice: Generators | None = None) -> None:
@@ -134,25 +135,25 @@ class Reader:
     # -- places ----------------------------------------------------------------------------------------------------
 
     def renewed(self) -> Reader:
-        """A reader of the same steps with random generators and samplers of its own."""
+        """Return a reader of the same steps with new random generators and copies of the samplers."""
         sources = [source.renewed() for source in self.sources]
         return Reader(sources, self.ratio, self.choice and Generators())
 
     def near(self, device: torch.device, *, growing: bool = False) -> Reader:
-        """A reader of the same steps, mirrored near ``device`` if that is of use. See `ReplayBuffer.placed_for`."""
-        if not all(is_vectorised(each.picker) and is_vectorised(each.slicer, ("batch",)) for each in self.sources):
+        """Return a reader of the same steps, mirrored near ``device`` if useful. See `ReplayBuffer.placed_for`."""
+        if not all(is_batch_picker(each.picker) and is_batch_slicer(each.slicer) for each in self.sources):
             return self
         place = place_near([(source.storage, growing and not i) for i, source in enumerate(self.sources)], device)
         return self if place is None else self.mirrored(place, growing=growing)
 
     def mirrored(self, place: AnyPlace, *, growing: bool = False) -> Reader:
-        """A reader of mirrors in a place. Only the first source is ever ``growing``."""
+        """Return a reader of mirrors in a place. Only the first source can be ``growing``."""
         sources = [source.mirrored(place, growing and not i) for i, source in enumerate(self.sources)]
         return Reader(sources, self.ratio, self.choice)
 
     @property
     def device_generator(self) -> torch.Generator | None:
-        """The generator of uniform draws from a mirror on a device; ``None`` where the host has to do something."""
+        """The generator of uniform draws from a mirror on a device; ``None`` if the host takes part in sampling."""
         source, *others = self.sources
         storage = source.storage
         if others or storage.source is storage or not storage.device_draws or not isinstance(source.sampler, Uniform):
@@ -172,38 +173,48 @@ class Reader:
             others: readers of the same steps with other generators. Each samples ``count`` more elements.
 
         Returns:
-            One minibatch of all elements. From a single source they are gathered at once.
+            One minibatch of all elements. Elements of a single source are gathered at once.
         """
-        if type(count) is not int or count < 1:  # asked first: a draw takes a few microseconds
+        if type(count) is not int or count < 1:  # tested first, because a check costs microseconds
             count = check("batch_size", count, int, low=1)
-        drawn = [
-            (source, source.draw_rows(view, n)) for reader in (self, *others) for source, n in reader._shares(count)
-        ]
-        groups = [drawn] if len(self.sources) == 1 else [[pair] for pair in drawn]
+        shares = [share for reader in (self, *others) for share in reader._shares(count)]
+        parts = [(source, source.draw_rows(view, number)) for source, number in shares]
+        groups = [parts] if len(self.sources) == 1 else [[part] for part in parts]
         first, *rest = [read_rows(view, group) for group in groups]
         batch = first.concatenate(*rest) if rest else first
-        return batch if batch.weights is None else batch.replace(rows=drawn)
+        return batch if batch.weights is None else batch.replace(rows=parts)
 
-    def sample_one(self, view: TransitionView | TrajectoryView) -> Any:
-        """Draw one transition or window through the per-item protocol; which source it is from is left to chance."""
+    def sample_transition(self) -> Transition:
+        """Sample one transition by the per-item protocol; of two sources, one is chosen at random."""
+        view = TransitionView()
+        source, row = self._sample_row(view)
+        return view.items(source.storage.source, source.picker, row)[0]
+
+    def sample_trajectory(self, length: int) -> PartialTrajectory:
+        """Sample one window of ``length`` steps by the per-item protocol; of two sources, one is chosen at random."""
+        view = TrajectoryView(length)
+        source, row = self._sample_row(view)
+        return view.items(source.storage.source, source.slicer, row)[0]
+
+    def _sample_row(self, view: View[MiniBatch]) -> tuple[Source, Array]:
         second = self.choice is not None and self.choice.host.random() < self._share()
         source = self.sources[int(second)]
-        drawn = source.draw_rows(view, 1)
-        if drawn.goal is not None:
+        rows = source.draw_rows(view, 1)
+        if rows.goal is not None:
             raise UnsupportedError(
-                "single items do not get other goals: draw them as a minibatch, sample_transition_batch(1)"
+                "a HindsightSampler does not change the goals of single items: sample a minibatch, "
+                "sample_transition_batch(1)"
             )
-        row = int(drawn.index[0])
-        return view.items(source.storage.source, source.part(view), np.array([row]))[0]
+        return source, np.array([int(rows.index[0])])
 
     def _shares(self, count: int) -> list[tuple[Source, int]]:
-        """The sources with the numbers of elements to draw from each; one without elements is left out."""
+        """Return the sources with the numbers of elements to sample from each, without sources of no elements."""
         second = round(count * self._share())
         shares = zip(self.sources, (count - second, second), strict=False)
         return [(source, number) for source, number in shares if number]
 
     def _share(self) -> float:
-        """Share of the second source: 0 or 1 while one of the two has nothing to draw."""
+        """Return the share of the second source: 0 or 1 while one of the two has no transition."""
         if not 0.0 < self.ratio < 1.0:
             return self.ratio
         first, second = (source.storage.source.transition_count for source in self.sources)
@@ -222,26 +233,26 @@ class Reader:
         return sum(storage.transition_count for storage in self.storages)
 
     def all_transitions(self, *, initial: bool = False) -> Iterator[TransitionMiniBatch]:
-        """Every transition once, in the order of the episodes, many at a time.
+        """Iterate over all transitions once, in the order of the episodes, many at a time.
 
         Args:
-            initial: only those with which an episode begins. An episode whose beginning was evicted has none.
+            initial: only first transitions of episodes. An episode whose first step was evicted has none.
 
         Returns:
-            Minibatches of numpy arrays; ``extra`` has the number ``episode`` ``[B]`` of the episode, too.
+            Minibatches of numpy arrays. ``extra`` also has the column ``episode`` ``[B]``, the episode's number.
 
         Raises:
-            EmptyDataError: if there is none.
+            EmptyDataError: if there is no transition.
         """
         if not self.transition_count:
             raise EmptyDataError("there is no transition: give episodes of two or more steps")
-        batches = self._walk(initial)
+        batches = self._all_batches(initial)
         first = next(batches, None)
         if first is None:
-            raise EmptyDataError("no episode begins in the data, its beginnings were evicted: evaluate with episodes=…")
+            raise EmptyDataError("the first steps of all episodes were evicted: evaluate with episodes=…")
         return itertools.chain([first], batches)
 
-    def _walk(self, initial: bool) -> Iterator[TransitionMiniBatch]:
+    def _all_batches(self, initial: bool) -> Iterator[TransitionMiniBatch]:
         first_episode = 0
         for source, storage in zip(self.sources, self.storages, strict=True):
             rows = storage.rows(*storage.live())
@@ -257,7 +268,7 @@ class Reader:
             first_episode += storage.episode_count
 
     def episode_returns(self) -> Array:
-        """Undiscounted return ``[E]`` of every episode."""
+        """Return the undiscounted return ``[E]`` of every episode."""
         returns = []
         for storage in self.storages:
             rows = storage.rows(*storage.live())
@@ -269,12 +280,12 @@ class Reader:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self, *, contents: bool = False) -> State:
-        """State of generators and samplers. Stored steps belong to the dataset: ``contents`` has no effect."""
+        """Return the state of generators and samplers. Steps belong to the dataset, so ``contents`` has no effect."""
         first, *others = (source.get_state() for source in self.sources)
         return first if self.choice is None else {**self.choice.get_state(), "primary": first, "secondary": others[0]}
 
     def set_state(self, state: State) -> None:
-        """Go back to a state; what is drawn next is what was drawn next then."""
+        """Restore a state. The next minibatches are those that followed it."""
         states = [state]
         if self.choice is not None:
             self.choice.set_state(state, None)
@@ -283,17 +294,17 @@ class Reader:
             source.set_state(own)
 
 
-def read_rows(view: View[M], drawn: Sequence[tuple[Source, Rows]]) -> M:
-    """The minibatch of rows that were drawn from sources of one storage."""
-    source, rows = drawn[0]
-    storage, join = source.storage, source.storage.place.concatenate
-    whole = rows
-    if len(drawn) > 1:
-        goal = None if rows.goal is None else np.concatenate([each.goal for _, each in drawn])
-        whole = Rows(join([each.index for _, each in drawn]), goal=goal)
-    batch = source.sampler.read(view, storage, source.part(view), whole)
+def read_rows(view: View[M], parts: Sequence[tuple[Source, Rows]]) -> M:
+    """Return the minibatch of rows that were drawn from sources of the same storage."""
+    source, rows = parts[0]
+    storage, concatenate = source.storage, source.storage.place.concatenate
+    all_rows = rows
+    if len(parts) > 1:
+        goal = None if rows.goal is None else np.concatenate([each.goal for _, each in parts])
+        all_rows = Rows(concatenate([each.index for _, each in parts]), goal=goal)
+    batch = source.sampler.read(view, storage, source.part(view), all_rows)
     if source.augmentation is not None:
-        batch = batch.to_augment(source.augmentation, np.concatenate([each.augmented for _, each in drawn]))
+        batch = batch.with_augmentation(source.augmentation, np.concatenate([each.augmented for _, each in parts]))
     if rows.weight is None:
         return batch
-    return batch.replace(weights=rows.weight if len(drawn) == 1 else join([each.weight for _, each in drawn]))
+    return batch.replace(weights=rows.weight if len(parts) == 1 else concatenate([each.weight for _, each in parts]))

@@ -7,9 +7,9 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.flags import FINAL
 from birl.dataset.minibatch import Rows
-from birl.dataset.sampling import Complete, Generators, Sampler, nothing_to_draw
+from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
-from birl.errors import CorruptFileError, EmptyDataError
+from birl.errors import CorruptFileError
 from birl.types import Array, State
 
 _TRIES = 20
@@ -52,12 +52,12 @@ class RecentSampler(Sampler):
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         there = int(storage.steps.sum())
         if not (there if reject == FINAL else storage.transition_count):
-            raise nothing_to_draw(storage, reject)
+            raise no_step_to_sample(storage, reject)
         rows = self._newest(storage, self.window(there), count, generators, reject, complete)
         if not len(rows):  # of these none can be read
             rows = self._newest(storage, there, count, generators, reject, complete)
         if not len(rows):
-            raise EmptyDataError("of every step some stacked frame was evicted: raise the buffer's limit")
+            raise no_complete_step()
         self._draws += 1
         return Rows(storage.place.indices(rows))
 

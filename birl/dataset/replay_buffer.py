@@ -46,7 +46,7 @@ from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
-from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_vectorised
+from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_batch_picker
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
@@ -340,8 +340,8 @@ class ReplayBuffer(ReplayBufferBase):
     def observation_shape(self) -> Shape:
         """Shape (or tree of shapes) of sampled observations, stacked frames included."""
         stored = self.dataset_info.observation_signature.tree_shape
-        if is_vectorised(self.transition_picker):
-            return self.transition_picker.observation_shape(stored)  # type: ignore[attr-defined]
+        if is_batch_picker(self.transition_picker):
+            return self.transition_picker.observation_shape(stored)
         if not self.transition_count:
             return stored
         first = np.flatnonzero((self.storage.flags & NO_TRANSITION) == 0)[:1]

@@ -1,8 +1,8 @@
-"""Trajectory slicers: from a step to the window of its episode that ends there."""
+"""Trajectory slicers, which cut the window of an episode that ends with a given step."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -16,8 +16,14 @@ from birl.dataset.episode import (
 from birl.dataset.episodes import timesteps_and_returns
 from birl.dataset.minibatch import TrajectoryMiniBatch
 from birl.dataset.storage import Storage
-from birl.dataset.transitions import BasicTransitionPicker, FrameStackTransitionPicker, extra_columns, stack_frames
-from birl.types import Observation, tree_map
+from birl.dataset.transitions import (
+    BasicTransitionPicker,
+    FrameStackTransitionPicker,
+    extra_columns,
+    has_batch_methods,
+    stack_frames,
+)
+from birl.types import ArrayOrTensor, Observation, Tree, tree_map
 
 
 @runtime_checkable
@@ -25,7 +31,20 @@ class TrajectorySlicerProtocol(Protocol):
     """Cuts a window out of an episode."""
 
     def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> PartialTrajectory:
-        """The ``size`` steps up to ``end_index``, that one included, padded with zeros at the front."""
+        """Return the ``size`` steps up to and including ``end_index``, padded with zeros at the front."""
+
+
+class BatchSlicer(TrajectorySlicerProtocol, Protocol):
+    """A trajectory slicer that makes whole minibatches."""
+
+    def batch(self, storage: Storage, rows: ArrayOrTensor, length: int) -> TrajectoryMiniBatch:
+        """Return windows of ``length`` steps that end with ``rows`` ``[B]`` of a storage."""
+
+
+def is_batch_slicer(slicer: object) -> TypeGuard[BatchSlicer]:
+    """Return whether a trajectory slicer makes whole minibatches. See `has_batch_methods`."""
+    cls: type = type(slicer)
+    return has_batch_methods(cls, ("batch",))
 
 
 class BasicTrajectorySlicer(TrajectorySlicerProtocol):
@@ -53,8 +72,8 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
     def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
         return tree_map(lambda leaf: leaf[start:end], episode.observations)
 
-    def batch(self, storage: Storage, rows: Any, length: int) -> TrajectoryMiniBatch:
-        """Windows of ``length`` steps that end with ``rows`` ``[B]`` of a storage."""
+    def batch(self, storage: Storage, rows: ArrayOrTensor, length: int) -> TrajectoryMiniBatch:
+        """Return windows of ``length`` steps that end with ``rows`` ``[B]`` of a storage."""
         place = storage.place
         window, alive = storage.behind(rows, length)
         if isinstance(self._picker, FrameStackTransitionPicker):
@@ -62,18 +81,18 @@ class BasicTrajectorySlicer(TrajectorySlicerProtocol):
         padding = ~alive
         timesteps, to_go = timesteps_and_returns(storage)
 
-        def read(values: Any) -> Any:
+        def without_padding(values: Tree) -> Tree:
             return place.zero_where(values, padding)
 
         return TrajectoryMiniBatch(
-            tree_map(read, self._picker.observe(storage, window)),
-            read(place.to_action(storage.take("action", window))),
-            read(place.to_float(storage.take("reward", window))),
-            terminals=read(storage.terminals(window)),
-            extra=tree_map(read, extra_columns(storage, window)),
+            tree_map(without_padding, self._picker.observe(storage, window)),
+            without_padding(place.to_action(storage.take("action", window))),
+            without_padding(place.to_float(storage.take("reward", window))),
+            terminals=without_padding(storage.terminals(window)),
+            extra=tree_map(without_padding, extra_columns(storage, window)),
             masks=place.to_float(alive),
-            returns_to_go=read(place.take(to_go, window)[..., None]),
-            timesteps=read(place.take(timesteps, window)),
+            returns_to_go=without_padding(place.take(to_go, window)[..., None]),
+            timesteps=without_padding(place.take(timesteps, window)),
             length=length,
         )
 

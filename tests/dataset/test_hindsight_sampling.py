@@ -352,5 +352,5 @@ def test_what_cannot_have_other_goals_is_refused() -> None:
         buffer.reader.sample(TailView(), 2)
     with pytest.raises(UnsupportedError, match="goal that was pursued"):
         buffer.sample_transition_batch(2, returns=DiscountedReturns(0.9))
-    with pytest.raises(UnsupportedError, match="as a minibatch"):
+    with pytest.raises(UnsupportedError, match="sample a minibatch"):
         buffer.sample_transition()

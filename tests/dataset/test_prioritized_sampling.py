@@ -364,7 +364,7 @@ def test_priorities_are_a_number_for_each_element(value: Any) -> None:
 def test_a_sampler_that_knows_steps_belongs_to_one_dataset() -> None:
     sampler = PrioritizedSampler()
     data(sampler=sampler)
-    with pytest.raises(ConfigError, match="give each one of its own"):
+    with pytest.raises(ConfigError, match="give each dataset its own sampler"):
         data(sampler=sampler)
     uniform = Uniform()
     data(sampler=uniform)

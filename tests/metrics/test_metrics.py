@@ -169,7 +169,7 @@ def test_fault_13_one_initial_state_per_episode() -> None:
         q(algo, made[0].observations[0])
     )
     evicted = dataset(made, buffer=FIFOBuffer(100))
-    with pytest.raises(EmptyDataError, match="no episode begins"):
+    with pytest.raises(EmptyDataError, match="first steps of all episodes were evicted"):
         InitialStateValueEstimationEvaluator()(algo, evicted)
 
 
