@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert {name for name in built.names if not name.startswith(info)} == {
         f"birl/{name}" for name in files_of(ROOT / "birl")
     }
-    assert {"birl/py.typed", "birl/data/cartpole-replay.h5"} <= built.names
+    assert {"birl/py.typed", "birl/data/cartpole-replay.h5", "birl/recipes/recipes.toml"} <= built.names
     assert {name.removeprefix(info) for name in built.names if name.startswith(info)} == {
         "METADATA",
         "RECORD",

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from birl.cli import main
 from birl.cli.train import train
 from birl.errors import ConfigError
 from birl.files import load_archive
-from birl.optimizers import LinearSchedulerFactory
 from birl.recipes import RECIPES, Setting, find, names
 from birl.run.workers import replay_shards as shards
 
@@ -41,6 +41,21 @@ def test_recipes_make_configurations_and_know_the_options(key: tuple[str, str]) 
     text = str(recipe)
     assert recipe.origin in text and all(f"  {each.name} " in text for each in recipe.settings)
     assert recipe.config(gamma=0.5).gamma == 0.5
+
+
+def test_every_table_of_the_file_is_used_and_every_value_has_a_source() -> None:
+    tables = tomllib.loads((Path(birl.recipes.__file__).parent / "recipes.toml").read_text(encoding="utf-8"))
+    shared = tables.pop("shared")
+    recipes = [recipe for algorithm in tables.values() for recipe in algorithm.values()]
+    assert {name for recipe in recipes for name in recipe.get("include", ())} == shared.keys()
+    head = {"origin", "source", "include", "without", "updates"}
+    for recipe in recipes:
+        included = {name for table in recipe.get("include", ()) for name in shared[table]}
+        assert {*recipe.get("without", ())} <= included
+        assert ("source" in recipe) == bool(included) and ("updates" in recipe) == ("$updates" in str(recipe))
+    for table in (*shared.values(), *recipes):
+        rows = [row for name, row in table.items() if name not in head]
+        assert all(len(row) == 2 and isinstance(row[1], str) and row[1] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +195,9 @@ def test_a_run_with_a_recipe_learns_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mujoco, out = find("PPO", "mujoco"), tmp_path / "run"
-    falls = Setting("clip_range_schedule", lambda n_steps: LinearSchedulerFactory(n_steps), "here")
-    monkeypatch.setitem(RECIPES, ("PPO", "falling"), dataclasses.replace(mujoco, settings=(*mujoco.settings, falls)))
+    falls = Setting("clip_range_schedule", {"type": "linear", "duration": "$updates"}, "here")
+    settings = (*mujoco.settings, falls)
+    monkeypatch.setitem(RECIPES, ("PPO", "falling"), dataclasses.replace(mujoco, settings=settings, updates=(1, 1)))
     words = ["train", "PPO", "--env-id", "Pendulum-v1", "--recipe", "falling", "--out", out, "--n-steps-per-epoch", 64]
     words += ["--eval-steps", 30, "--eval-statistics", "rollout_length=64", "n_epochs=1"]
     assert run(*words, "--n-steps", 64) == 0

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import re
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +51,7 @@ from birl.dataset.log_record import joined
 from birl.engine.train_state import no_errors
 from birl.envs import Stepper, single_spaces
 from birl.errors import ConfigError, CorruptFileError
-from birl.files.serializable import Serializable, encode
+from birl.files.serializable import encode, kind_of
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
@@ -294,7 +293,7 @@ def _parse_value(text: str) -> Any:
 def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, value: Any) -> None:
     """Set the field ``path`` of ``params``, the JSON form of an ``owner``; ``before`` is the path to ``owner``."""
     head, _, rest = path.partition(".")
-    kind, full = _kind_of(owner, head), before + head
+    kind, full = kind_of(owner, head), before + head
     if rest:
         inner = params.get(head)
         if kind is None or not isinstance(inner, dict) or "type" not in inner:
@@ -313,15 +312,6 @@ def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, va
     if before and head not in params and head not in getattr(owner, "__dataclass_fields__", ()):
         raise ConfigError(f"{before.rstrip('.')} ({owner.__name__}) has no field {head!r}; it has: {', '.join(params)}")
     params[head] = value
-
-
-def _kind_of(owner: type[Any], name: str) -> type[Serializable] | None:
-    """The kind of factory or scaler that the field ``name`` of ``owner`` holds, if it holds one."""
-    hint = typing.get_type_hints(owner).get(name)
-    for option in (hint, *typing.get_args(hint)):
-        if isinstance(option, type) and issubclass(option, Serializable):
-            return option
-    return None
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import typing
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, Self
@@ -140,6 +141,15 @@ class Serializable:
 @functools.cache
 def _signature(init: Callable[..., None]) -> inspect.Signature:
     return inspect.signature(init)
+
+
+def kind_of(owner: type, name: str) -> type[Serializable] | None:
+    """The kind of factory or scaler that the field ``name`` of a class holds, if it holds one."""
+    hint = typing.get_type_hints(owner).get(name)
+    for option in (hint, *typing.get_args(hint)):
+        if isinstance(option, type) and issubclass(option, Serializable):
+            return option
+    return None
 
 
 def as_python(value: Any) -> Any:

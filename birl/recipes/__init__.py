@@ -12,23 +12,39 @@ target every 10,000 steps, with an update every 4, is 2,500 updates. A step of a
 
 from __future__ import annotations
 
-from typing import Final
+import tomllib
+from importlib import resources
+from typing import Any, Final
 
 from birl.errors import ConfigError, did_you_mean
 from birl.recipes.recipe import Recipe, Setting
-from birl.recipes.rows import ROWS
 
 __all__ = ["RECIPES", "Recipe", "Setting", "find", "names"]
 
-RECIPES: Final[dict[tuple[str, str], Recipe]] = {
-    (algorithm, name): Recipe(algorithm, name, origin, settings)
-    for (algorithm, name), (origin, settings) in ROWS.items()
-}
+
+def _recipe(algorithm: str, name: str, table: dict[str, Any], shared: dict[str, Any]) -> Recipe:
+    """A table of ``recipes.toml``, whose head describes it."""
+    origin, source = table.pop("origin"), table.pop("source", "")
+    included, without = table.pop("include", ()), table.pop("without", ())
+    updates, interval = table.pop("updates", (1, 1))
+    rows = {key: row for each in included for key, row in shared[each].items() if key not in without} | table
+    settings = (Setting(key, value, text.format(source=source)) for key, (value, text) in rows.items())
+    return Recipe(algorithm, name, origin, tuple(settings), (updates, interval))
+
+
+def _read() -> dict[tuple[str, str], Recipe]:
+    tables = tomllib.loads(resources.files(__name__).joinpath("recipes.toml").read_text(encoding="utf-8"))
+    shared = tables.pop("shared")
+    names_ = [(algorithm, name) for algorithm, recipes in tables.items() for name in recipes]
+    return {key: _recipe(*key, tables[key[0]][key[1]], shared) for key in names_}
+
+
+RECIPES: Final = _read()
 """All recipes, by the names of algorithm and recipe."""
 
 
 def find(algorithm: str, name: str) -> Recipe:
-    """The recipe of this name.
+    """Find the recipe of an algorithm by its name.
 
     Raises:
         ConfigError: if the algorithm has none of this name.

@@ -1,39 +1,40 @@
-"""What a recipe is: settings that were published together, each with its source."""
+"""Published settings, each with its source, and how they become a configuration."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from birl import algos
 from birl.config import AlgorithmConfig
-from birl.files.serializable import Serializable
+from birl.files.serializable import Serializable, kind_of
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value]"
+"""What a TOML file holds."""
+
+_UPDATES, _NONE = "$updates", "none"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One number, and where it comes from.
+    """One value and where it comes from.
 
     Attributes:
         name: of a config field, or of an option of ``birl train`` (with ``--``).
-        value: its value, or a function of the number of steps that gives it.
-        source: a few words.
+        value: as in ``recipes.toml``.
+        source: a paper or library, and remarks.
     """
 
     name: str
-    value: Any
+    value: Value
     source: str
 
     @property
     def option(self) -> str | None:
         """The option's name in Python, such as ``n_steps``; ``None`` for a config field."""
         return self.name.removeprefix("--").replace("-", "_") if self.name.startswith("--") else None
-
-    def of(self, n_steps: int) -> Any:
-        """The value for a run of so many steps."""
-        return self.value(n_steps) if callable(self.value) and not isinstance(self.value, Serializable) else self.value
 
 
 @dataclass(frozen=True)
@@ -44,42 +45,60 @@ class Recipe:
         algorithm: name of the algorithm.
         name: of the recipe.
         origin: papers and reproductions.
-        settings: what it sets; everything else stays as birl has it.
+        settings: what it sets; everything else keeps birl's defaults.
+        updates: ``(a, b)`` for ``a`` updates in ``b`` steps, for schedules that end with the run.
     """
 
     algorithm: str
     name: str
     origin: str
     settings: tuple[Setting, ...]
+    updates: tuple[int, int] = (1, 1)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Value]:
         """Options of ``birl train``, by their names in Python."""
         return {each.option: each.value for each in self.settings if each.option is not None}
 
     @property
     def n_steps(self) -> int:
         """Number of environment steps."""
-        return int(self.options["n_steps"])
+        steps = self.options["n_steps"]
+        assert isinstance(steps, int)
+        return steps
 
-    def fields(self, n_steps: int | None = None) -> dict[str, Any]:
-        """Config fields; schedules are those of a run of ``n_steps`` steps, by default the recipe's."""
+    def fields(self, n_steps: int | None = None) -> dict[str, object]:
+        """Values of config fields; schedules are those of a run of ``n_steps`` steps, by default the recipe's."""
+        steps, (updates, interval) = n_steps or self.n_steps, self.updates
+        total = max(1, steps * updates // interval)
         own = [each for each in self.settings if each.option is None]
-        return {each.name: each.of(n_steps or self.n_steps) for each in own}
+        return {each.name: _build(self._config_class, each.name, each.value, total) for each in own}
 
-    def config(self, n_steps: int | None = None, **changes: Any) -> AlgorithmConfig:
-        """The configuration.
+    @property
+    def _config_class(self) -> type[AlgorithmConfig]:
+        found: type[AlgorithmConfig] = getattr(algos, f"{self.algorithm}Config")
+        return found
+
+    def config(self, n_steps: int | None = None, **changes: object) -> AlgorithmConfig:
+        """Make the configuration.
 
         Args:
             n_steps: length of the run in environment steps, for schedules; by default the recipe's.
             **changes: other values of its fields.
         """
-        return getattr(algos, f"{self.algorithm}Config")(**self.fields(n_steps) | changes)  # type: ignore[no-any-return]
+        make: Callable[..., AlgorithmConfig] = self._config_class
+        return make(**self.fields(n_steps) | changes)
 
     def lines(self, n_steps: int | None = None, without: Collection[str] = ()) -> list[str]:
-        """A line for each setting but those of these fields and options (as in Python); ``n_steps`` as in `config`."""
-        settings = [each for each in self.settings if (each.option or each.name) not in without]
-        rows = [(each.name, _words(each.of(n_steps or self.n_steps)), each.source) for each in settings]
+        """Format the settings, one a line.
+
+        Args:
+            n_steps: see `config`.
+            without: names of fields and options (as in Python) to leave out.
+        """
+        values = {**self.fields(n_steps), **self.options}
+        names = {each.option or each.name: each for each in self.settings}
+        rows = [(each.name, _format(values[name]), each.source) for name, each in names.items() if name not in without]
         widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
         return [f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}" for name, value, source in rows]
 
@@ -87,12 +106,21 @@ class Recipe:
         return "\n".join([f"{self.algorithm} {self.name}: {self.origin}", *self.lines()])
 
 
-def _words(value: Any) -> str:
-    if isinstance(value, Serializable) and dataclasses.is_dataclass(value):
-        defaults = {each.name: each.default for each in dataclasses.fields(value)}
-        own = {name: each for name, each in value.get_params().items() if each != defaults[name]}
-        return f"{value.get_type()}({', '.join(f'{name}={_words(each)}' for name, each in own.items())})"
+def _build(owner: type, name: str, value: Value, n_updates: int) -> object:
+    """The value of the field ``name`` of ``owner``: with objects for tables, and the number of updates in schedules."""
+    if isinstance(value, dict):
+        kind = kind_of(owner, name)
+        assert kind is not None
+        made = kind.named(str(value["type"]))
+        return made(**{key: _build(made, key, each, n_updates) for key, each in value.items() if key != "type"})
+    return n_updates if value == _UPDATES else None if value == _NONE else value
+
+
+def _format(value: object) -> str:
     if isinstance(value, Serializable):
-        own = {name: each for name, each in value.get_params().items() if each is not None}
-        return f"{value.get_type()}({', '.join(f'{name}={_words(each)}' for name, each in own.items())})"
+        defaults: dict[str, object] = {}
+        if dataclasses.is_dataclass(value):
+            defaults = {each.name: each.default for each in dataclasses.fields(value)}
+        params = {name: each for name, each in value.get_params().items() if each != defaults.get(name)}
+        return f"{value.get_type()}({', '.join(f'{name}={_format(each)}' for name, each in params.items())})"
     return f"{value:g}" if isinstance(value, float) else str(value)
