@@ -37,7 +37,7 @@ def exists(words: str) -> bool:
     if not options:
         return True
     if typing.is_typeddict(found):
-        known = set(found.__annotations__) | set(typing.get_type_hints(found))
+        known = set(found.__annotations__)
     elif dataclasses.is_dataclass(found):
         known = {each.name for each in dataclasses.fields(found)}
     else:
