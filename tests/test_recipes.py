@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from run.workers.transports import real_transport, use_transport
 
 import birl
 from birl.algos import DQN, PPO, TD3, DoubleDQN
@@ -24,7 +25,7 @@ from birl.cli.train import train
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.recipes import RECIPES, Setting, find, names
-from birl.run.workers import replay_shards as shards
+from birl.run.workers.replay_worker import ReplayWorker
 
 
 @pytest.mark.parametrize("key", RECIPES, ids="-".join)
@@ -272,16 +273,16 @@ def test_apex_on_a_game_with_a_shard_that_is_killed(tmp_path: Path, monkeypatch:
     words += ["--fragment", 20, "--random-steps", 200, "--buffer-size", 210, "--n-steps-per-epoch", 130]
     words += ["--eval-steps", 30, "--update-interval", 4, "batch_size=8", "target_update_interval=4"]
     assert run(*words, "--out", tmp_path / "whole") == 0
-    learn, made, begin = DoubleDQN.fit_online, [], shards.TRANSPORTS["processes"]
+    learn, made, begin = DoubleDQN.fit_online, [], real_transport(ReplayWorker)
 
     def killed(self: Any, env: Any, **options: Any) -> None:
         def kill(_: Any, epoch: int, step: int) -> None:
             if step == 236:
-                os.kill(made[0]._workers[0].number, signal.SIGKILL)
+                os.kill(made[0]._workers[0].pid, signal.SIGKILL)
 
         learn(self, env, **options, callback=kill)
 
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: made.append(begin(cluster)) or made[-1])
+    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(begin(placement)) or made[-1])
     monkeypatch.setattr(DoubleDQN, "fit_online", killed)
     assert run(*words, "--out", tmp_path / "parts") == 0
     model, again = (birl.load_learnable(tmp_path / name / "model_260.d3") for name in ("whole", "parts"))

@@ -283,7 +283,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         }
         if check("enable_ddp", enable_ddp, bool) or self.enable_ddp:
             self.build_with_dataset(dataset)
-            with distributed.joined(self, dataset, n_steps, {**run}) as own:
+            with distributed.data_parallel(self, dataset, n_steps, {**run}) as own:
                 yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **own)
         else:
             yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **run)

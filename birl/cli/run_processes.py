@@ -54,13 +54,13 @@ def starter(jobs: int, address: str | None, device: str = "cpu") -> Iterator[Beg
     if address is None:
         yield partial(begin, jobs=jobs)
         return
-    from birl.distributed.ray import Places  # it imports Ray
+    from birl.distributed.ray import RayLauncher  # it imports Ray
 
-    places = Places(partial(begin, jobs=1, leashed=True), address, gpus=int(device.startswith("cuda")))
+    launcher = RayLauncher(partial(begin, jobs=1, leashed=True), address, gpus=int(device.startswith("cuda")))
     try:
-        yield places.begin
+        yield launcher.start
     finally:
-        places.close()
+        launcher.close()
 
 
 def begin(command: Sequence[str], folder: Path, jobs: int, leashed: bool = False) -> subprocess.Popen[bytes]:

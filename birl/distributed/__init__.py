@@ -1,18 +1,19 @@
-"""Worker processes and transports between them; data-parallel training.
+"""Data-parallel training and remote workers.
 
-Start one process for each device, for instance with ``torchrun --nproc-per-node 2 train.py``::
+In data-parallel training, several processes with data of their own train one set of parameters. Start one process for
+each device, for instance with ``torchrun --nproc-per-node 2 train.py``::
 
     rank = birl.distributed.init_process_group("nccl")  # "gloo" on CPUs
     algorithm = birl.algos.CQLConfig().create(device=rank)
     algorithm.fit(dataset, n_steps=100_000, enable_ddp=True)
     birl.distributed.destroy_process_group()
 
-Each process draws minibatches of ``batch_size``; the gradients of every step are averaged before the optimisers see
-them, so that an update is that of the joined minibatches.
+Each process samples minibatches of ``batch_size``. The gradients of every step are averaged before the optimisers see
+them, so that an update is that of the concatenated minibatches.
 
-`workers` has the processes of `birl.run.asynchronous`, which one owner tells what to do.
+`birl.distributed.worker_pool` supervises the workers of online runs: collectors, replay shards and learners.
 """
 
-from birl.distributed.ddp import AverageGradients, destroy_process_group, init_process_group, joined
+from birl.distributed.ddp import AverageGradients, data_parallel, destroy_process_group, init_process_group
 
-__all__ = ["AverageGradients", "destroy_process_group", "init_process_group", "joined"]
+__all__ = ["AverageGradients", "data_parallel", "destroy_process_group", "init_process_group"]

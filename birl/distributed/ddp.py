@@ -1,4 +1,4 @@
-"""Gradients averaged between processes."""
+"""Data-parallel training: gradients averaged over processes."""
 
 from __future__ import annotations
 
@@ -8,33 +8,59 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # its default arguments keep a group that is there when it is first imported
+import torch.distributed.nn.functional  # imported here: its default arguments keep the group of the first import
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
 from birl.logging import NoopAdapterFactory
+from birl.types import State
+
+
+class _Engine(Protocol):
+    reduce: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None
+
+
+class _Algorithm(Protocol):
+    """The part of a built algorithm that data-parallel training needs."""
+
+    @property
+    def nets(self) -> nn.Module: ...
+    @property
+    def engine(self) -> _Engine: ...
+    @property
+    def torch_device(self) -> torch.device: ...
+    def describe(self) -> dict[str, Any]: ...
+    def save_model(self, fname: io.BytesIO) -> None: ...
+    def load_model(self, fname: io.BytesIO) -> None: ...
+
+
+class _Dataset(Protocol):
+    def get_state(self, *, contents: bool = ...) -> State: ...
+    def set_state(self, state: State) -> None: ...
 
 
 def init_process_group(backend: str) -> int:
-    """Join the processes that the environment variables of ``torchrun`` describe.
+    """Join the process group that the environment variables of ``torchrun`` describe.
 
     Args:
-        backend: ``"nccl"`` for GPUs, ``"gloo"`` for CPUs, or another one that torch knows.
+        backend: ``"nccl"`` for GPUs, ``"gloo"`` for CPUs, or another backend of torch.
 
     Returns:
-        Number of this process, from 0.
+        Rank of this process, from 0.
 
     Raises:
-        ConfigError: if the backend is not there, or the variables are not set.
+        ConfigError: if the backend is not available, or the variables are not set.
     """
     if not dist.is_available() or not dist.is_backend_available(backend):
         known = [name for name in ("gloo", "nccl", "mpi") if dist.is_available() and dist.is_backend_available(name)]
-        raise ConfigError(f"backend is {backend!r}; this installation of torch has {', '.join(known) or 'none'}")
+        raise ConfigError(
+            f"backend is {backend!r}; this installation of torch has {', '.join(known) or 'none'}: give one of these"
+        )
     try:
         dist.init_process_group(backend)
     except ValueError as error:
@@ -46,31 +72,31 @@ def init_process_group(backend: str) -> int:
 
 
 def destroy_process_group() -> None:
-    """Leave the group."""
+    """Leave the default process group."""
     dist.destroy_process_group()
 
 
-def mean_of_all(value: Tensor) -> Tensor:
-    """The mean over the processes of the default process group. ``value`` is overwritten."""
+def all_reduce_mean(value: Tensor) -> Tensor:
+    """The mean of ``value`` over the processes of the default process group. ``value`` is overwritten."""
     dist.all_reduce(value)
     return value.div_(dist.get_world_size())
 
 
 class AverageGradients:
-    """The ``reduce`` of an engine: mean of gradients, and of the networks' buffers, over all processes.
+    """The ``reduce`` of an engine: averages gradients, and the networks' buffers, over all processes.
 
     Args:
         nets: networks whose buffers (such as running means of batch norm) are averaged, too; ``None`` for no buffers.
-        mean: the mean of a tensor ``[n]`` over all processes, which may overwrite it.
+        mean: averages a tensor ``[n]`` over all processes; it may overwrite the tensor.
     """
 
-    def __init__(self, nets: nn.Module | None, mean: Callable[[Tensor], Tensor] = mean_of_all) -> None:
+    def __init__(self, nets: nn.Module | None, mean: Callable[[Tensor], Tensor] = all_reduce_mean) -> None:
         buffers = [] if nets is None else nets.buffers()
         self._buffers = [buffer for buffer in buffers if buffer.is_floating_point()]
         self._mean = mean
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients by parameter name, averaged: one message for all."""
+        """Average gradients, by parameter name. All are sent in one message."""
         tensors = [*gradients.values(), *self._buffers]
         flat = self._mean(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
         parts = flat.split([tensor.numel() for tensor in tensors])
@@ -82,11 +108,13 @@ class AverageGradients:
 
 
 @contextmanager
-def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Context in which a built algorithm learns together with those of the other processes.
+def data_parallel(
+    algorithm: _Algorithm, dataset: _Dataset, n_steps: int, options: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Context in which a built algorithm trains data-parallel with those of the other processes.
 
-    All start from the parameters of process 0. Processes that were seeded alike draw different minibatches. Only
-    process 0 logs and shows its progress; each keeps its own checkpoint.
+    All start from the parameters of process 0. Processes with equal seeds sample different minibatches. Only process 0
+    logs and shows its progress; each process keeps its own checkpoint.
 
     Args:
         algorithm: built algorithm.
@@ -109,7 +137,7 @@ def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) 
     _check_equal(algorithm, n_steps)
     _copy_from_first(algorithm)
     if rank > 0:
-        dataset.set_state(_jumped(dataset.get_state(contents=False), rank))
+        dataset.set_state(_jump_ahead(dataset.get_state(contents=False), rank))
         torch.manual_seed((torch.initial_seed() + rank) % 2**63)
         options = {**options, "logger_adapter": NoopAdapterFactory(), "show_progress": False}
         if options.get("checkpoint") is not None:
@@ -122,34 +150,32 @@ def joined(algorithm: Any, dataset: Any, n_steps: int, options: dict[str, Any]) 
         engine.reduce = before
 
 
-def _jumped(state: Any, count: int) -> Any:
+def _jump_ahead(state: State, count: int) -> State:
     """A dataset's state whose generators are ``count`` times 2**127 draws ahead."""
-    if not isinstance(state, dict):
-        return state
     if state.get("bit_generator") != "PCG64":
-        return {name: _jumped(item, count) for name, item in state.items()}
+        return {name: _jump_ahead(item, count) if isinstance(item, dict) else item for name, item in state.items()}
     generator: Any = np.random.PCG64()
     generator.state = state
-    return generator.jumped(count).state
+    return dict(generator.jumped(count).state)
 
 
-def _check_equal(algorithm: Any, n_steps: int) -> None:
-    """Raise if this process's run is not that of process 0."""
-    described = json.dumps({"n_steps": n_steps, **algorithm.describe()}, sort_keys=True)
-    digest = hashlib.sha256(described.encode()).digest()
+def _check_equal(algorithm: _Algorithm, n_steps: int) -> None:
+    """Raise an error if the run of any process is not that of process 0."""
+    description = json.dumps({"n_steps": n_steps, **algorithm.describe()}, sort_keys=True)
+    digest = hashlib.sha256(description.encode()).digest()
     own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(algorithm.torch_device)
     digests = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, own)
-    others = [rank for rank, other in enumerate(digests) if not torch.equal(other, digests[0])]
-    if others:
+    different = [rank for rank, other in enumerate(digests) if not torch.equal(other, digests[0])]
+    if different:
         raise ConfigError(
-            f"n_steps, configurations, shapes or scalers of processes {others} are not those of process 0; each must "
-            f"have the same: fit scalers on the whole data first. Process {dist.get_rank()} has {described}"
+            f"n_steps, configurations, shapes or scalers of processes {different} are not those of process 0; all must "
+            f"have the same: fit scalers on the whole data first. Process {dist.get_rank()} has {description}"
         )
 
 
-def _copy_from_first(algorithm: Any) -> None:
-    """Take networks and optimisers of process 0."""
+def _copy_from_first(algorithm: _Algorithm) -> None:
+    """Load the networks and optimisers of process 0."""
     file = io.BytesIO()
     algorithm.save_model(file)
     own = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(algorithm.torch_device)

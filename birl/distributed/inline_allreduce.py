@@ -1,4 +1,4 @@
-"""Learners in one process: each works in a thread of its own, one at a time, and they meet where means are computed."""
+"""Learners in one process: each works in a thread of its own, one at a time, and pauses where means are computed."""
 
 from __future__ import annotations
 
@@ -6,177 +6,177 @@ import random
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from birl.distributed.process_group import Broken, Group, Meeting
-from birl.distributed.transport import Inline, idle
-from birl.distributed.workers import Left
+from birl.distributed.process_group import GroupBroken, GroupStore, LearnerGroup, Rendezvous
+from birl.distributed.transport import InlineTransport, Worker, no_open_task
+from birl.distributed.worker_process import OwnerGone
+
+RandomState: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], Tensor]"
 
 
-class Rounds(Inline):
-    """Workers in this process that compute means with it, which is the first of the group.
+class InlineAllReduce(InlineTransport, GroupStore):
+    """Workers in this process that average tensors with it. The process itself is the first member of the group.
 
-    A worker's order is begun when somebody waits for its answer, or for its part of a mean. Each has global random
-    numbers of its own.
+    A worker starts a task when the owner waits for its result, or for its contribution to a mean. Each task has global
+    random numbers of its own.
 
     Args:
-        begin: makes the work of a worker; ``join`` is given to it, which makes its `Group`.
+        factory: makes the workers. It takes a keyword argument ``join``, the function that joins a group.
     """
 
-    def __init__(self, begin: Callable[..., Any]) -> None:
-        super().__init__(partial(begin, join=lambda meeting, number: _Member(self, number)))
-        self._tasks: dict[int, _Task] = {}
+    def __init__(self, factory: Callable[..., Worker[Any, Any, Any]]) -> None:
+        super().__init__(partial(factory, join=lambda rendezvous, number: _WorkerGroup(self)))
+        self._running: dict[int, _PausableThread] = {}
 
-    def next(self, size: int, grace: float) -> Meeting:
-        """Where a new group meets, as `Store.next`."""
-        return Meeting("", 0, 0, size, grace)
+    def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
+        return Rendezvous("", 0, 0, size, timeout)
 
-    def join(self, meeting: Meeting, number: int) -> Group:
-        """The group, as its first one has it."""
-        return _First(self)
+    def join(self, rendezvous: Rendezvous, number: int) -> LearnerGroup:
+        return _OwnerGroup(self)
 
     def wait(self) -> tuple[int, Any]:
-        index = next(iter(self._tasks), None)
-        if index is None and not self._sent:
-            raise idle()
-        index = self._sent[0][0] if index is None else index
-        task = self._task(index)
-        if not task.done:
-            task.resume()
-        while not task.done:
-            task.raised = Broken("the first one brings nothing")
-            task.resume()
-        del self._tasks[index]
-        return index, task.answer
+        index = next(iter(self._running), None)
+        if index is None and not self._tasks:
+            raise no_open_task()
+        index = self._tasks[0][0] if index is None else index
+        thread = self._thread(index)
+        if not thread.done:
+            thread.resume()
+        while not thread.done:
+            thread.error_to_raise = GroupBroken("the first learner brings nothing")
+            thread.resume()
+        del self._running[index]
+        return index, thread.result
 
-    def _task(self, index: int) -> _Task:
-        """What a worker is at, or its next order."""
-        if index not in self._tasks:
-            sent = next((each for each in self._sent if each[0] == index), None)
-            if sent is None:
-                raise Broken(f"{index} has no order")
-            self._sent.remove(sent)
-            self._tasks[index] = _Task(partial(self._works[index], sent[1], sent[2]))
-        return self._tasks[index]
+    def _thread(self, index: int) -> _PausableThread:
+        """The thread of a worker's present task, or of its next one."""
+        if index not in self._running:
+            entry = next((each for each in self._tasks if each[0] == index), None)
+            if entry is None:
+                raise GroupBroken(f"learner {index} has no task")
+            self._tasks.remove(entry)
+            self._running[index] = _PausableThread(partial(self._workers[index], entry[1], entry[2]))
+        return self._running[index]
 
-    def mean(self, value: Tensor) -> Tensor:
-        """The mean of what the first one and all workers bring."""
-        tasks = [self._task(index) for index in sorted(self._works)]
-        for task in tasks:
-            task.resume()
-            if task.done:
-                raise Broken("one has ended its order")
-        found = torch.stack([value.detach(), *(task.value for task in tasks)]).mean(0)
-        for task in tasks:
-            task.value = found
-        return found.clone()
+    def owner_mean(self, value: Tensor) -> Tensor:
+        """Average the owner's tensor with those of all workers."""
+        threads = [self._thread(index) for index in sorted(self._workers)]
+        for thread in threads:
+            thread.resume()
+            if thread.done:
+                raise GroupBroken("a learner has ended its task")
+        mean = torch.stack([value.detach(), *(thread.contribution for thread in threads)]).mean(0)
+        for thread in threads:
+            thread.contribution = mean
+        return mean.clone()
 
-    def part(self, value: Tensor) -> Tensor:
-        """What a worker brings, in its thread. Returns the mean."""
-        task = next(task for task in self._tasks.values() if task.works)
-        task.value = value.detach().clone()
-        task.pause()
-        return task.value.clone()
+    def worker_mean(self, value: Tensor) -> Tensor:
+        """Contribute a worker's tensor, in the worker's thread. Returns the mean."""
+        thread = next(thread for thread in self._running.values() if thread.active)
+        thread.contribution = value.detach().clone()
+        thread.pause()
+        return thread.contribution.clone()
 
-    def dissolve(self) -> None:
-        """Those that are in a mean leave it."""
-        for task in self._tasks.values():
-            task.raised = Broken("the first one has left")
+    def break_group(self) -> None:
+        """Let workers that wait for a mean raise `GroupBroken`."""
+        for thread in self._running.values():
+            thread.error_to_raise = GroupBroken("the first learner has left")
 
     def _forget(self, index: int) -> None:
-        task = self._tasks.pop(index, None)
-        if task is not None and not task.done:
-            task.raised = Left()
-            task.resume()
+        thread = self._running.pop(index, None)
+        if thread is not None and not thread.done:
+            thread.error_to_raise = OwnerGone()
+            thread.resume()
         super()._forget(index)
 
 
-class _First(Group):
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+class _OwnerGroup(LearnerGroup):
+    def __init__(self, transport: InlineAllReduce) -> None:
+        self._transport = transport
 
-    def mean(self, value: Tensor) -> Tensor:
-        return self._rounds.mean(value)
+    def all_reduce_mean(self, value: Tensor) -> Tensor:
+        return self._transport.owner_mean(value)
 
     def close(self) -> None:
-        self._rounds.dissolve()
+        self._transport.break_group()
 
 
-class _Member(Group):
-    def __init__(self, rounds: Rounds, number: int) -> None:
-        self._rounds = rounds
+class _WorkerGroup(LearnerGroup):
+    def __init__(self, transport: InlineAllReduce) -> None:
+        self._transport = transport
 
-    def mean(self, value: Tensor) -> Tensor:
-        return self._rounds.part(value)
+    def all_reduce_mean(self, value: Tensor) -> Tensor:
+        return self._transport.worker_mean(value)
 
     def close(self) -> None: ...
 
 
-class _Task:
-    """A function that can pause, in a thread of its own.
+class _PausableThread:
+    """A thread that runs a function and can pause in it. Only one such thread runs at a time.
 
     Attributes:
-        value: what it brought before it paused, and what it finds when it goes on.
-        raised: the error that it finds instead.
-        works: whether it is its turn.
-        done: whether it has ended.
-        answer: of the function.
+        contribution: to a mean before a pause; the mean after it.
+        error_to_raise: raised by `pause` when the thread goes on.
+        active: whether the thread runs at present.
+        done: whether the function has ended.
+        result: of the function.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
-        self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self.value: Any = None
-        self.answer: Any = None
-        self.raised: BaseException | None = None
-        self.works = self.done = False
+        self._resumed, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self.contribution = torch.empty(0)
+        self.result: Any = None
+        self.error_to_raise: BaseException | None = None
+        self.active = self.done = False
         self._error: BaseException | None = None
-        self._random = _random()
+        self._random = _random_state()
         threading.Thread(target=self._run, daemon=True).start()
 
     def resume(self) -> None:
-        """Let it work until it pauses, or is done. Raises its error."""
-        before = _random()
-        _set_random(self._random)
-        self.works = True
-        self._turn.release()
-        self._back.acquire()
-        self.works = False
-        self._random = _random()
-        _set_random(before)
+        """Let the thread run until it pauses or is done. Raises the function's error."""
+        before = _random_state()
+        _set_random_state(self._random)
+        self.active = True
+        self._resumed.release()
+        self._paused.acquire()
+        self.active = False
+        self._random = _random_state()
+        _set_random_state(before)
         if self._error is not None:
             raise self._error
 
     def pause(self) -> None:
-        """Wait for the next turn, in its thread."""
-        self._back.release()
-        self._turn.acquire()
-        raised, self.raised = self.raised, None
-        if raised is not None:
-            raise raised
+        """Wait for the next `resume`; call it in the thread."""
+        self._paused.release()
+        self._resumed.acquire()
+        error, self.error_to_raise = self.error_to_raise, None
+        if error is not None:
+            raise error
 
     def _run(self) -> None:
-        self._turn.acquire()
+        self._resumed.acquire()
         try:
-            if self.raised is None:
-                self.answer = self._function()
-        except Left:
+            if self.error_to_raise is None:
+                self.result = self._function()
+        except OwnerGone:
             pass
-        except BaseException as error:  # whoever waits for the answer raises it
+        except BaseException as error:  # which `resume` raises in the other thread
             self._error = error
         self.done = True
-        self._back.release()
+        self._paused.release()
 
 
-def _random() -> tuple[Any, Any, Any]:
+def _random_state() -> RandomState:
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
-def _set_random(state: tuple[Any, Any, Any]) -> None:
+def _set_random_state(state: RandomState) -> None:
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.set_rng_state(state[2])

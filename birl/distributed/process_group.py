@@ -1,103 +1,112 @@
-"""Means over several learners: a group of processes, which can be made anew after one was lost."""
+"""Groups of learners that average tensors, and that can be formed again after one learner was lost."""
 
 from __future__ import annotations
 
 import socket
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch.distributed
 from torch import Tensor
 
-_dist: Any = torch.distributed  # its types tell only a part of it
+_dist: Final[Any] = torch.distributed  # it is typed in part
 
 
-class Broken(Exception):  # noqa: N818  never seen outside: whoever learns with others catches it
-    """One of the group is lost, or does not answer."""
+class GroupBroken(Exception):  # noqa: N818  internal: learners catch it
+    """A member of the group is lost or does not answer."""
 
 
-class Group(Protocol):
+class LearnerGroup(Protocol):
     """Several learners, numbered from 0."""
 
-    def mean(self, value: Tensor) -> Tensor:
+    def all_reduce_mean(self, value: Tensor) -> Tensor:
         """The mean of ``value`` over all learners, each of which calls this; the same bits for all.
 
         Raises:
-            Broken: if one of them is lost, or does not call it in time.
+            GroupBroken: if a learner is lost, or does not call it in time.
         """
 
     def close(self) -> None:
-        """Leave the group: the others notice."""
+        """Leave the group, which breaks it for the others."""
 
 
-class Meeting(NamedTuple):
-    """Where a group meets.
+class Rendezvous(NamedTuple):
+    """Where the members of a group meet.
 
     Attributes:
-        host, port: of the first one's store.
-        number: of the group, among those that met there.
+        host, port: of the first learner's store.
+        number: of the group, among those that have met there.
         size: number of learners.
-        grace: seconds that they wait for one another.
+        timeout: seconds that they wait for one another.
     """
 
     host: str
     port: int
     number: int
     size: int
-    grace: float
+    timeout: float
 
 
-class Store:
-    """Where groups meet; the first learner has it.
+class GroupStore(Protocol):
+    """Where groups meet. The first learner holds it."""
+
+    def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
+        """The meeting place of a new group."""
+
+    def join(self, rendezvous: Rendezvous, number: int) -> LearnerGroup:
+        """Join a group as its first learner."""
+
+
+class GlooStore(GroupStore):
+    """The store of groups over gloo.
 
     Args:
-        host: address of this machine, as the others know it.
+        host: address of this machine, as other learners know it.
     """
 
     def __init__(self, host: str) -> None:
         self._host, self._number = host, 0
         self._store = _dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
-    def next(self, size: int, grace: float) -> Meeting:
-        """Where a new group meets."""
+    def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
         self._number += 1
-        return Meeting(self._host, self._store.port, self._number, size, grace)
+        return Rendezvous(self._host, self._store.port, self._number, size, timeout)
 
-    def join(self, meeting: Meeting, number: int) -> Group:
-        """The group, as its first one has it."""
-        return Gloo(meeting, number)
+    def join(self, rendezvous: Rendezvous, number: int) -> LearnerGroup:
+        return GlooGroup(rendezvous, number)
 
 
-class Gloo(Group):
+class GlooGroup(LearnerGroup):
     """A group over gloo. Tensors on other devices pass through the memory of the CPU.
 
-    Nobody else's `torch.distributed` is touched: there is no default process group.
+    It is not the default process group of `torch.distributed`, which programs may use for themselves.
 
     Args:
-        meeting: where it meets. This waits for all.
+        rendezvous: where the group meets. The constructor waits for all members.
         number: of this learner, from 0.
 
     Raises:
-        Broken: if one does not come in time.
+        GroupBroken: if a member does not come in time.
     """
 
-    def __init__(self, meeting: Meeting, number: int) -> None:
-        options, self._size = _dist.ProcessGroupGloo._Options(), meeting.size
-        options._timeout = timedelta(seconds=meeting.grace)
-        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=_own_address(meeting.host, meeting.port))]
+    def __init__(self, rendezvous: Rendezvous, number: int) -> None:
+        host, port, group_number, self._size, timeout = rendezvous
+        options = _dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=timeout)
+        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=_own_address(host, port))]
         try:
-            store = _dist.TCPStore(meeting.host, meeting.port, timeout=options._timeout, wait_for_workers=False)
-            own = _dist.PrefixStore(str(meeting.number), store)
-            self._group = _dist.ProcessGroupGloo(own, number, meeting.size, options)
+            store = _dist.TCPStore(host, port, timeout=options._timeout, wait_for_workers=False)
+            prefixed = _dist.PrefixStore(str(group_number), store)
+            self._group = _dist.ProcessGroupGloo(prefixed, number, self._size, options)
         except RuntimeError as error:
-            raise Broken(str(error)) from error
+            raise GroupBroken(str(error)) from error
 
-    def mean(self, value: Tensor) -> Tensor:
+    def all_reduce_mean(self, value: Tensor) -> Tensor:
         total = value.detach().to("cpu", copy=True)
         try:
             self._group.allreduce([total]).wait()
         except RuntimeError as error:
-            raise Broken(str(error)) from error
+            raise GroupBroken(str(error)) from error
         return (total / self._size).to(value.device)
 
     def close(self) -> None:

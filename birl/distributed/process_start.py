@@ -1,7 +1,8 @@
-"""How workers begin, and how they are ended: forked from a server on Linux, spawned elsewhere.
+"""How worker processes are started and ended: forked from a server on Linux, spawned on other systems.
 
-The server is Python's: a process that has imported birl, has no threads and does nothing. What is forked from it begins
-as a spawned process does, with the environment variables and the folder of this moment and random numbers of its own.
+The server is Python's fork server: a process that has imported birl, has no threads and does nothing. A process forked
+from it starts as a spawned one does, with the environment variables and the working directory of this moment, and with
+random numbers of its own.
 """
 
 from __future__ import annotations
@@ -15,36 +16,41 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
-from typing import Any, Final
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Final
 
 import numpy as np
 import torch
 
 from birl import seeding
 
-_IMPORTED: Final = "birl.algos"  # by the server, and with it all that runs use
+_PRELOADED: Final = "birl.algos"  # imported by the server, and with it all that runs use
 _SIGNALS: Final = (signal.SIGINT,)
 _UNKNOWN: Final = 255
-"""The status of a process whose server is gone, which nobody knows: it may well be running."""
+"""The exit code of a process whose server is gone: its status is unknown, and it may still be running."""
 
 
-def _contexts() -> list[Any]:
-    """Ways in which processes can begin, the best one first."""
+def _contexts() -> list[SpawnContext | ForkServerContext]:
+    """Ways of starting processes, the best one first."""
     spawned = multiprocessing.get_context("spawn")
-    if sys.platform != "linux":  # libraries of other systems do not bear to be forked
+    if sys.platform != "linux":  # libraries of other systems do not survive a fork
         return [spawned]
     forked = multiprocessing.get_context("forkserver")
-    forked.set_forkserver_preload([_IMPORTED])
+    forked.set_forkserver_preload([_PRELOADED])
     return [forked, spawned]
 
 
-def begin(target: Callable[..., None], args: tuple[Any, ...]) -> Any:
-    """A process that has begun with ``target(*args)``, which calls `ready` first and `leave` last."""
+def start_process(target: Callable[..., None], args: tuple[object, ...]) -> BaseProcess:
+    """Start a process that runs ``target(*args)``.
+
+    The target calls `initialize_process` first and `run_exit_handlers` last.
+    """
     *better, last = _contexts()
     for context in better:
         process = context.Process(target=target, args=args, name=_Name("worker"), daemon=True)
-        # There is no server where the folder of temporary files has a long name, or in a fork of a process that has one
-        with contextlib.suppress(OSError, EOFError), _signals_blocked(), _same_modules():
+        # There is no server if the folder of temporary files has a long name, or in a fork of a process that has one
+        with contextlib.suppress(OSError, EOFError), _signals_blocked(), _same_module_path():
             process.start()
             return process
     process = last.Process(target=target, args=args, name="worker", daemon=True)
@@ -54,27 +60,28 @@ def begin(target: Callable[..., None], args: tuple[Any, ...]) -> Any:
 
 
 class _Name(str):
-    """The name of a process. It is read first there, and sets the environment variables: modules that come next look.
+    """The name of a process, which carries the environment variables.
 
-    The server's are those of its own beginning.
+    The new process unpickles its name first, and thereby sets the variables before it imports further modules. Its own
+    variables are those that the server was started with.
     """
 
     def __init__(self, name: str) -> None:
         self._environment = dict(os.environ)
 
-    def __reduce__(self) -> Any:
-        return _with_environment, (str(self), self._environment)
+    def __reduce__(self) -> tuple[Callable[[str, dict[str, str]], str], tuple[str, dict[str, str]]]:
+        return _set_environment, (str(self), self._environment)
 
 
-def _with_environment(name: str, environment: dict[str, str]) -> str:
+def _set_environment(name: str, environment: dict[str, str]) -> str:
     os.environ.clear()
     os.environ.update(environment)
     return name
 
 
 @contextlib.contextmanager
-def _same_modules() -> Iterator[None]:
-    """Context in which a server that begins looks for modules where this process does; not in its folder first."""
+def _same_module_path() -> Iterator[None]:
+    """Context in which a new server finds modules where this process does, and not in its working directory first."""
     changed = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -88,8 +95,8 @@ def _same_modules() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def ready() -> None:
-    """In a new process: it is."""
+def initialize_process() -> None:
+    """Seed the global random generators of a new process and set its signal handlers."""
     np.random.seed()  # Python does so with its own generator
     torch.seed()
     seeding.renew()
@@ -98,31 +105,31 @@ def ready() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def leave() -> None:
-    """The last call in a process: what environments have asked for at its end, which Python skips in forked ones."""
+def run_exit_handlers() -> None:
+    """Run the ``atexit`` handlers of a process, such as those of environments, which Python skips in forked ones."""
     atexit._run_exitfuncs()
 
 
-def status(process: Any) -> int | None:
-    """Its status; ``None`` if it is running, or nobody knows."""
-    code: int | None = process.exitcode
+def exit_status(process: BaseProcess) -> int | None:
+    """The exit status of a process; ``None`` if it is running or its status is unknown."""
+    code = process.exitcode
     return None if code == _UNKNOWN else code
 
 
-def kill(process: Any) -> None:
-    """End it at once."""
-    if process.exitcode == _UNKNOWN:
+def kill_process(process: BaseProcess) -> None:
+    """End a process at once."""
+    if process.exitcode == _UNKNOWN and process.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
     process.kill()
     process.join()
 
 
-def ended(process: Any, timeout: float) -> bool:
-    """Whether it ends within ``timeout`` seconds."""
+def wait_for_end(process: BaseProcess, timeout: float) -> bool:
+    """Wait for the end of a process. Returns whether it ends within ``timeout`` seconds."""
     limit = time.monotonic() + timeout
     process.join(timeout)
-    if process.exitcode != _UNKNOWN:
+    if process.exitcode != _UNKNOWN or process.pid is None:
         return not process.is_alive()
     with contextlib.suppress(ProcessLookupError):
         while True:
@@ -135,11 +142,11 @@ def ended(process: Any, timeout: float) -> bool:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Context in which Ctrl-C waits, and is still held back in processes that begin there until they are ready."""
+    """Context that holds Ctrl-C back, also in processes started there until they are initialised."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # which would end the blocking when the first process begins
+    resource_tracker.ensure_running()  # which would end the blocking when the first process starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

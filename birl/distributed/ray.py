@@ -1,7 +1,7 @@
-"""Workers, and whole runs, on one machine or many, by Ray: the only file that knows it.
+"""Workers, and whole runs, on one machine or many, placed by Ray. Only this module imports Ray.
 
-Ray starts and places processes and carries messages. It never restarts one by itself, nor sends an order twice: a
-worker that is made anew goes on from a state, which only its owner has.
+Ray starts and places processes and carries messages. It never restarts a process by itself, nor sends a task twice: a
+worker is restarted from a state that only its owner has.
 """
 
 from __future__ import annotations
@@ -15,325 +15,349 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from birl._version import __version__
-from birl.distributed.transport import Begin, Gone, Transport, check_version, idle
-from birl.distributed.watchdog import Alive, Watch
+from birl.distributed.transport import Transport, Worker, WorkerFactory, WorkerLost, check_version, no_open_task
+from birl.distributed.watchdog import Heartbeat, Watchdog
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
 PATIENCE: Final = 30.0
-"""Seconds in which a place for a worker must be found."""
-_LOST: Final = 3
-"""How often a run whose process was lost is begun again."""
-_POLL: Final = 0.1
-_SENT: Final = 5.0
-_ANSWER: Final = 10.0
+"""Seconds in which resources for a new worker must be found."""
+_MAX_RESTARTS: Final = 3
+"""How often a run whose process was lost is started again."""
+_POLL_INTERVAL: Final = 0.1
+_SIGNAL_TIMEOUT: Final = 5.0
+_CONNECT_TIMEOUT: Final = 10.0
 """Seconds in which a cluster's address must answer."""
 
+RayModule: TypeAlias = Any  # Ray is optional and not typed
+ObjectRef: TypeAlias = Any
+ActorHandle: TypeAlias = Any
 
-class Remote(Transport):
-    """Workers that are Ray's actors.
 
-    A Ray that runs already is used and left as it is; else one is started, and ended with the workers.
+class RayTransport(Transport):
+    """Workers that are Ray actors.
+
+    A Ray that is running already is used and left as it is. Otherwise one is started, and shut down with the workers.
 
     Args:
-        begin: makes the work of a worker.
+        factory: makes the workers.
         address: of a running cluster; ``None`` for this process's own Ray, which is started if there is none.
-        step_timeout: seconds that a worker may stay in one place.
-        patience: seconds in which a new place must be found for a worker that was lost.
-        asked: what each worker is given, by Ray's names: ``CPU``, ``GPU``, ``memory``, and a cluster's own.
+        step_timeout: seconds that a worker may stay in one position.
+        patience: seconds in which resources must be found again for a worker that was lost.
+        resources: of each worker, by Ray's names: ``CPU``, ``GPU``, ``memory``, and a cluster's own; by default a CPU.
 
     Raises:
         MissingExtraError: if Ray is not installed.
-        ConfigError: if nobody answers at the address.
+        ConfigError: if no cluster answers at the address.
     """
 
     def __init__(
         self,
-        begin: Begin,
+        factory: WorkerFactory,
         address: str | None = None,
         step_timeout: float = 60.0,
         patience: float = 300.0,
-        asked: Mapping[str, float] | None = None,
+        resources: Mapping[str, float] | None = None,
     ) -> None:
+        super().__init__()
         self._ray: Any = require("ray", "ray")
-        self._begin, self._own = begin, not self._ray.is_initialized()
-        self._watch, self._patience = Watch(step_timeout), patience
-        if self._own:
-            _reach(self._ray, address)
-        self._asked = {name: amount for name, amount in (asked or {"CPU": 1.0}).items() if amount}
-        own = dict(self._asked)
-        options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"signs": 1}}
+        self._factory, self._owns_ray = factory, not self._ray.is_initialized()
+        self._watchdog, self._patience = Watchdog(step_timeout), patience
+        if self._owns_ray:
+            _connect(self._ray, address)
+        self._resources = {name: amount for name, amount in (resources or {"CPU": 1.0}).items() if amount}
+        own = dict(self._resources)
+        options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"heartbeats": 1}}
         options |= {"num_cpus": own.pop("CPU", 0), "num_gpus": own.pop("GPU", 0), "memory": own.pop("memory", None)}
         options["resources"] = own
-        self._kind = self._ray.remote(**options)(_Actor)
-        self._actors: dict[int, Any] = {}
-        self._places: dict[int, Any] = {}  # that are kept for one actor each
-        self._open: dict[int, deque[Any]] = {}  # answers that are to come; first, that it has begun
-        self._waited = 0.0  # seconds since somebody was asked where it is
-        self._signs: dict[int, Any] = {}  # questions where it is
-        self._unplaced: dict[int, float] = {}  # those started whose place is not sure yet, with the seconds for that
+        self._actor_class = self._ray.remote(**options)(_WorkerActor)
+        self._actors: dict[int, ActorHandle] = {}
+        self._placement_groups: dict[int, Any] = {}  # one for each actor
+        self._open: dict[int, deque[ObjectRef]] = {}  # results to come; the first one says that the worker has started
+        self._waited = 0.0  # seconds since workers were asked for heartbeats
+        self._heartbeats: dict[int, ObjectRef] = {}  # that were asked for
+        self._unplaced: dict[int, float] = {}  # workers that may lack resources yet, with the seconds to find them
 
     @property
     def host(self) -> str:
-        """Address of this machine, as workers know it."""
         return str(self._ray.util.get_node_ip_address())
 
-    def start(self, index: int, given: Any) -> None:
-        self._unplaced[index] = self._patience if index in self._watch else PATIENCE
+    def start(self, index: int, spec: object) -> None:
+        self._unplaced[index] = self._patience if index in self._watchdog else PATIENCE
         self._forget(index)
-        place = self._places[index] = self._ray.util.placement_group([self._asked])
-        scheduling = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(place)
+        group = self._placement_groups[index] = self._ray.util.placement_group([self._resources])
+        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         try:
-            actor = self._kind.options(scheduling_strategy=scheduling).remote(self._begin, given)
+            actor = self._actor_class.options(scheduling_strategy=strategy).remote(self._factory, spec)
         except TypeError as error:  # it cannot be pickled
             why = error.__cause__ or error.__context__ or error  # Ray's own text repeats all that is sent
             raise ConfigError(
                 f"worker {index} cannot be sent to another process ({why!s:.300}): give the environment by its name, "
                 "or a function in a module that can be imported"
             ) from error
-        self._actors[index], self._open[index] = actor, deque([actor.begin.remote()])
-        self._watch.start(index)
+        self._actors[index], self._open[index] = actor, deque([actor.start.remote()])
+        self._watchdog.start(index)
 
-    def put(self, value: Any) -> Any:
-        return self._ray.put(value)
+    def share(self, value: object) -> object:
+        reference: object = self._ray.put(value)
+        return reference
 
-    def send(self, index: int, order: Any, beside: Any) -> None:
+    def send(self, index: int, task: object, payload: object) -> None:
         if not self._open[index]:
-            self._watch.moved(index)
-        self._open[index].append(self._actors[index].carry_out.remote(order, beside))
+            self._watchdog.reset(index)
+        self._open[index].append(self._actors[index].carry_out.remote(task, payload))
 
     def wait(self) -> tuple[int, Any]:
         while True:
-            self._wait_for_places()
+            self._wait_for_resources()
             first = {references[0]: index for index, references in self._open.items() if references}
             if not first:
-                raise idle()
-            begin = time.monotonic()
-            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=self._watch.slice)
-            self._waited += time.monotonic() - begin
-            if self._waited >= self._watch.slice:
-                self._look([index for reference, index in first.items() if reference not in ready])
+                raise no_open_task()
+            start = time.monotonic()
+            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=self._watchdog.interval)
+            self._waited += time.monotonic() - start
+            if self._waited >= self._watchdog.interval:
+                self._check_heartbeats([index for reference, index in first.items() if reference not in ready])
             for reference in ready:
                 index = first[reference]
-                answer = self._answer(index, reference)
+                result = self._result(index, reference)
                 self._open[index].popleft()
-                self._watch.moved(index)
-                if not isinstance(answer, Alive):
-                    return index, answer
-                self._watch.saw(index, answer.place)
+                self._watchdog.reset(index)
+                if not isinstance(result, Heartbeat):
+                    return index, result
+                self._watchdog.record(index, result.position)
             self.while_waiting()
 
-    def _look(self, indices: list[int]) -> None:
-        """Ask workers where they are. One that stays there, or does not say, is ended."""
+    def _check_heartbeats(self, indices: list[int]) -> None:
+        """Ask workers for their positions. A worker that does not move, or does not answer, is ended."""
         waited, self._waited = self._waited, 0.0
         for index in indices:
-            sign = self._signs.get(index)
-            if sign is not None and self._ray.wait([sign], timeout=0)[0]:
-                self._watch.saw(index, self._answer(index, self._signs.pop(index)).place)
-            if self._watch.waited(index, waited):
+            heartbeat = self._heartbeats.get(index)
+            if heartbeat is not None and self._ray.wait([heartbeat], timeout=0)[0]:
+                self._watchdog.record(index, self._result(index, self._heartbeats.pop(index)).position)
+            if self._watchdog.add_wait(index, waited):
                 self._forget(index)
-                raise Gone(index, *self._watch.verdict(index))
-            if index not in self._signs and self._watch.begun(index):
-                self._signs[index] = self._actors[index].sign.options(concurrency_group="signs").remote()
+                raise WorkerLost(index, *self._watchdog.describe(index))
+            if index not in self._heartbeats and self._watchdog.has_started(index):
+                call = self._actors[index].heartbeat.options(concurrency_group="heartbeats")
+                self._heartbeats[index] = call.remote()
 
-    def _wait_for_places(self) -> None:
-        """Wait until there is a place for each of those that have been started.
+    def _wait_for_resources(self) -> None:
+        """Wait until each new worker has its resources.
 
         Raises:
-            WorkerError: if there is none in time.
+            WorkerError: if there are none in time.
         """
         while self._unplaced:
             index = min(self._unplaced)
             seconds = self._unplaced[index]
-            if not self._places[index].wait(seconds):
-                there, free = self._ray.cluster_resources(), self._ray.available_resources()
-                has, left = ({name: found.get(name, 0.0) for name in self._asked} for found in (there, free))
+            if not self._placement_groups[index].wait(seconds):
+                cluster, available = self._ray.cluster_resources(), self._ray.available_resources()
+                has, free = ({name: found.get(name, 0.0) for name in self._resources} for found in (cluster, available))
                 raise WorkerError(
-                    f"workers {sorted(self._unplaced)} found no place within {seconds:g} seconds: each asks for "
-                    f"{_amounts(self._asked)}; Ray has {_amounts(has)}, of which {_amounts(left)} free. Give fewer "
-                    "collectors, ask for less of what is missing, or add machines"
+                    f"workers {sorted(self._unplaced)} found no resources within {seconds:g} seconds: each asks for "
+                    f"{_format_amounts(self._resources)}; Ray has {_format_amounts(has)}, and {_format_amounts(free)} "
+                    "free. Give fewer collectors, ask for less of what is missing, or add machines"
                 )
             del self._unplaced[index]
 
-    def _answer(self, index: int, reference: Any) -> Any:
+    def _result(self, index: int, reference: ObjectRef) -> Any:
         errors = self._ray.exceptions
         try:
             return self._ray.get(reference)
         except (errors.RayActorError, errors.ObjectLostError) as error:
             self._forget(index)
             how = " ".join(str(error).split())
-            raise Gone(index, f"({how:.200})") from None
+            raise WorkerLost(index, f"({how:.200})") from None
         except errors.RayTaskError as error:
             if isinstance(error.cause, BirlError):
                 raise error.cause from None
             raise WorkerError(f"worker {index} has failed, and with it the run. Its error:\n{error}") from None
 
+    def locate(self, index: int) -> str:
+        return f"actor {self._actors[index]}"
+
     def close(self) -> None:
-        for index in list(self._places):
+        for index in list(self._placement_groups):
             self._forget(index)
-        if self._own:
+        if self._owns_ray:
             self._ray.shutdown()
 
     def _forget(self, index: int) -> None:
         self._open.pop(index, None)
-        self._signs.pop(index, None)
+        self._heartbeats.pop(index, None)
         if index in self._actors:
             self._ray.kill(self._actors.pop(index), no_restart=True)
-        if index in self._places:  # also of one that could not be sent there
-            self._ray.util.remove_placement_group(self._places.pop(index))
+        if index in self._placement_groups:  # also of a worker that could not be sent there
+            self._ray.util.remove_placement_group(self._placement_groups.pop(index))
 
 
-class Placed:
-    """A process on one of the machines, as `subprocess.Popen` has it.
+class Process(Protocol):
+    """The part of `subprocess.Popen` that runs on other machines need."""
 
-    If it is lost with its machine it is begun again: what it runs must go on by the same command.
+    def poll(self) -> int | None:
+        """The exit status, if the process has ended."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal to the process."""
+
+
+Starter: TypeAlias = Callable[[Sequence[str], Path], Process]
+"""Starts a process, given its command and the folder of the run."""
+
+
+class RayProcess:
+    """A process on a machine of the cluster, with the interface of `subprocess.Popen`.
+
+    If the process is lost with its machine, it is started again: what it runs must resume by the same command.
 
     Attributes:
-        returncode: its exit status; ``None`` while it runs, or waits for a place.
+        returncode: its exit status; ``None`` while it runs or waits for resources.
     """
 
-    def __init__(self, start: Callable[[], Any], folder: Path) -> None:
+    def __init__(self, start: Callable[[], ActorHandle], folder: Path) -> None:
         self._ray: Any = require("ray", "ray")
-        self._start, self._folder, self._left = start, folder, _LOST
-        self._actor, self._question, self._begun = start(), None, False
+        self._start, self._folder, self._restarts_left = start, folder, _MAX_RESTARTS
+        self._actor, self._poll, self._started = start(), None, False
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status, ``None`` if it runs or waits."""
+        """The exit status; ``None`` while the process runs or waits for resources."""
         if self.returncode is not None:
             return self.returncode
-        if self._question is None:
-            self._question = self._actor.poll.remote()
-        if self._ray.wait([self._question], timeout=0)[0]:
-            question, self._question = self._question, None
+        if self._poll is None:
+            self._poll = self._actor.poll.remote()
+        if self._ray.wait([self._poll], timeout=0)[0]:
+            poll, self._poll = self._poll, None
             try:
-                self._end(self._ray.get(question))
-                self._begun = True
+                self._set_status(self._ray.get(poll))
+                self._started = True
             except self._ray.exceptions.ActorUnavailableError:
                 pass  # it may answer the next time
             except self._ray.exceptions.RayActorError as error:
-                self._lost(" ".join(str(error).split()), error.actor_init_failed)
+                self._handle_loss(" ".join(str(error).split()), error.actor_init_failed)
         return self.returncode
 
     def terminate(self) -> None:
-        """Ask it to end; where it has no place yet, it never begins."""
+        """Ask the process to end. If it still waits for resources, it never starts."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self._signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, when there is one.
+        """Wait for the exit status.
 
         Raises:
-            subprocess.TimeoutExpired: if there is none after so many seconds.
+            subprocess.TimeoutExpired: if there is none after ``timeout`` seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if until is not None and time.monotonic() > until:
                 raise subprocess.TimeoutExpired(str(self._folder), timeout or 0.0)
-            time.sleep(_POLL)
+            time.sleep(_POLL_INTERVAL)
         return status
 
     def _signal(self, number: int) -> None:
-        self._left = 0
+        self._restarts_left = 0
         if self.poll() is not None:
             return
         sent = self._actor.signal.remote(number)
-        if not self._begun and not self._ray.wait([sent], timeout=_SENT)[0]:  # it still waits for a place
-            self._end(-number)
+        if not self._started and not self._ray.wait([sent], timeout=_SIGNAL_TIMEOUT)[0]:  # it waits for resources
+            self._set_status(-number)
 
-    def _end(self, status: int | None) -> None:
+    def _set_status(self, status: int | None) -> None:
         self.returncode = status
         if status is not None:
             self._ray.kill(self._actor, no_restart=True)
 
-    def _lost(self, how: str, never_begun: bool) -> None:
-        if never_begun:
+    def _handle_loss(self, how: str, never_started: bool) -> None:
+        if never_started:
             self.returncode = 1
             raise ConfigError(
-                f"the run in {self._folder} cannot begin where Ray has put it ({how[-300:]}): all machines must have "
+                f"the run in {self._folder} cannot start where Ray has put it ({how[-300:]}): all machines must have "
                 f"birl, share this folder, and have {Path.cwd()}"
             )
         with open(f"{self._folder}.log", "a", encoding="utf-8") as log:
             log.write(f"Ray has lost this run: {how:.200}\n")
-        if not self._left:
+        if not self._restarts_left:
             self.returncode = -signal.SIGKILL
             return
-        self._left, self._begun = self._left - 1, False
+        self._restarts_left, self._started = self._restarts_left - 1, False
         self._actor = self._start()
 
 
-class Places:
-    """Places for whole runs, each a process with a processor of its own.
+class RayLauncher:
+    """Starts whole runs on a cluster, each as a process with a CPU of its own.
 
     Args:
-        begin: begins a process, of its command and folder.
-        address: see `Remote`.
-        gpus: number of GPUs that each has for itself.
+        starter: starts a process where Ray has put it.
+        address: see `RayTransport`.
+        gpus: number of GPUs that each run has for itself.
 
     Raises:
-        MissingExtraError, ConfigError: as `Remote`.
+        MissingExtraError, ConfigError: as `RayTransport`.
     """
 
-    def __init__(self, begin: Callable[[Sequence[str], Path], Any], address: str | None = None, gpus: int = 0) -> None:
+    def __init__(self, starter: Starter, address: str | None = None, gpus: int = 0) -> None:
         self._ray: Any = require("ray", "ray")
-        self._begin, self._own = begin, not self._ray.is_initialized()
-        if self._own:
-            _reach(self._ray, address)
+        self._starter, self._owns_ray = starter, not self._ray.is_initialized()
+        if self._owns_ray:
+            _connect(self._ray, address)
         if gpus and not self._ray.cluster_resources().get("GPU"):  # Ray would wait for one to join
             self.close()
             raise ConfigError(
                 "each run asks for a GPU, and no machine of Ray's cluster has one: choose the device 'cpu', or start "
                 "Ray with `ray start --num-gpus` where there are GPUs that it has not found"
             )
-        self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(_Process)
+        self._actor_class = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(
+            _ProcessActor
+        )
 
-    def begin(self, command: Sequence[str], folder: Path) -> Placed:
-        """Begin a process as soon as there is room.
+    def start(self, command: Sequence[str], folder: Path) -> RayProcess:
+        """Start a process as soon as there are resources for it.
 
         Args:
-            command: the program, which is the other machine's own Python, and its words.
-            folder: what it writes to, and beside it, on a disk that all machines share.
+            command: the program and its arguments. The program is replaced by the Python of the other machine.
+            folder: of the run, on a disk that all machines share.
         """
-        given = self._begin, list(command[1:]), folder.absolute(), Path.cwd(), __version__
-        return Placed(lambda: self._kind.remote(*given), folder.absolute())
+        arguments = self._starter, list(command[1:]), folder.absolute(), Path.cwd(), __version__
+        return RayProcess(lambda: self._actor_class.remote(*arguments), folder.absolute())
 
     def close(self) -> None:
-        """Leave Ray, and end it if it was begun here."""
-        if self._own:
+        """Leave Ray, and shut it down if this object has started it."""
+        if self._owns_ray:
             self._ray.shutdown()
 
 
-class _Process:
+class _ProcessActor:
     """A process on the machine where Ray has put this actor."""
 
-    def __init__(self, begin: Any, words: list[str], folder: Path, here: Path, version: str) -> None:
+    def __init__(self, starter: Starter, arguments: list[str], folder: Path, directory: Path, version: str) -> None:
         check_version(f"the run in {folder}", version)
-        os.chdir(here)  # words may name files from there
-        self._process = begin([sys.executable, *words], folder)
+        os.chdir(directory)  # arguments may name files relative to it
+        self._process = starter([sys.executable, *arguments], folder)
 
     def poll(self) -> int | None:
-        """Its exit status."""
-        found: int | None = self._process.poll()
-        return found
+        """The exit status of the process."""
+        return self._process.poll()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self._process.send_signal(number)
 
 
-def _reach(ray: Any, address: str | None) -> None:
-    """Join the cluster there, or begin one on this machine."""
+def _connect(ray: RayModule, address: str | None) -> None:
+    """Connect to the cluster at an address, or start one on this machine."""
     local = {"include_dashboard": False} if address in (None, "local") else {}
-    there = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
-    host, _, port = there.rpartition("//")[2].rpartition(":")
+    target = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
+    host, _, port = target.rpartition("//")[2].rpartition(":")
     try:
         if port.isdecimal():  # Ray itself waits for minutes, or for ever
-            _greet(host, int(port))
+            _check_server(host, int(port))
         ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
@@ -343,39 +367,39 @@ def _reach(ray: Any, address: str | None) -> None:
         ) from error
 
 
-def _greet(host: str, port: int) -> None:
-    """Begin to talk to a server of Ray's, which speaks HTTP/2, and raise `OSError` if it does not answer."""
-    with socket.create_connection((host, port), _ANSWER) as connection:
+def _check_server(host: str, port: int) -> None:
+    """Raise `OSError` unless a server answers the first bytes of HTTP/2, which Ray's servers speak."""
+    with socket.create_connection((host, port), _CONNECT_TIMEOUT) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # no settings
         try:
-            connection.recv(1)  # one with TLS refuses this, which is an answer, too
+            connection.recv(1)  # a server with TLS refuses this, which is an answer, too
         except ConnectionError:
             pass
         except TimeoutError:
-            raise OSError(f"nothing there answers within {_ANSWER:g} seconds") from None
+            raise OSError(f"no answer within {_CONNECT_TIMEOUT:g} seconds") from None
 
 
-def _amounts(amounts: Mapping[str, float]) -> str:
+def _format_amounts(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items())
 
 
-class _Actor:
-    """A worker as Ray sees it. It tells where it is in a thread beside that of its work."""
+class _WorkerActor:
+    """A worker as a Ray actor. It answers heartbeats in another thread than that of its tasks."""
 
-    def __init__(self, begin: Begin, given: Any) -> None:
-        self._given: Any = begin, given
-        self._work: Any = None
+    def __init__(self, factory: WorkerFactory, spec: object) -> None:
+        self._factory, self._spec = factory, spec
+        self._worker: Worker[Any, Any, Any]
 
-    def begin(self) -> Alive:
-        """Make the work."""
-        begin, given = self._given
-        self._work = begin(given)
-        return self.sign()
+    def start(self) -> Heartbeat:
+        """Make the worker."""
+        self._worker = self._factory(self._spec)
+        return self.heartbeat()
 
-    def sign(self) -> Alive:
-        """Where it is in its work."""
-        return Alive(self._work.place)
+    def heartbeat(self) -> Heartbeat:
+        """The position of the worker."""
+        return Heartbeat(self._worker.position)
 
-    def carry_out(self, order: Any, beside: Any) -> Any:
-        """Carry out an order."""
-        return self._work(order, beside)
+    def carry_out(self, task: object, payload: object) -> object:
+        """Carry out a task."""
+        result: object = self._worker(task, payload)
+        return result

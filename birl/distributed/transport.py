@@ -1,4 +1,4 @@
-"""Getting orders to collectors and answers back, wherever they are."""
+"""Transports: they start workers, send them tasks and receive their results, in this process or in others."""
 
 from __future__ import annotations
 
@@ -8,43 +8,60 @@ import platform
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import torch
 
 from birl._version import __version__
-from birl.distributed.watchdog import Alive, Watch
-from birl.distributed.workers import Ended, Left, Owner, Worker, end, failure, first_ready
+from birl.distributed.watchdog import Heartbeat, Watchdog
+from birl.distributed.worker_process import (
+    OwnerConnection,
+    OwnerGone,
+    ProcessEnded,
+    WorkerProcess,
+    make_failure,
+    stop_all,
+    wait_any,
+)
 from birl.errors import BirlError, ConfigError, WorkerError
 
-_GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it, when there is no more work
+_GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it before it is ended
+
+TaskT_contra = TypeVar("TaskT_contra", contravariant=True)
+PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
-class Work(Protocol):
-    """What a worker does."""
+class Worker(Protocol[TaskT_contra, PayloadT_contra, ResultT_co]):
+    """What carries out tasks, where a transport has put it."""
 
     @property
-    def place(self) -> str:
-        """Where it is in its order, in words. Another thread reads it."""
+    def position(self) -> str:
+        """Where the worker is in its task, as text. Another thread reads it."""
 
-    def __call__(self, order: Any, beside: Any, /) -> Any:
-        """Carry out an order. Returns the answer."""
+    def __call__(self, task: TaskT_contra, payload: PayloadT_contra, /) -> ResultT_co:
+        """Carry out a task and return its result."""
 
     def close(self) -> None:
-        """There are no more orders."""
+        """Release what the worker holds; no tasks follow."""
+
+
+WorkerFactory: TypeAlias = Callable[[Any], Worker[Any, Any, Any]]
+"""Makes a `Worker` from its specification: a class or function that can be imported."""
 
 
 def check_version(worker: str, version: str) -> None:
-    """Refuse to work for a run with another version of birl.
+    """Check that a worker has the same version of birl as the run.
 
     Args:
-        worker: who works, in words, such as ``"shard 1"``.
+        worker: name of the worker, such as ``"shard 1"``.
         version: of the run's birl.
 
     Raises:
-        ConfigError: if this process has another one.
+        ConfigError: if this process has another version.
     """
     if version != __version__:
         raise ConfigError(
@@ -53,259 +70,263 @@ def check_version(worker: str, version: str) -> None:
         )
 
 
-Begin = Callable[[Any], Work]
-"""Makes a `Work` of what it is given: a function that can be imported."""
-
-
-class Gone(Exception):  # noqa: N818  never seen outside: whoever sends orders catches it
-    """Whoever worked is not there any more, and its orders are lost.
+class WorkerLost(Exception):  # noqa: N818  internal: callers of `Transport.wait` catch it
+    """A worker was ended, and its open tasks are lost.
 
     Attributes:
-        index: its number.
+        index: number of the worker.
         how: such as ``"by SIGKILL"``.
-        place: where it hung, if that is why it was ended.
+        position: where the worker hung, if it was ended for that.
     """
 
-    def __init__(self, index: int, how: str, place: Any = None) -> None:
-        super().__init__(f"{index} was ended {how}")
-        self.index, self.how, self.place = index, how, place
+    def __init__(self, index: int, how: str, position: str | None = None) -> None:
+        super().__init__(f"worker {index} was ended {how}")
+        self.index, self.how, self.position = index, how, position
 
 
-def _nothing() -> None:
-    """What there is to do while a run waits, unless it says otherwise."""
-
-
-def idle() -> WorkerError:
-    """The error of waiting for an answer when no order is open: no answer would ever come."""
+def no_open_task() -> WorkerError:
+    """The error of a wait for a result when no task is open, which would never end."""
     return WorkerError(
-        "the run waits for an answer, but its workers have answered all their orders, so that it would wait for ever: "
-        "birl has miscounted its orders. Start the run again, which goes on from its last checkpoint, and report "
+        "the run waits for a result, but its workers have answered all their tasks, so that it would wait for ever: "
+        "birl has miscounted its tasks. Start the run again, which goes on from its last checkpoint, and report "
         "this error with the command or script of the run"
     )
 
 
-class Transport(Protocol):
-    """Workers by number. Each carries out its orders in the order in which they were sent.
+def _do_nothing() -> None: ...
+
+
+class Transport(ABC):
+    """Workers by number. Each carries out its tasks in the order in which they were sent.
 
     Attributes:
-        while_waiting: `wait` calls it at least once a second while no answer comes. It may raise an error, which leaves
-            `wait`.
+        while_waiting: `wait` calls it at least once a second while no result arrives. It may raise an error, which
+            leaves `wait`.
     """
 
-    while_waiting: Callable[[], None] = staticmethod(_nothing)
+    def __init__(self) -> None:
+        self.while_waiting: Callable[[], None] = _do_nothing
 
-    def start(self, index: int, given: Any) -> None:
-        """Begin a worker, in the place of the one before, if there was one, whose orders are forgotten."""
+    @property
+    def host(self) -> str:
+        """Address of this machine, as workers know it."""
+        return "127.0.0.1"
 
-    def put(self, value: Any) -> Any:
-        """Make a value ready to be sent ``beside`` several orders. Returns what stands for it."""
+    @abstractmethod
+    def start(self, index: int, spec: object) -> None:
+        """Start a worker. It replaces the worker with this number, if there was one, whose tasks are forgotten."""
 
-    def send(self, index: int, order: Any, beside: Any) -> None:
-        """Send an order."""
+    def share(self, value: object) -> object:
+        """Prepare a value that is the payload of several tasks. Returns the payload to send."""
+        return value
 
+    @abstractmethod
+    def send(self, index: int, task: object, payload: object) -> None:
+        """Send a task with its payload."""
+
+    @abstractmethod
     def wait(self) -> tuple[int, Any]:
-        """Wait for the next answer. Returns the worker's number and the answer.
+        """Wait for the next result. Returns the worker's number and the result.
 
         Raises:
-            Gone: if a worker is lost, or hung and was ended.
-            WorkerError: if no order is open.
-            BirlError: if one has failed, by an error of its environment for instance.
+            WorkerLost: if a worker is lost, or hung and was ended.
+            WorkerError: if no task is open.
+            BirlError: if a worker has failed, by an error of its environment for instance.
         """
 
+    def locate(self, index: int) -> str:
+        """Where a worker runs, as text."""
+        return "this process"
+
+    @abstractmethod
     def close(self) -> None:
         """End all workers."""
 
 
-class _Mail:
-    """Sends messages to a worker in a thread of its own: nobody waits for one that was stopped and does not read."""
+class _Sender:
+    """Sends messages to a worker in a thread of its own, so that a stopped worker does not block its owner."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker, self._messages = worker, queue.SimpleQueue[Any]()
-        self._thread = threading.Thread(target=self._send, daemon=True)
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker, self._messages = worker, queue.SimpleQueue[object]()
+        self._thread = threading.Thread(target=self._send_all, daemon=True)
         self._thread.start()
 
-    def send(self, message: Any) -> None:
-        """Send a message after those before."""
+    def send(self, message: object) -> None:
+        """Send a message after those before it."""
         self._messages.put(message)
 
-    def _send(self) -> None:
-        with contextlib.suppress(Ended, BirlError):  # whoever waits for its answers is told
+    def _send_all(self) -> None:
+        with contextlib.suppress(ProcessEnded, BirlError):  # which the wait for results raises again
             while (message := self._messages.get()) is not None:
                 self._worker.send(message)
 
-    def end(self, timeout: float | None = None) -> bool:
+    def close(self, timeout: float | None = None) -> bool:
         """Send no more. Returns whether all was sent, or the worker is gone, within ``timeout`` seconds."""
         self._messages.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
-class Processes(Transport):
+class ProcessTransport(Transport):
     """Workers in processes of this machine, one each.
 
     Args:
-        begin: makes the work of a worker.
-        step_timeout: seconds that a worker may stay in one place.
-
-    Attributes:
-        host: address of this machine, as workers know it.
+        factory: makes the workers.
+        step_timeout: seconds that a worker may stay in one position; ``math.inf`` for no limit.
     """
 
-    host = "127.0.0.1"
+    def __init__(self, factory: WorkerFactory, step_timeout: float) -> None:
+        super().__init__()
+        self._factory, self._watchdog = factory, Watchdog(step_timeout)
+        self._workers: dict[int, WorkerProcess] = {}
+        self._senders: dict[int, _Sender] = {}
+        self._open: dict[int, int] = {}  # numbers of open tasks; the worker that answered last is at the end
 
-    def __init__(self, begin: Begin, step_timeout: float) -> None:
-        self._begin, self._watch = begin, Watch(step_timeout)
-        self._workers: dict[int, Worker] = {}
-        self._mail: dict[int, _Mail] = {}
-        self._open: dict[int, int] = {}  # number of answers that are still to come
-
-    def start(self, index: int, given: Any) -> None:
+    def start(self, index: int, spec: object) -> None:
         self._forget(index)
-        self._workers[index] = Worker(_work, (self._begin, given, self._watch.slice))
-        self._mail[index] = _Mail(self._workers[index])
-        self._watch.start(index)
+        self._workers[index] = WorkerProcess(_serve_tasks, (self._factory, spec, self._watchdog.interval))
+        self._senders[index] = _Sender(self._workers[index])
+        self._watchdog.start(index)
         self._open[index] = 0
 
-    def put(self, value: Any) -> Any:
-        return value
-
-    def send(self, index: int, order: Any, beside: Any) -> None:
+    def send(self, index: int, task: object, payload: object) -> None:
         if self._open[index] == 0:
-            self._watch.moved(index)
+            self._watchdog.reset(index)
         self._open[index] += 1
-        self._mail[index].send((order, beside))
+        self._senders[index].send((task, payload))
 
     def wait(self) -> tuple[int, Any]:
         while True:
-            index, message = self._hear()
-            if index is not None and not isinstance(message, Alive):
-                self._open[index] -= 1
-                self._watch.moved(index)
+            index, message = self._receive()
+            if index is not None and not isinstance(message, Heartbeat):
+                self._open[index] = self._open.pop(index) - 1
+                self._watchdog.reset(index)
                 return index, message
             if index is not None:
-                self._watch.saw(index, message.place)
+                self._watchdog.record(index, message.position)
             self.while_waiting()
 
-    def _hear(self) -> tuple[int | None, Any]:
-        """The next message of anybody; none of nobody after a while."""
+    def _receive(self) -> tuple[int | None, Any]:
+        """The next message and its worker, or ``(None, None)`` if none arrives for a while."""
         by_worker = {self._workers[index]: index for index, count in self._open.items() if count}
         if not by_worker:
-            raise idle()
+            raise no_open_task()
         index: int | None = None
         try:
-            begin = time.monotonic()
-            worker = first_ready(by_worker, self._watch.slice)
-            self._end_hung(by_worker, time.monotonic() - begin)
+            start = time.monotonic()
+            worker = wait_any(by_worker, self._watchdog.interval)
+            self._end_hung(by_worker, time.monotonic() - start)
             index = None if worker is None else by_worker[worker]
             return index, None if worker is None else worker.receive()
-        except Ended as error:
+        except ProcessEnded as error:
             assert index is not None
             self._forget(index)
-            raise Gone(index, error.how) from None
+            raise WorkerLost(index, error.how) from None
 
-    def _end_hung(self, by_worker: dict[Worker, int], waited: float) -> None:
+    def _end_hung(self, by_worker: dict[WorkerProcess, int], waited: float) -> None:
         for worker, index in by_worker.items():
-            if self._watch.waited(index, waited) and not worker.connection.poll():
+            if self._watchdog.add_wait(index, waited) and not worker.connection.poll():
                 self._forget(index)
-                raise Gone(index, *self._watch.verdict(index))
+                raise WorkerLost(index, *self._watchdog.describe(index))
+
+    def locate(self, index: int) -> str:
+        return f"process {self._workers[index].pid}"
 
     def close(self) -> None:
-        for index in [index for index, mail in self._mail.items() if not mail.end(_GRACE)]:
+        for index in [index for index, sender in self._senders.items() if not sender.close(_GRACE)]:
             self._forget(index)
-        end(self._workers.values())
+        stop_all(self._workers.values())
         self._workers.clear()
-        self._mail.clear()
+        self._senders.clear()
 
     def _forget(self, index: int) -> None:
         self._open.pop(index, None)
         if index in self._workers:
             worker = self._workers.pop(index)
-            worker.end_now()
-            self._mail.pop(index).end()  # before the connection is closed, which it uses
+            worker.terminate()
+            self._senders.pop(index).close()  # before the connection is closed, which it uses
             worker.kill()
 
 
-def _work(owner: Owner, given: tuple[Begin, Any, float]) -> None:
-    """Carry out orders, which are read meanwhile: nobody waits for somebody who waits for them."""
-    torch.set_num_threads(1)  # there are others
-    begin, own, interval = given
-    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+def _serve_tasks(owner: OwnerConnection, argument: tuple[WorkerFactory, Any, float]) -> None:
+    """Carry out tasks in a process. A thread reads them meanwhile, so that owner and worker cannot deadlock."""
+    torch.set_num_threads(1)  # one core for each worker
+    factory, spec, interval = argument
+    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
     sending, done = threading.Lock(), threading.Event()
 
-    def send(message: Any) -> None:
+    def send(message: object) -> None:
         with sending:
             owner.send(message)
 
-    def read() -> None:
+    def read_tasks() -> None:
         try:
             while True:
-                orders.put(owner.receive())
-        except Left:
-            orders.put(None)
+                tasks.put(owner.receive())
+        except OwnerGone:
+            tasks.put(None)
 
-    def tell(work: Work) -> None:
-        told: Any = ()
-        with contextlib.suppress(Left):
+    def send_heartbeats(worker: Worker[Any, Any, Any]) -> None:
+        last: str | None = None
+        with contextlib.suppress(OwnerGone):
             while not done.is_set():
-                if (place := work.place) != told:  # silence says the same
-                    send(Alive(place))
-                    told = place
+                if (position := worker.position) != last:  # an unchanged position needs no message
+                    send(Heartbeat(position))
+                    last = position
                 done.wait(interval)
 
     def carry_out() -> None:
-        work = begin(own)
-        telling = threading.Thread(target=tell, args=(work,), daemon=True)
-        telling.start()
+        worker = factory(spec)
+        heartbeats = threading.Thread(target=send_heartbeats, args=(worker,), daemon=True)
+        heartbeats.start()
         try:
-            while (order := orders.get()) is not None:
-                send(work(*order))
+            while (task := tasks.get()) is not None:
+                send(worker(*task))
         finally:
             done.set()
-            telling.join(_GRACE)
-            work.close()
+            heartbeats.join(_GRACE)
+            worker.close()
 
-    reading = threading.Thread(target=read, daemon=True)
-    reading.start()
+    reader = threading.Thread(target=read_tasks, daemon=True)
+    reader.start()
     try:
         carry_out()
     except Exception as error:
-        send(failure(error))
-    reading.join()  # a thread that wakes while Python ends would abort the process
+        send(make_failure(error))
+    reader.join()  # a thread that wakes while Python ends would abort the process
 
 
-class Inline(Transport):
-    """Workers in this process: they work, one order at a time, while somebody waits for an answer.
+class InlineTransport(Transport):
+    """Workers in this process. They carry out one task at a time, while the owner waits for a result.
 
     Args:
-        begin: makes the work of a worker. Each gets a copy of what it is given.
+        factory: makes the workers. Each gets a copy of its specification.
     """
 
-    def __init__(self, begin: Begin) -> None:
-        self._begin = begin
-        self._works: dict[int, Work] = {}
-        self._sent: deque[tuple[int, Any, Any]] = deque()
+    def __init__(self, factory: WorkerFactory) -> None:
+        super().__init__()
+        self._factory = factory
+        self._workers: dict[int, Worker[Any, Any, Any]] = {}
+        self._tasks: deque[tuple[int, object, object]] = deque()
 
-    def start(self, index: int, given: Any) -> None:
+    def start(self, index: int, spec: object) -> None:
         self._forget(index)
-        self._works[index] = self._begin(copy.deepcopy(given))
+        self._workers[index] = self._factory(copy.deepcopy(spec))
 
-    def put(self, value: Any) -> Any:
-        return value
-
-    def send(self, index: int, order: Any, beside: Any) -> None:
-        self._sent.append((index, order, beside))
+    def send(self, index: int, task: object, payload: object) -> None:
+        self._tasks.append((index, task, payload))
 
     def wait(self) -> tuple[int, Any]:
-        if not self._sent:
-            raise idle()
-        index, order, beside = self._sent.popleft()
-        return index, self._works[index](order, beside)
+        if not self._tasks:
+            raise no_open_task()
+        index, task, payload = self._tasks.popleft()
+        return index, self._workers[index](task, payload)
 
     def close(self) -> None:
-        for index in list(self._works):
+        for index in list(self._workers):
             self._forget(index)
 
     def _forget(self, index: int) -> None:
-        if index in self._works:
-            self._works.pop(index).close()
-        self._sent = deque(sent for sent in self._sent if sent[0] != index)
+        if index in self._workers:
+            self._workers.pop(index).close()
+        self._tasks = deque(entry for entry in self._tasks if entry[0] != index)

@@ -1,70 +1,70 @@
-"""Which workers do not move any more."""
+"""Detection of workers that hang."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-START: Final = 300.0
-"""Seconds in which a worker must have begun: it imports, and makes environments."""
+START_TIMEOUT: Final = 300.0
+"""Seconds in which a worker must start: it imports modules and makes environments."""
 
 
-class Alive(NamedTuple):
+class Heartbeat(NamedTuple):
     """A sign of life.
 
     Attributes:
-        place: in its work: words, of which only equality counts.
+        position: of the worker in its work, as text.
     """
 
-    place: Any
+    position: str
 
 
-class Watch:
-    """How long each worker has been in one place.
+class Watchdog:
+    """Measures how long each worker has stayed in one position.
 
-    Only the time counts in which somebody waited for it: signs that came meanwhile are seen first, and a process that
-    was stopped, and goes on, blames nobody for that.
+    Only time spent waiting for a worker counts: heartbeats that arrived meanwhile are read first, and time in which the
+    owner itself was stopped is not held against a worker.
 
     Args:
         step_timeout: seconds after which a worker counts as hung.
 
     Attributes:
-        slice: seconds to wait at a time; workers give a sign as often.
+        interval: seconds to wait at a time; workers send heartbeats as often.
     """
 
     def __init__(self, step_timeout: float) -> None:
-        self._limits = {True: step_timeout, False: max(START, step_timeout)}
-        self.slice = min(1.0, step_timeout / 4)
-        self._places: dict[int, Any] = {}  # None before the first sign
-        self._quiet: dict[int, float] = {}
+        self._limits = {True: step_timeout, False: max(START_TIMEOUT, step_timeout)}
+        self.interval = min(1.0, step_timeout / 4)
+        self._positions: dict[int, str | None] = {}  # None before the first heartbeat
+        self._waited: dict[int, float] = {}
 
     def start(self, index: int) -> None:
-        """A worker begins anew."""
-        self._places[index], self._quiet[index] = None, 0.0
+        """Watch a worker that is being started, for the first time or again."""
+        self._positions[index], self._waited[index] = None, 0.0
 
     def __contains__(self, index: int) -> bool:
-        """Whether it has ever begun."""
-        return index in self._places
+        """Whether a worker was ever started."""
+        return index in self._positions
 
-    def begun(self, index: int) -> bool:
-        """Whether a worker has given a sign since its beginning."""
-        return self._places[index] is not None
+    def has_started(self, index: int) -> bool:
+        """Whether a worker has sent a heartbeat since its start."""
+        return self._positions[index] is not None
 
-    def moved(self, index: int) -> None:
-        """A worker was sent an order, or has answered one."""
-        self._quiet[index] = 0.0
+    def reset(self, index: int) -> None:
+        """Restart the clock of a worker, which was sent a task or has answered one."""
+        self._waited[index] = 0.0
 
-    def saw(self, index: int, place: Any) -> None:
-        """A worker has told its place."""
-        if place != self._places[index]:
-            self._places[index], self._quiet[index] = place, 0.0
+    def record(self, index: int, position: str) -> None:
+        """Record the position of a worker's heartbeat."""
+        if position != self._positions[index]:
+            self._positions[index], self._waited[index] = position, 0.0
 
-    def waited(self, index: int, seconds: float) -> bool:
-        """Somebody waited for a worker. Returns whether it counts as hung."""
-        self._quiet[index] += min(seconds, self.slice)  # more than that was not waiting
-        return self._quiet[index] > self._limits[self.begun(index)]
+    def add_wait(self, index: int, seconds: float) -> bool:
+        """Record time spent waiting for a worker. Returns whether the worker counts as hung."""
+        self._waited[index] += min(seconds, self.interval)  # more than that was not waiting
+        return self._waited[index] > self._limits[self.has_started(index)]
 
-    def verdict(self, index: int) -> tuple[str, Any]:
-        """Of a worker that hung: how it was ended, and its place, ``"its beginning"`` if it has none yet."""
-        begun = self.begun(index)
-        how = f"because it did not {'move' if begun else 'begin'} for {self._limits[begun]:g} seconds"
-        return how, self._places[index] if begun else "its beginning"
+    def describe(self, index: int) -> tuple[str, str]:
+        """Why a hung worker is ended, and its last position (``"its start"`` if it has none yet)."""
+        started = self.has_started(index)
+        why = f"because it did not {'move' if started else 'start'} for {self._limits[started]:g} seconds"
+        return why, self._positions[index] or "its start"

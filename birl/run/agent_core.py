@@ -14,7 +14,7 @@ from gymnasium import Space
 
 from birl.checks import check
 from birl.dataset import ReplayBuffer
-from birl.distributed.workers import check_given
+from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
 from birl.files.state_restore import checked_array
@@ -93,7 +93,7 @@ def explorers_per_process(
     for each in listed:
         check_buffer_and_explorer(None, each)
         if sent:
-            check_given("explorer", each, "define its class in a module that can be imported")
+            check_picklable("explorer", each, "define its class in a module that can be imported")
         own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
         if own and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""How the work of a run is divided among processes: what a user says of it."""
+"""How the work of a run is divided among processes: the settings that users give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from birl.checks import Allowed, check
+from birl.distributed.worker_pool import Placement
 from birl.errors import ConfigError
 
 ORDERS: Final = ("together", "turns", "arrival")
@@ -15,7 +16,7 @@ AUTO: Final = "auto"
 DEFAULT_FRAGMENT: Final = 50
 DEFAULT_IN_FLIGHT: Final = 2
 FIRST_FRAGMENT: Final = 20
-"""Steps of a fragment as long as it is not known how long one takes."""
+"""Steps of a fragment until the duration of a step has been measured."""
 
 _SECONDS: Final = 0.1  # that a fragment should last: 50 times what Ray needs for a call
 _LONGEST: Final = 1000
@@ -23,63 +24,65 @@ _LONGEST: Final = 1000
 
 @dataclass(frozen=True)
 class Cluster:
-    """Collectors: each acts in environments of its own, on weights that it is sent, and sends back what it saw.
+    """Settings of collectors, learners and replay shards.
 
-    ``fit_online(env, cluster=birl.Cluster(collectors=4))`` makes every step in one of them. The run's own process
-    learns, and has the buffer, the logs and the checkpoint.
+    ``fit_online(env, cluster=birl.Cluster(collectors=4))`` makes every step in one of four collectors. Each acts in
+    environments of its own, on weights that it is sent, and sends back the steps. The run's own process learns, and
+    holds the buffer, the logs and the checkpoint.
 
     Attributes:
         collectors: number of collectors.
-        environments: number of environments that each of them steps, one after another.
-        fragment: steps of each environment that a collector makes at once: the unit in which work is ordered, sent and
-            stored. By default 50; where rollouts are learned from, their length, which it must divide (with a running
-            observation scaler, the largest divisor that is not above 50). ``"auto"``: as many as take 0.1 seconds, at
-            least 1 and at most 1000, which the first fragments, of 20 steps, tell; the number is the metric
-            ``fragment`` and a part of checkpoints, so that a resumed run keeps it. Rollouts keep their default.
+        environments: number of environments of each collector, which it steps one after another.
+        fragment: steps of each environment that a collector makes at once: the unit in which work is assigned, sent and
+            stored. By default 50. If the algorithm learns from rollouts, their length, which it must divide (with a
+            running observation scaler, the largest divisor that is not above 50). ``"auto"``: as many steps as take
+            0.1 seconds, at least 1 and at most 1000, measured on the first fragments, of 20 steps. The number is the
+            metric ``fragment`` and a part of checkpoints, so that a resumed run keeps it. Rollouts keep their default.
         order: in which order fragments are taken. ``"together"``: one of every collector, stored by number, then the
             updates that are due: actions are always those of the newest weights. ``"turns"``: one after another by
-            number, each followed by its updates, while the others act. Both make a run a function of its seed, whatever
-            collectors are fast, slow or killed. ``"arrival"``: as they come, for very uneven environments; no seed
-            repeats it. By default ``"together"`` where rollouts are learned from, which takes no other, else
-            ``"turns"``.
-        in_flight: fragments that each collector has been ordered to make and that are not stored yet. By default 1 with
-            ``"together"``, which takes no other number, else 2: one is made while the other travels.
+            number, each followed by its updates, while the other collectors act. Both make a run a function of its
+            seed, whichever collectors are fast, slow or killed. ``"arrival"``: as they arrive, for very uneven
+            environments; such a run cannot be repeated by its seed. By default ``"together"`` if the algorithm learns
+            from rollouts, for which it is the only order, otherwise ``"turns"``.
+        in_flight: fragments that are assigned to each collector and not stored yet. By default 1 with ``"together"``,
+            for which it is the only number, otherwise 2: one is made while the other travels.
         learners: number of learners, the run's own process included. Each learns from the steps of its own share of the
-            collectors, of which there must be as many for each; updates average their gradients, so that one is that of
-            ``learners`` minibatches of ``batch_size`` steps joined, and all have the same parameters, bit for bit. One
-            that is lost is made anew, and nothing is lost with it.
-        gradients: of several learners. ``"together"``: averaged, as said. ``"pushed"``: each of the others finds
-            gradients by itself, and the run's own process, which has no collectors then, moves the parameters by them
-            one after another, by number, each ``learners - 2`` updates after its parameters (the metric
-            ``gradient_lag``). An update is of one minibatch; nobody waits for all.
-        shards: number of shards of the replay, 0 for none. A shard draws minibatches, of transitions or sequences, by
-            whatever sampler the buffer has, from the steps of its own share of the collectors; the run's own process
-            learns from them, and hands priorities back. Every minibatch has as many steps from each. One that is lost
-            is made anew, and nothing is lost with it. Not with several learners.
-        ahead: of shards: whether they draw the next minibatch while the present one is learned from. It does not know
-            its priorities then, nor the steps that come meanwhile.
-        max_lag: with ``"arrival"``: a fragment is dropped, and its steps are ordered anew, if more fragments than this
-            were learned from between its order and its arrival; by default none is.
-        restarts: how often in a row a collector may be lost before it has sent anything, or learners without an update
-            between them, or a shard without a minibatch, until the run ends.
-        step_timeout: seconds after which a collector that stays in one step is ended and made anew. One that hangs in
-            the same step again ends the run. So is a learner that keeps the others waiting for as long, and a shard
-            that draws for as long. ``transport="inline"`` waits for ever.
-        patience: with ``"ray"``: seconds in which a collector that was lost, with its machine maybe, must find a place.
-        on_error: what happens if an environment raises an error. ``"stop"``: the run ends with it, and names the seed
-            and the actions that led there. ``"restart"``: the episode ends before the step that failed, as truncated,
-            and goes on in an environment that is made anew; the metric ``environment_errors`` counts. One that fails
-            more than ``restarts`` times without a step in between ends the run.
-        transport: where collectors are. ``"processes"``: in processes of this machine. ``"ray"``: where Ray places them
-            (extra ``ray``), on one machine or many. ``"inline"``: in the run's own process, one after
-            another, for tests and for debugging. Results are the same everywhere.
+            collectors; the shares must be equal. Updates average the learners' gradients, so that an update is that of
+            ``learners`` concatenated minibatches of ``batch_size`` steps, and all learners have the same parameters,
+            bit for bit. A learner that is lost is restarted, and nothing is lost with it.
+        gradients: of several learners. ``"together"``: averaged in each update. ``"pushed"``: each learner but the
+            first computes gradients by itself. The run's own process, which has no collectors then, applies them one
+            after another, by number, each ``learners - 2`` updates after its parameters (the metric
+            ``gradient_lag``). An update is of one minibatch, and does not wait for all learners.
+        shards: number of shards of the replay, 0 for none. A shard samples minibatches, of transitions or sequences,
+            with the buffer's sampler, from the steps of its own share of the collectors. The run's own process learns
+            from them and sends priorities back. Every minibatch has an equal part from each shard. A shard that is lost
+            is restarted, and nothing is lost with it. Not with several learners.
+        ahead: whether shards sample the next minibatch during an update. That minibatch does not know the priorities
+            that the update computes, nor the steps that arrive meanwhile.
+        max_lag: with ``"arrival"``: a fragment is dropped, and its steps are assigned again, if more fragments than
+            this were learned from between its assignment and its arrival; by default none is dropped.
+        restarts: how often in a row a collector may be lost without a fragment, a shard without a minibatch, or
+            learners without an update between them, before the run ends.
+        step_timeout: seconds after which a collector that stays in one step is ended and restarted. A collector that
+            hangs in the same step again ends the run. The same limit holds for a learner that keeps the others waiting,
+            and for a shard that samples. ``transport="inline"`` waits for ever.
+        patience: with ``"ray"``: seconds in which resources must be found for a collector that was lost, perhaps with
+            its machine.
+        on_error: what happens if an environment raises an error. ``"stop"``: the run ends with an error that names the
+            seed and the actions that led there. ``"restart"``: the episode is truncated before the step that failed,
+            and the environment is remade; the metric ``environment_errors`` counts. An environment that fails more than
+            ``restarts`` times without a step in between ends the run.
+        transport: where collectors, learners and shards run. ``"processes"``: in processes of this machine. ``"ray"``:
+            where Ray places them (extra ``ray``), on one machine or many. ``"inline"``: in the run's own process, one
+            after another, for tests and for debugging. Results are the same everywhere.
         address: with ``"ray"``: of a running cluster, or ``"auto"``; by default Ray is started on this machine, unless
             the program has started it.
-        resources: with ``"ray"``: what each collector is given: ``num_cpus`` (by default 1), ``num_gpus``, ``memory``
-            in bytes, and the cluster's own by their names: ``{"num_cpus": 2, "simulator": 1}``.
+        resources: with ``"ray"``: what each collector needs: ``num_cpus`` (by default 1), ``num_gpus``, ``memory``
+            in bytes, and a cluster's own resources by name: ``{"num_cpus": 2, "simulator": 1}``.
 
     Raises:
-        ConfigError: if a field cannot be.
+        ConfigError: if a field has a value that is not allowed, or does not go with another one.
     """
 
     collectors: int = 1
@@ -103,12 +106,12 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
-        self._check_of_ray()
+        self._check_ray_fields()
         self._check_learners()
         if self.order == "together" and self.in_flight not in (None, 1):
             raise ConfigError(
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
-                "updates: leave it out, or take order='turns'"
+                "updates: leave it out, or give order='turns'"
             )
         if self.order not in (None, "arrival") and self.max_lag is not None:
             raise ConfigError(
@@ -116,7 +119,7 @@ class Cluster:
                 "lag of the others is fixed, 0 or collectors * in_flight - 1"
             )
 
-    def _check_of_ray(self) -> None:
+    def _check_ray_fields(self) -> None:
         for name in ("address", "resources"):
             value = getattr(self, name)
             if value is not None and self.transport != "ray":
@@ -124,15 +127,16 @@ class Cluster:
                     f"Cluster.{name} is {value!r}, but collectors are {self.transport!r}: give transport='ray', or "
                     f"leave {name} out"
                 )
-        given = self.resources or {}
-        for name, amount in given.items():
+        for name, amount in (self.resources or {}).items():
             check(f"Cluster.resources[{name!r:.40}]", amount, float, low=0)
-        if not sum(self.asked.values()):
-            raise ConfigError("Cluster.resources asks for nothing, so no place can be kept: give num_cpus above 0")
+        if not sum(self.ray_resources.values()):
+            raise ConfigError(
+                "Cluster.resources asks for nothing, so that Ray cannot reserve anything: give num_cpus above 0"
+            )
 
     @property
-    def asked(self) -> dict[str, float]:
-        """``resources`` with their default, in Ray's names."""
+    def ray_resources(self) -> dict[str, float]:
+        """``resources`` with their default, by Ray's names."""
         names = {"num_cpus": "CPU", "num_gpus": "GPU"}
         return {names.get(name, name): float(n) for name, n in {"num_cpus": 1.0, **(self.resources or {})}.items()}
 
@@ -140,30 +144,29 @@ class Cluster:
         pushed = self.gradients == "pushed"
         if pushed and self.learners == 1:
             raise ConfigError(
-                "Cluster.gradients is 'pushed', but Cluster.learners is 1, and nobody pushes any: give learners=2, the "
-                "run's own process and one more, or leave gradients out"
+                "Cluster.gradients is 'pushed', but Cluster.learners is 1, so that there is no "
+                "learner to push them: give learners=2, the run's own process and one more, or leave gradients out"
             )
         own = self.learners - pushed
         if self.collectors % own:
             raise ConfigError(
                 f"Cluster.learners is {self.learners}, with {self.collectors} collectors; every learner"
-                f"{' but the first' * pushed} must have as many of its own: give collectors="
+                f"{' but the first' * pushed} must have an equal share: give collectors="
                 f"{-(-self.collectors // own) * own}"
             )
-
         if self.shards and self.learners > 1:
             raise ConfigError(
-                f"Cluster.shards is {self.shards}, with {self.learners} learners, each of which draws from its own "
+                f"Cluster.shards is {self.shards}, with {self.learners} learners, which sample from their own "
                 "steps: leave shards out, or learners"
             )
         if self.shards and self.collectors % self.shards:
             raise ConfigError(
                 f"Cluster.shards is {self.shards}, with {self.collectors} collectors; every shard must have the steps "
-                f"of as many: give collectors={-(-self.collectors // self.shards) * self.shards}"
+                f"of an equal share: give collectors={-(-self.collectors // self.shards) * self.shards}"
             )
 
-    def taking(self, order: str) -> Cluster:
-        """This one, with an order if it has none."""
+    def with_default_order(self, order: str) -> Cluster:
+        """The same settings, with an order if none was given."""
         return replace(self, order=self.order or order)
 
     @property
@@ -173,18 +176,26 @@ class Cluster:
 
     @property
     def lanes(self) -> int:
-        """Number of environments in all."""
+        """Number of environments of all collectors."""
         return self.collectors * self.environments
+
+    def placement(self, resources: Mapping[str, float] | None = None) -> Placement:
+        """Where workers run.
+
+        Args:
+            resources: of each, by Ray's names; by default a CPU.
+        """
+        return Placement(self.transport, self.step_timeout, self.address, self.patience, resources)
 
     def calls(self, rollout_length: int | None = None, moving: bool = False) -> int:
         """``fragment`` with its default; 0 if it is to be measured.
 
         Args:
             rollout_length: of an algorithm that learns from rollouts.
-            moving: whether an observation scaler moves with their steps.
+            moving: whether a running observation scaler changes with their steps.
 
         Raises:
-            ConfigError: if it does not divide them.
+            ConfigError: if it does not divide ``rollout_length``.
         """
         own = None if self.fragment == AUTO else int(self.fragment or 0) or None
         if rollout_length is None:
@@ -197,15 +208,15 @@ class Cluster:
         return own or next(n for n in range(most, 0, -1) if rollout_length % n == 0)
 
     def settings(self) -> dict[str, Any]:
-        """What a run and its resumption must share."""
+        """The settings that a run and its resumption must share."""
         names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
         settings = {name: getattr(self, name) for name in names}
         settings |= {} if self.learners == 1 else {"learners": self.learners, "gradients": self.gradients}
         return settings | ({"shards": self.shards, "ahead": self.ahead} if self.shards else {})
 
 
-def fragment_for(seconds: float) -> int:
-    """The length of fragments whose steps take so long."""
+def fragment_length(seconds: float) -> int:
+    """The length of a fragment, given the duration of a step in seconds."""
     return max(1, min(_LONGEST, math.ceil(_SECONDS / max(seconds, 1e-9))))
 
 

@@ -22,13 +22,14 @@ from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import Environment, Evaluator, ExplorerProtocol, Stateful, Trainable
 from birl.run.session import Session
-from birl.run.workers.collector_setup import (
-    begin_fleet,
+from birl.run.workers.collector_group import (
+    GeneratorPair,
     check_cluster,
     check_learners,
     check_rollouts,
-    first_environment,
-    generators_for,
+    example_environment,
+    make_collectors,
+    spawn_generators,
 )
 from birl.run.workers.parameter_server import ParameterServer
 from birl.run.workers.remote_learners import RemoteLearners
@@ -127,7 +128,7 @@ class EnvironmentRun:
     ) -> None:
         self.n_steps, self.options = checked_online_options(n_steps, options)
         cluster = self.options["cluster"]
-        self.execution = LocalExecution() if cluster is None else ClusterExecution(cluster.taking(order))
+        self.execution = LocalExecution() if cluster is None else ClusterExecution(cluster.with_default_order(order))
         self.execution.check_inputs(buffer, explorer, batch_size)
         self.algorithm, self.given_env = algorithm, env
         self.env = checked_environments(self.execution.template_environment(env), self.options)
@@ -256,7 +257,7 @@ class ClusterExecution(LocalExecution):
         check_buffer_and_explorer(buffer, None, batch_size)  # there may be an explorer for each collector
 
     def template_environment(self, env: Any) -> Any:
-        return first_environment(env)
+        return example_environment(env)
 
     def check_environment(self, env: Environment, buffer: Any, overlap: bool) -> None:
         check_cluster(env, buffer, overlap, self._cluster)
@@ -272,7 +273,7 @@ class ClusterExecution(LocalExecution):
             return Updates.with_learners(learners, learners.source)
         if cluster.shards:
             shards = ReplayShards(algorithm, buffer, cluster)
-            return Updates(shards, shards, before_step=shards.settle, context=shards)
+            return Updates(shards, shards, before_step=shards.wait_all, context=shards)
         return super().replay_updates(algorithm, buffer)
 
     def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
@@ -296,7 +297,7 @@ class ClusterExecution(LocalExecution):
         own = explorer[0] if isinstance(explorer, list | tuple) else explorer
         agent = make_agent(example_observation(observations, run.env, cluster.lanes), own, generators[0][1])
         length = getattr(algorithm.config, "rollout_length", None) if rollouts else None
-        return begin_fleet(
+        return make_collectors(
             *(algorithm, run.given_env, agent, cluster, explorer, generators, run.n_steps),
             observed=observations,
             calls=cluster.calls(length, algorithm.learner.units_move),
@@ -305,14 +306,12 @@ class ClusterExecution(LocalExecution):
         )
 
 
-def _generators(
-    run: EnvironmentRun, n: int, *, rollouts: bool
-) -> list[tuple[np.random.Generator, np.random.Generator]]:
+def _generators(run: EnvironmentRun, n: int, *, rollouts: bool) -> list[GeneratorPair]:
     """Make the generators of resets and of random actions for ``n`` collectors."""
     base = reset_generator(run.env, run.options["seed"])
     if rollouts:  # the first collector's resets are those of a run without collectors
-        return [(base, base.spawn(1)[0]), *generators_for(base, n)[1:]]
-    return generators_for(base, n)
+        return [(base, base.spawn(1)[0]), *spawn_generators(base, n)[1:]]
+    return spawn_generators(base, n)
 
 
 def checked_environments(env: Environment, options: OnlineOptions) -> Environment:

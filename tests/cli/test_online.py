@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from run.workers.transports import record_clusters, run_inline
 
 import birl
 from birl.acting.explorers import (
@@ -45,17 +46,9 @@ from birl.dataset import (
     RandomShift,
     RecentSampler,
 )
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.transport import Inline
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.models import EncoderFactory, MeanQFunctionFactory
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import remote_learners as others
-from birl.run.workers import replay_shards as shards
-from birl.run.workers.collector_worker import CollectorWorker
-from birl.run.workers.learner_worker import LearnerWorker
-from birl.run.workers.replay_worker import ReplayWorker
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
 NOISY_DQN = DQNConfig(q_func_factory=MeanQFunctionFactory(noisy=True))
@@ -621,6 +614,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from birl.models import EncoderFactory
+from run.workers.transports import record_clusters, run_inline
 
 
 @dataclass(frozen=True)
@@ -730,13 +724,8 @@ def test_raw_frames_of_a_game_are_told() -> None:
 
 
 def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-
-    def make(cluster: Any) -> Any:
-        made.append(cluster)
-        return Inline(CollectorWorker)
-
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", make)
+    run_inline(monkeypatch)
+    made = record_clusters(monkeypatch)
     words = [*DQN_WORDS, "--n-steps", 200, "--num-envs", 2, "--collectors", 2, "--fragment", 5, "--frame-stack", 2]
     birl_(*words, "--out", tmp_path / "a")
     assert made == [birl.Cluster(2, 2, 5, "turns")]
@@ -749,10 +738,8 @@ def test_collectors_make_the_steps(birl_: Any, tmp_path: Path, monkeypatch: pyte
 
 
 def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(CollectorWorker))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(ReplayWorker))
+    run_inline(monkeypatch)
+    made = record_clusters(monkeypatch)
     words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", 5]
     birl_(*words, "--out", tmp_path / "a", "--learners", 2)
     birl_(*words, "--out", tmp_path / "b", "--learners", 2, "--gradients", "pushed")
@@ -769,7 +756,7 @@ def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypat
 def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*DQN_WORDS, "--n-steps", 200, "--collectors", 2, "--fragment", 5]
     birl_(*words, "--out", tmp_path / "a")
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
+    run_inline(monkeypatch)
     birl_(*words, "--out", tmp_path / "b")
     assert same(tmp_path / "a" / "model_200.d3", tmp_path / "b" / "model_200.d3")
 
@@ -793,8 +780,8 @@ def test_collectors_that_cannot_be(birl_: Any, tmp_path: Path, words: Any, says:
 
 def test_a_fragment_is_a_number_or_auto(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--fragment long" in birl_(*DQN_WORDS, "--out", tmp_path, "--collectors", 2, "--fragment", "long", status=2)
-    made: list[Any] = []
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: made.append(cluster) or Inline(CollectorWorker))
+    run_inline(monkeypatch)
+    made = record_clusters(monkeypatch)
     words = [*DQN_WORDS, "--n-steps", 100, "--collectors", 2, "--fragment", "auto"]
     birl_(*words, "--out", tmp_path / "a")
     birl_(*words, "--out", tmp_path / "b", "--on-error", "restart")

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from cli.conftest import Shell
 from run.fakes import Drift
+from run.workers.transports import use_transport
 
-from birl.distributed.transport import Gone, Inline
-from birl.run.workers import collector_group as fleet
+from birl.distributed.transport import InlineTransport, WorkerLost
 from birl.run.workers.collector_worker import CollectorWorker
 
 WORDS = ["train", "DQN", "--env-id", "run.fakes:Drift", "--n-steps", 60, "--n-trials", 1, "--set", "batch_size=4"]
 WARNING = (
-    "birl: warning: collector 1 was ended by SIGKILL, in order 1 or before; it is made anew and goes on from its last "
+    "birl: warning: collector 1 was ended by SIGKILL, in task 1 or before; it is restarted and goes on from its last "
     "fragment"
 )
 
 
-class Lossy(Inline):
+class Lossy(InlineTransport):
     """Loses collector 1 once."""
 
     def __init__(self) -> None:
@@ -30,16 +30,16 @@ class Lossy(Inline):
         self.lost = False
 
     def wait(self) -> tuple[int, Any]:
-        if self._sent[0][0] == 1 and not self.lost:
+        if self._tasks[0][0] == 1 and not self.lost:
             self.lost = True
             self._forget(1)
-            raise Gone(1, "by SIGKILL")
+            raise WorkerLost(1, "by SIGKILL")
         return super().wait()
 
 
 @pytest.fixture
 def words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Lossy())
+    use_transport(monkeypatch, CollectorWorker, lambda placement: Lossy())
     return [*WORDS, "--collectors", 2, "--fragment", 5, "--out", tmp_path / "run"]
 
 

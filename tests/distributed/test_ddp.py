@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import birl
 from birl import algos
-from tests.distributed.test_processes import CONFIGS, shard
+from tests.distributed.test_ddp import CONFIGS, shard
 
 torch.set_num_threads(1)
 task = json.loads(sys.argv[1])

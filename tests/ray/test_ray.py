@@ -18,8 +18,8 @@ from run.workers.test_collector_group import dqn, run, sac, same
 
 import birl
 import birl.distributed.ray
-from birl.distributed.ray import Remote
-from birl.distributed.transport import Gone
+from birl.distributed.ray import RayTransport
+from birl.distributed.transport import WorkerLost
 from birl.errors import ConfigError, WorkerError
 
 
@@ -116,29 +116,29 @@ def test_what_cannot_be_sent_is_told() -> None:
 class Echo:
     """Answers with what it is sent."""
 
-    place = "here"
+    position = "here"
 
-    def __init__(self, given: Any) -> None:
-        self.given = given
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
 
-    def __call__(self, order: Any, beside: Any) -> Any:
-        time.sleep(order)
-        return self.given, order, beside, os.getpid()
+    def __call__(self, task: Any, payload: Any) -> Any:
+        time.sleep(task)
+        return self.spec, task, payload, os.getpid()
 
     def close(self) -> None: ...
 
 
-def test_a_killed_worker_is_gone_with_its_orders() -> None:
-    remote = Remote(Echo)
+def test_a_killed_worker_is_lost_with_its_tasks() -> None:
+    remote = RayTransport(Echo)
     remote.start(0, "a")
-    shared = remote.put({"x": 1})
+    shared = remote.share({"x": 1})
     remote.send(0, 0.0, shared)
     index, (given, _, beside, process) = remote.wait()
     assert (index, given, beside) == (0, "a", {"x": 1}) and process != os.getpid()
     for _ in range(2):
         remote.send(0, 30.0, shared)
     os.kill(process, signal.SIGKILL)
-    with pytest.raises(Gone) as e:
+    with pytest.raises(WorkerLost) as e:
         remote.wait()
     assert e.value.index == 0
     remote.start(0, "b")
@@ -149,11 +149,11 @@ def test_a_killed_worker_is_gone_with_its_orders() -> None:
 
 def test_no_resources_are_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
-    with pytest.raises(WorkerError, match=r"within 3 seconds: each asks for CPU 1; Ray has CPU 4, of which CPU 0 free"):
+    with pytest.raises(WorkerError, match=r"within 3 seconds: each asks for CPU 1; Ray has CPU 4, and CPU 0 free"):
         run(birl.Cluster(6, 1, 5, transport="ray"), dqn)
     given = {"num_cpus": 0.5, "num_gpus": 1, "simulator": 2}
     has = "CPU 4, GPU 0, simulator 3"
-    says = f"asks for CPU 0.5, GPU 1, simulator 2; Ray has {has}, of which {has} free"
+    says = f"asks for CPU 0.5, GPU 1, simulator 2; Ray has {has}, and {has} free"
     with pytest.raises(WorkerError, match=says):
         run(birl.Cluster(1, 1, 5, transport="ray", resources=given), dqn)
 
@@ -173,12 +173,12 @@ def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_address_that_is_not_rays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes the connection and says nothing is not waited for; Ray itself answers."""
     where, port = ray.get_runtime_context().gcs_address.split(":")
-    birl.distributed.ray._greet(where, int(port))
+    birl.distributed.ray._check_server(where, int(port))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(birl.distributed.ray, "_ANSWER", 0.3)
+    monkeypatch.setattr(birl.distributed.ray, "_CONNECT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=rf"address '{address}' \(nothing there answers within 0.3 seconds"):
+        with pytest.raises(ConfigError, match=rf"address '{address}' \(no answer within 0.3 seconds"):
             run(birl.Cluster(1, transport="ray", address=address))
 
 

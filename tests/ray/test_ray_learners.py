@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import ray
 from run.workers.test_collector_group import run, sac, same
+from run.workers.transports import real_transport, use_transport
 
 import birl
-from birl.distributed.process_group import Gloo
-from birl.run.workers import remote_learners as others
+from birl.distributed.process_group import GlooGroup
 from birl.run.workers import synchronous_learners as learners
+from birl.run.workers.learner_worker import LearnerWorker
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +38,11 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
     expected = run(cluster(transport="inline"), sac)
     made: list[Any] = []
     times: list[float] = []
-    mean, begin, lose = Gloo.mean, others.TRANSPORTS["ray"], learners.SynchronousLearners._lose
+    mean, begin, lose = (
+        GlooGroup.all_reduce_mean,
+        real_transport(LearnerWorker, "ray"),
+        learners.SynchronousLearners._handle_lost,
+    )
 
     def meant(group: Any, value: Any) -> Any:
         times.append(time.monotonic())
@@ -49,9 +54,9 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
         made.append(time.monotonic() - times[7])
         lose(self, error)
 
-    monkeypatch.setattr(Gloo, "mean", meant)
-    monkeypatch.setattr(learners.SynchronousLearners, "_lose", lost)
-    monkeypatch.setitem(others.TRANSPORTS, "ray", lambda given: made.append(begin(given)) or made[-1])
+    monkeypatch.setattr(GlooGroup, "all_reduce_mean", meant)
+    monkeypatch.setattr(learners.SynchronousLearners, "_handle_lost", lost)
+    use_transport(monkeypatch, LearnerWorker, lambda placement: made.append(begin(placement)) or made[-1], "ray")
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(transport="ray", step_timeout=6.0), sac), expected)
     print(f"noticed after {made[1]:.1f} s")

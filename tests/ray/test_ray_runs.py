@@ -16,7 +16,7 @@ from left_behind import MARK, begun_here
 
 from birl.cli import main
 from birl.cli.run_processes import begin, end, last_line, starter
-from birl.distributed.ray import Places
+from birl.distributed.ray import RayLauncher
 from birl.errors import ConfigError
 
 TRAIN = ["--env-id", "CartPole-v1", "--n-steps", "600", "--n-steps-per-epoch", "200", "--set", "batch_size=8"]
@@ -44,8 +44,8 @@ def test_a_search_is_the_same_wherever_trials_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places() -> Any:
-    made = Places(partial(begin, jobs=1))
+def launcher() -> Any:
+    made = RayLauncher(partial(begin, jobs=1))
     yield made
     made.close()
 
@@ -55,7 +55,7 @@ def script(folder: Path, text: str) -> list[str]:
     return ["python", str(folder / "work.py")]
 
 
-def test_a_run_whose_actor_is_lost_is_begun_again(places: Places, tmp_path: Path) -> None:
+def test_a_run_whose_actor_is_lost_is_begun_again(launcher: RayLauncher, tmp_path: Path) -> None:
     """It says which process it is in, and ends when there have been two."""
     text = "import os, sys, time\n"
     text += "from pathlib import Path\n"
@@ -63,12 +63,12 @@ def test_a_run_whose_actor_is_lost_is_begun_again(places: Places, tmp_path: Path
     text += "lines = file.read_text().split() if file.exists() else []\n"
     text += "file.write_text(' '.join([*lines, f'{os.getppid()}:{os.getpid()}']))\n"
     text += "time.sleep(0 if lines else 600)\n"
-    run = places.begin(script(tmp_path, text), tmp_path / "run")
+    run = launcher.start(script(tmp_path, text), tmp_path / "run")
     until = time.monotonic() + 120
     while not (tmp_path / "begun").exists() or not (tmp_path / "begun").read_text():
         assert run.poll() is None and time.monotonic() < until
         time.sleep(0.1)
-    while run.poll() is None and not run._begun:
+    while run.poll() is None and not run._started:
         time.sleep(0.1)
     actor, process = map(int, (tmp_path / "begun").read_text().split(":"))
     os.kill(actor, signal.SIGKILL)
@@ -97,33 +97,33 @@ def test_a_run_ends_with_its_actor_and_goes_on(tmp_path: Path) -> None:
     assert models(tmp_path / "here") == models(there)
 
 
-def test_runs_are_ended(places: Places, tmp_path: Path) -> None:
+def test_runs_are_ended(launcher: RayLauncher, tmp_path: Path) -> None:
     sleeps = script(tmp_path, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
-    run = places.begin(sleeps, tmp_path / "run")
+    run = launcher.start(sleeps, tmp_path / "run")
     with pytest.raises(subprocess.TimeoutExpired):
         run.wait(2)
     run.terminate()
     assert run.wait(60) == -signal.SIGTERM
-    waiting = [places.begin(sleeps, tmp_path / f"run{k}") for k in range(int(ray.cluster_resources()["CPU"]) + 1)]
+    waiting = [launcher.start(sleeps, tmp_path / f"run{k}") for k in range(int(ray.cluster_resources()["CPU"]) + 1)]
     for each in waiting:  # one of them has no place
         each.kill()
     assert all(each.wait(60) < 0 for each in waiting)
 
 
-def test_errors_are_those_of_a_run(places: Places, tmp_path: Path) -> None:
-    run = places.begin(script(tmp_path, "raise SystemExit('what is wrong')"), tmp_path / "run")
+def test_errors_are_those_of_a_run(launcher: RayLauncher, tmp_path: Path) -> None:
+    run = launcher.start(script(tmp_path, "raise SystemExit('what is wrong')"), tmp_path / "run")
     assert run.wait(60) == 1 and last_line(tmp_path / "run") == "what is wrong"
-    lost = places.begin(["python"], tmp_path / "no" / "such" / "run")
+    lost = launcher.start(["python"], tmp_path / "no" / "such" / "run")
     with pytest.raises(ConfigError, match="all machines must have birl, share this folder, and have"):
         lost.wait(60)
-    sleeps = places.begin(script(tmp_path, "import time\ntime.sleep(600)"), tmp_path / "sleeps")
+    sleeps = launcher.start(script(tmp_path, "import time\ntime.sleep(600)"), tmp_path / "sleeps")
     end([lost, sleeps])  # what cannot begin does not keep others running
     assert sleeps.returncode == -signal.SIGTERM
 
 
-def test_another_version_of_birl(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_birl(launcher: RayLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.__version__", "0.0.9")
-    run = places.begin(script(tmp_path, ""), tmp_path / "run")
+    run = launcher.start(script(tmp_path, ""), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"the run has birl 0\.0\.9: install the same version on all machines"):
         run.wait(60)
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import ray
 from run.workers.test_collector_group import dqn, run, same
+from run.workers.transports import real_transport, use_transport
 
 import birl
 from birl.algos import ConstantEpsilonGreedy
 from birl.dataset import PrioritizedSampler
-from birl.run.workers import replay_shards as shards
+from birl.run.workers.replay_worker import ReplayWorker
 
 
 def test_a_shard_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -27,8 +28,8 @@ def test_a_shard_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch,
     options |= {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
     expected = run(cluster("inline"), dqn, **options)
     made: list[Any] = []
-    begin = shards.TRANSPORTS["ray"]
-    monkeypatch.setitem(shards.TRANSPORTS, "ray", lambda given: made.append(begin(given)) or made[-1])
+    begin = real_transport(ReplayWorker, "ray")
+    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(begin(placement)) or made[-1], "ray")
 
     def callback(_: Any, epoch: int, step: int) -> None:
         if step == 50:

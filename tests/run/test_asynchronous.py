@@ -1,6 +1,6 @@
 """Asynchronous training: one worker is the plain loop, several share steps exactly, and may be killed.
 
-Most tests run workers as threads of this process, which are told and heard over the same pipes.
+Most tests run workers in this process.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import multiprocessing
 import os
 import random
 import signal
-import threading
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,8 @@ from birl.algos import (
 )
 from birl.cli import main
 from birl.dataset import InfiniteBuffer, ReplayBuffer
-from birl.distributed.workers import Left, Worker, answer
+from birl.distributed.transport import InlineTransport, WorkerLost
+from birl.distributed.worker_process import OwnerGone
 from birl.envs import reset_generator
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError, WorkerError
 from birl.files import load_archive, save_archive
@@ -48,57 +47,39 @@ from birl.run import asynchronous
 from birl.run.agent_core import explorers_per_process
 from birl.run.asynchronous import asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
+from birl.run.workers import gradient_worker
+from birl.run.workers.gradient_worker import GradientWorker
 from run.fakes import Drift
+from run.workers.transports import use_transport
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "n_steps_per_epoch": 20}
 
 
-class Thread:
-    """A thread that looks like a process."""
+class WorkersHere(InlineTransport):
+    """Workers in this process, which answer in a random order. One is lost when it raises `OwnerGone`."""
 
-    pid = 1
-    exitcode = -signal.SIGKILL
+    def __init__(self) -> None:
+        super().__init__(GradientWorker)
+        self._random = random.Random(5)
 
-    def __init__(self, target: Any) -> None:
-        self._thread = threading.Thread(target=target, daemon=True)
-        self._thread.start()
-
-    def join(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def kill(self) -> None:
-        """It ends when it looks at its connection."""
-
-
-class InThread(Worker):
-    """A worker that is a thread, which ends where something raises `Left`."""
-
-    def __init__(self, work: Any, given: Any) -> None:
-        self.connection, theirs = multiprocessing.Pipe()
-        given = ForkingPickler.loads(ForkingPickler.dumps(given))
-
-        def run() -> None:
-            try:
-                answer(work, theirs, given)
-            finally:
-                theirs.close()
-
-        self._process: Any = Thread(run)
-        self._heard = False
-
-    def kill(self) -> None:
-        self.connection.close()
+    def wait(self) -> tuple[int, Any]:
+        index = self._random.choice([index for index, _, _ in self._tasks])
+        task = next(task for task in self._tasks if task[0] == index)
+        self._tasks.remove(task)
+        self._tasks.appendleft(task)
+        try:
+            return super().wait()
+        except OwnerGone:
+            self._forget(index)
+            raise WorkerLost(index, "by SIGKILL") from None
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are threads."""
-    monkeypatch.setattr(asynchronous, "Worker", InThread)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers run in this process."""
+    use_transport(monkeypatch, GradientWorker, lambda placement: WorkersHere())
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +144,7 @@ def test_one_worker_in_a_process_of_its_own_is_the_plain_loop_bit_for_bit() -> N
 
 
 @pytest.mark.parametrize("fields", [{"actor_encoder_factory": GRU}, {"learning_rate": 0.0}], ids=["GRU", "rate 0"])
-def test_recurrent_states_and_settings_reach_the_worker(threads: None, fields: Any) -> None:
+def test_recurrent_states_and_settings_reach_the_worker(inline: None, fields: Any) -> None:
     algorithm = a2c(**fields)
     fit(algorithm, 23)
     expected, _ = plain(Drift(), 23, **fields)
@@ -175,7 +156,7 @@ def test_recurrent_states_and_settings_reach_the_worker(threads: None, fields: A
 
 
 @pytest.mark.parametrize("stop", [20, 22], ids=["at the end of an epoch", "in the middle of a rollout"])
-def test_a_run_goes_on_bit_for_bit_after_ctrl_c(threads: None, tmp_path: Path, stop: int) -> None:
+def test_a_run_goes_on_bit_for_bit_after_ctrl_c(inline: None, tmp_path: Path, stop: int) -> None:
     whole = a2c()
     fit(whole, 43, checkpoint=tmp_path / "whole")
 
@@ -200,7 +181,7 @@ def acer(seed: int = 3, **fields: Any) -> Any:
     return DiscreteACERConfig(**{**encoder, **small, **fields}).create()
 
 
-def test_a_worker_replays_as_the_plain_loop_does_bit_for_bit(threads: None) -> None:
+def test_a_worker_replays_as_the_plain_loop_does_bit_for_bit(inline: None) -> None:
     """The last rollout, of 3 steps, included, and the replays after it."""
     algorithm = acer()
     epochs = fit(algorithm, 43)
@@ -211,33 +192,33 @@ def test_a_worker_replays_as_the_plain_loop_does_bit_for_bit(threads: None) -> N
 
 
 @pytest.mark.parametrize("stop", [25, 22], ids=["after the replays of a rollout", "in the middle of a rollout"])
-def test_buffers_go_on_bit_for_bit(threads: None, tmp_path: Path, stop: int) -> None:
+def test_buffers_go_on_bit_for_bit(inline: None, tmp_path: Path, stop: int) -> None:
     whole = acer()
     fit(whole, 43, checkpoint=tmp_path / "whole")
     fit(acer(), 43, checkpoint=tmp_path / "cut", callback=lambda *_: _[-1] < stop)
     _, state = load_archive(tmp_path / "cut" / "checkpoint.d3c", "checkpoint")
     # Those of a rollout are made when its last step is counted, as in one process.
-    assert (state["parts"]["workers"]["due"]["0"] > 0) == (stop == 22)
+    assert (state["parts"]["workers"]["replays_due"]["0"] > 0) == (stop == 22)
     algorithm = acer(seed=8)  # everything comes from the checkpoint
     fit(algorithm, 43, checkpoint=tmp_path / "cut", go_on=True)
     assert same(algorithm, whole)
 
 
-def test_each_worker_replays_what_it_made_itself(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_worker_replays_what_it_made_itself(inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rollout, and as many draws as it makes due, are learned from once, also after the last step."""
     ledger, algorithm = Ledger(monkeypatch), acer()
     kept: dict[int, Any] = {}
     due = 0
-    find = asynchronous.lesson_of
+    find = gradient_worker.compute_gradients
 
-    def found(own: Any, collector: Any, beside: Any, order: Any) -> Any:
+    def found(own: Any, collector: Any, experience: Any, task: Any, parameters: Any) -> Any:
         nonlocal due
-        lesson = find(own, collector, beside, order)
-        kept[id(own)] = own, beside.buffer
-        due += lesson.due
-        return lesson
+        result = find(own, collector, experience, task, parameters)
+        kept[id(own)] = own, experience.buffer
+        due += result.replays_due
+        return result
 
-    monkeypatch.setattr(asynchronous, "lesson_of", found)
+    monkeypatch.setattr(gradient_worker, "compute_gradients", found)
     fit(algorithm, 307, workers=3)
     assert ledger.steps == 307
     assert sorted(ledger.found) == sorted(ledger.learned)
@@ -248,7 +229,7 @@ def test_each_worker_replays_what_it_made_itself(threads: None, monkeypatch: pyt
 
 
 def test_a_killed_worker_takes_its_buffer_along(
-    threads: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    inline: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, algorithm = Ledger(monkeypatch, deadly=0.2), acer()
     with caplog.at_level(logging.WARNING, "birl"):
@@ -262,17 +243,17 @@ def test_a_killed_worker_takes_its_buffer_along(
 
 
 def test_a_worker_that_is_killed_after_the_last_step_is_not_waited_for(
-    threads: None, monkeypatch: pytest.MonkeyPatch
+    inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find, deaths = asynchronous.lesson_of, []
+    find, deaths = gradient_worker.compute_gradients, []
 
-    def found(own: Any, collector: Any, beside: Any, order: Any) -> Any:
-        if order.most == 0 and order.step == 42:
-            deaths.append(order)
-            raise Left
-        return find(own, collector, beside, order)
+    def found(own: Any, collector: Any, experience: Any, task: Any, parameters: Any) -> Any:
+        if task.max_steps == 0 and task.step == 42:
+            deaths.append(task)
+            raise OwnerGone
+        return find(own, collector, experience, task, parameters)
 
-    monkeypatch.setattr(asynchronous, "lesson_of", found)
+    monkeypatch.setattr(gradient_worker, "compute_gradients", found)
     algorithm = acer(replay_ratio=6.0)
     fit(algorithm, 43)
     assert len(deaths) == 1
@@ -297,7 +278,7 @@ def n_step_dqn(seed: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["two", "one that was used before"])
-def test_each_worker_explores_in_its_own_way(threads: None, used: bool) -> None:
+def test_each_worker_explores_in_its_own_way(inline: None, used: bool) -> None:
     explorers = [Recorded(0.25), Recorded(0.75)]
     if used:
         explorers[0].generator.random()
@@ -309,7 +290,7 @@ def test_each_worker_explores_in_its_own_way(threads: None, used: bool) -> None:
     assert max(step for _, step, _ in ASKED) > 80  # of all workers
 
 
-def test_explorers_and_targets_go_on_bit_for_bit(threads: None, tmp_path: Path) -> None:
+def test_explorers_and_targets_go_on_bit_for_bit(inline: None, tmp_path: Path) -> None:
     explorer = LinearDecayEpsilonGreedy(1.0, 0.1, 50)
     whole = n_step_dqn()
     fit(whole, 43, explorer=explorer, checkpoint=tmp_path / "whole")
@@ -321,7 +302,7 @@ def test_explorers_and_targets_go_on_bit_for_bit(threads: None, tmp_path: Path) 
     assert all(torch.equal(target[name], online[name]) for name in target)  # the ninth update is the owner's third copy
 
 
-def test_a_run_that_ended_within_a_rollout_says_that_going_on_differs(threads: None, tmp_path: Path) -> None:
+def test_a_run_that_ended_within_a_rollout_says_that_going_on_differs(inline: None, tmp_path: Path) -> None:
     fit(a2c(), 8, checkpoint=tmp_path)
     with pytest.warns(RuntimeWarning, match="not bit for bit .* its last rollout was cut short"):
         fit(a2c(), 20, checkpoint=tmp_path)
@@ -338,24 +319,28 @@ class Ledger:
         self.learned: list[tuple[float, int]] = []
         self.updates: list[int] = []  # made before each of them, as far as the worker knows
         self.deaths = 0
-        chance, lesson_of, learn = random.Random(4), asynchronous.lesson_of, asynchronous.Crew.learn
+        chance, compute, update = (
+            random.Random(4),
+            gradient_worker.compute_gradients,
+            asynchronous.GradientWorkers.update,
+        )
 
         def find(*arguments: Any) -> Any:
-            lesson = lesson_of(*arguments)
-            self.found.append((lesson.loss, lesson.steps))
+            result = compute(*arguments)
+            self.found.append((result.loss, result.steps))
             self.updates.append(arguments[0].grad_step)
             if chance.random() < deadly:
                 self.deaths += 1
-                raise Left
-            return lesson
+                raise OwnerGone
+            return result
 
-        def learned(fleet: Any) -> Any:
-            for _, lesson in fleet._lessons[:1]:  # none if the worker that was to find it has been killed
-                self.learned.append((lesson.loss, lesson.steps))
-            return learn(fleet)
+        def learned(workers: Any) -> Any:
+            for _, result in list(workers._results)[:1]:  # none if the worker of the last update was killed
+                self.learned.append((result.loss, result.steps))
+            return update(workers)
 
-        monkeypatch.setattr(asynchronous, "lesson_of", find)
-        monkeypatch.setattr(asynchronous.Crew, "learn", learned)
+        monkeypatch.setattr(gradient_worker, "compute_gradients", find)
+        monkeypatch.setattr(asynchronous.GradientWorkers, "update", learned)
 
     @property
     def steps(self) -> int:
@@ -363,7 +348,7 @@ class Ledger:
 
 
 @pytest.mark.parametrize("n", [None, 2], ids=["one environment", "two"])
-def test_workers_make_exactly_the_steps_of_the_run(threads: None, monkeypatch: pytest.MonkeyPatch, n: Any) -> None:
+def test_workers_make_exactly_the_steps_of_the_run(inline: None, monkeypatch: pytest.MonkeyPatch, n: Any) -> None:
     ledger, algorithm = Ledger(monkeypatch), a2c()
     env = Drift() if n is None else gymnasium.vector.SyncVectorEnv([partial(Drift)] * n)
     epochs = fit(algorithm, 77, env, workers=3)
@@ -373,7 +358,7 @@ def test_workers_make_exactly_the_steps_of_the_run(threads: None, monkeypatch: p
     assert len(epochs) == 4
 
 
-def test_workers_know_how_many_updates_were_made(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_know_how_many_updates_were_made(inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scheduled numbers of the configuration depend on it."""
     ledger = Ledger(monkeypatch)
     fit(a2c(), 43)
@@ -381,7 +366,7 @@ def test_workers_know_how_many_updates_were_made(threads: None, monkeypatch: pyt
 
 
 def test_twenty_deaths_lose_what_is_said_and_nothing_else(
-    threads: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    inline: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, algorithm = Ledger(monkeypatch, deadly=0.25), a2c()
     with caplog.at_level(logging.WARNING, "birl"):
@@ -391,7 +376,7 @@ def test_twenty_deaths_lose_what_is_said_and_nothing_else(
     assert algorithm.grad_step == len(ledger.learned) == len(ledger.found) - ledger.deaths
     lost = list(ledger.found)
     for each in ledger.learned:
-        lost.remove(each)  # raises if a lesson was learned from twice
+        lost.remove(each)  # raises if a result was learned from twice
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == ledger.deaths
     assert all("was ended by SIGKILL; the rollout that it was making, of up to" in words for words in said)
@@ -399,7 +384,7 @@ def test_twenty_deaths_lose_what_is_said_and_nothing_else(
 
 
 def test_a_checkpoint_holds_what_was_found_and_not_learned_from(
-    threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inline: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(monkeypatch)
     found_in: list[int] = []
@@ -410,8 +395,8 @@ def test_a_checkpoint_holds_what_was_found_and_not_learned_from(
     fit(a2c(), 90, workers=3, checkpoint=tmp_path, callback=stop)
     _, state = load_archive(tmp_path / "checkpoint.d3c", "checkpoint")
     own = state["parts"]["workers"]
-    found_in = [lesson["steps"] for lesson in own["lessons"].values()]
-    assert ledger.steps + sum(found_in) - (found_in[0] - own["pending"] if own["pending"] else 0) >= 33
+    found_in = [result["steps"] for result in own["results"].values()]
+    assert ledger.steps + sum(found_in) - (found_in[0] - own["uncounted_steps"] if own["uncounted_steps"] else 0) >= 33
     assert len(found_in) >= 2  # the other workers' rollouts, which the checkpoint waited for
     assert set(own["workers"]) == {"0", "1", "2"}
     algorithm = a2c(seed=9)
@@ -422,18 +407,18 @@ def test_a_checkpoint_holds_what_was_found_and_not_learned_from(
         fit(a2c(), 99, workers=2, checkpoint=tmp_path)
 
 
-def test_checkpoints_that_do_not_fit_are_refused(threads: None, tmp_path: Path) -> None:
+def test_checkpoints_that_do_not_fit_are_refused(inline: None, tmp_path: Path) -> None:
     fit(a2c(), 90, workers=2, checkpoint=tmp_path, callback=lambda *_: _[-1] < 33)
     path = tmp_path / "checkpoint.d3c"
     settings, state = load_archive(path, "checkpoint")
     own = state["parts"]["workers"]
-    lesson = next(iter(own["lessons"].values()))
-    name = next(iter(lesson["gradients"]))
+    result = next(iter(own["results"].values()))
+    name = next(iter(result["gradients"]))
     damages: dict[str, dict[str, Any]] = {
-        "workers": {"order": [0, 2]},
+        "workers": {"replays_due": {"0": 0, "2": 0}},
         "seed": {"workers": {"0": {**own["workers"]["0"], "seed": -1}}},
-        "gradients of other": {"lessons": {"0": {**lesson, "gradients": {}}}},
-        name: {"lessons": {"0": {**lesson, "gradients": {**lesson["gradients"], name: np.zeros(3, np.float32)}}}},
+        "gradients of other": {"results": {"0": {**result, "gradients": {}}}},
+        name: {"results": {"0": {**result, "gradients": {**result["gradients"], name: np.zeros(3, np.float32)}}}},
         "state of a worker": {"workers": {"0": {"seed": 1, "state": {"collector": {}, "random": {}}}}},
     }
     for words, damage in damages.items():
@@ -443,16 +428,16 @@ def test_checkpoints_that_do_not_fit_are_refused(threads: None, tmp_path: Path) 
             fit(a2c(), 90, workers=2, checkpoint=tmp_path, go_on=True)
 
 
-def test_statistics_are_shared(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_shared(inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One RMSprop sees the gradients of all workers, with epsilon under the root (1602.01783, section 4)."""
     gradients: list[dict[str, Any]] = []
-    learn = asynchronous.Crew.learn
+    update = asynchronous.GradientWorkers.update
 
-    def learned(fleet: Any) -> Any:
-        gradients.append(fleet._lessons[0][1].gradients)
-        return learn(fleet)
+    def learned(workers: Any) -> Any:
+        gradients.append(workers._results[0][1].gradients)
+        return update(workers)
 
-    monkeypatch.setattr(asynchronous.Crew, "learn", learned)
+    monkeypatch.setattr(asynchronous.GradientWorkers, "update", learned)
     rms = RMSpropFactory(alpha=0.9, eps=0.1, centered=False, eps_inside_root=True)
     algorithm = a2c(optim_factory=rms, learning_rate=0.05)
     algorithm.build_with_env(Drift())
@@ -485,29 +470,20 @@ def test_real_processes_are_killed_replaced_and_ended_by_ctrl_c() -> None:
     assert algorithm.grad_step == 12
 
 
-def test_a_worker_that_is_silent_is_named(
-    threads: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    said = threading.Event()
+def test_a_worker_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    class Silent(WorkersHere):
+        def wait(self) -> tuple[int, Any]:
+            if isinstance(self._tasks[0][1], gradient_worker.RolloutTask) and not caplog.records:
+                self.while_waiting()
+                self.while_waiting()
+            return super().wait()
 
-    class Slow(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.set()
-
-    def work(owner: Any, given: Any) -> None:
-        assert said.wait(60)
-        right(owner, given)
-
-    right, handler = asynchronous.work, Slow()
-    monkeypatch.setattr(asynchronous, "work", work)
-    monkeypatch.setattr(asynchronous, "SILENCE", 0.05)
-    logging.getLogger("birl").addHandler(handler)
-    try:
+    use_transport(monkeypatch, GradientWorker, lambda placement: Silent())
+    monkeypatch.setattr(asynchronous, "SILENCE", 0.0)
+    with caplog.at_level(logging.WARNING, "birl"):
         fit(a2c(), 10, workers=1)
-    finally:
-        logging.getLogger("birl").removeHandler(handler)
-    (words,) = {record.getMessage() for record in caplog.records if "waits" in record.getMessage()}
-    assert "worker 0 (process 1) begins" in words and "Ctrl-C, and again" in words
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert "worker 0 (this process) makes a rollout" in message and "Ctrl-C, pressed twice" in message
 
 
 @pytest.mark.slow
@@ -540,25 +516,15 @@ class Broken(Drift):
         return super().step(action)
 
 
-def test_a_failing_environment_ends_the_run_with_its_error(threads: None) -> None:
+def test_a_failing_environment_ends_the_run_with_its_error() -> None:
     with pytest.raises(WorkerError, match="(?s)a worker .* has failed.*FileNotFoundError: the map is gone"):
         fit(a2c(), 50, Broken(), workers=2)
 
 
-def test_endless_deaths_end_the_run(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_deaths_end_the_run(inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
     Ledger(monkeypatch, deadly=1.0)
-    with pytest.raises(WorkerError, match="ended 10 times .by SIGKILL last. without one rollout"):
+    with pytest.raises(WorkerError, match="ended 10 times in a row .worker [01] by SIGKILL last. without a rollout"):
         fit(a2c(), 50, workers=2)
-
-
-def test_a_process_that_cannot_begin_says_what_scripts_must_do(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(owner: Any, given: Any) -> None:
-        raise Left
-
-    monkeypatch.setattr(Thread, "exitcode", 1)
-    monkeypatch.setattr(asynchronous, "work", leave)
-    with pytest.raises(WorkerError, match='status 1 .* under `if __name__ == "__main__":`'):
-        fit(a2c(), 50)
 
 
 def test_environments_and_explorers_must_reach_other_processes() -> None:
@@ -589,7 +555,7 @@ def test_algorithms_that_workers_cannot_learn() -> None:
     refused(A2CConfig(), "A2C learns from rollouts .* no use for explorer", ConfigError, **explored)
 
 
-def test_the_command_line_has_workers(threads: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_has_workers(inline: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "NStepDQN", "--env-id", "CartPole-v1", "--workers", 2, "--epsilon", 0.2, "--n-steps", 40]
     words += ["--n-trials", 1, "--seed", 3, "--out", tmp_path / "run"]
     assert main(list(map(str, words))) == 0, capsys.readouterr().err
@@ -617,7 +583,7 @@ def test_the_command_line_has_workers(threads: None, tmp_path: Path, capsys: pyt
     ],
     ids=["several updates", "batch norm"],
 )
-def test_updates_that_one_gradient_does_not_make(threads: None, config: Any, match: str) -> None:
+def test_updates_that_one_gradient_does_not_make(inline: None, config: Any, match: str) -> None:
     with pytest.raises(UnsupportedError, match=match):
         config.create().fit_online(Drift(), n_steps=20, **QUIET, workers=1)
 
@@ -643,7 +609,7 @@ def test_explorers_with_equal_random_numbers_are_refused() -> None:
     assert len(explorers_per_process(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # it is made anew in each
 
 
-def test_nothing_is_retuned_while_workers_learn(threads: None) -> None:
+def test_nothing_is_retuned_while_workers_learn(inline: None) -> None:
     """They have configurations of their own. Before and after, it is."""
 
     def retune(algorithm: Any, epoch: int, step: int) -> None:

@@ -13,16 +13,9 @@ from gymnasium import spaces
 import birl
 from birl.algos import DQNConfig
 from birl.dataset import HindsightSampler, PrioritizedSampler, Sampler, Uniform
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.transport import Inline
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import remote_learners as others
-from birl.run.workers import replay_shards as shards
-from birl.run.workers.collector_worker import CollectorWorker
-from birl.run.workers.learner_worker import LearnerWorker
-from birl.run.workers.replay_worker import ReplayWorker
 from run.workers.test_collector_group import run, same
 from run.workers.test_replay_shards import Batches
+from run.workers.transports import run_inline
 
 STEPS = 8
 PLACE = spaces.Box(0, 1e6, (1,), np.float32)
@@ -63,10 +56,7 @@ def ran(cluster: birl.Cluster | None, inner: Sampler) -> Any:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(ReplayWorker))
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 def check_goals(batch: Any) -> float:

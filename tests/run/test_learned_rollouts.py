@@ -15,18 +15,14 @@ import birl
 from birl.algorithm.learner import Learner
 from birl.algorithm.rollouts import Rollouts
 from birl.algos import A2CConfig, IMPALAConfig, REINFORCEConfig
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.transport import Inline
 from birl.engine import Engine
 from birl.errors import UnsupportedError, WorkerError
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import remote_learners as others
-from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from run.fakes import Drift
 from run.workers import test_collector_errors, test_collector_group
 from run.workers.test_collector_group import SMALL, alike, ppo, rolled
 from run.workers.test_synchronous_learners import Notes, Unruly, joined
+from run.workers.transports import run_inline, use_transport
 
 
 def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
@@ -45,9 +41,7 @@ def a2c(**fields: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 @pytest.mark.parametrize(("make", "count"), [(plain, 2), (a2c, 3)])
@@ -88,7 +82,7 @@ def test_all_stop_after_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lost_learners_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = rolled(cluster(3), n_steps=170)  # the last rollout is not whole
     made = Unruly({1, 8, 9, 12}, {1, 2, 5, 11})
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: made)
+    use_transport(monkeypatch, LearnerWorker, lambda cluster: made)
     assert alike(rolled(cluster(3), n_steps=170), expected)
     assert not made.left["mean"] and not made.left["answer"]
 
@@ -150,7 +144,7 @@ def test_learners_in_processes_learn_the_same(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("make", "fields", "says"),
     [
-        (lambda: IMPALAConfig().create(), {}, "IMPALA learns from .* beside its rollouts"),
+        (lambda: IMPALAConfig().create(), {}, "IMPALA learns from .* as well as its rollouts"),
         (lambda: REINFORCEConfig().create(), {}, "REINFORCE learns from whole episodes"),
         (ppo, {"gradients": "pushed", "learners": 3}, "PPO learns from rollouts of its newest weights"),
     ],

@@ -1,312 +1,309 @@
-"""Collectors as the loop sees them: orders go out, fragments come in, and every step is counted.
+"""The collectors of a run: tasks go out, fragments of steps come in, and every step is counted.
 
-A `CollectorGroup` has the interface of a `birl.run.collector.Collector`, so that the loops are the same with
-and without one. What it orders, and when, depends on nothing but what it has taken in before: with the orders
-*together* and *turns* a
-run is a function of its seed. A collector that is lost is made anew from the state in its last fragment and is sent its
-open orders again, with the weights that they name, so that what it then makes is what was lost, bit for bit.
+A `CollectorGroup` has the interface of a `birl.run.collector.Collector`, so that the loops are the same with and
+without collectors. Which tasks it makes, and when, depends only on the fragments that it has taken before: with the
+orders *together* and *turns* a run is a function of its seed. A collector that is lost is restarted from the state in
+its last fragment and is sent its open tasks again, with the weights of each, so that it makes the same steps, bit for
+bit.
 
-An order is the credit for a fragment: no more of them exist, and there is no queue. A checkpoint does not wait for
-those under way: it holds their orders.
+A task is the credit for a fragment: there are no more of them, and no queue. A checkpoint does not wait for open tasks,
+but holds them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self
+from dataclasses import replace
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from birl.checks import check
-from birl.distributed.ray import Remote
-from birl.distributed.transport import Gone, Inline, Processes, Transport
-from birl.errors import CorruptFileError, WorkerError
+from birl.distributed.transport import WorkerLost
+from birl.distributed.worker_pool import LossReport, WorkerPool
+from birl.distributed.worker_process import check_picklable
+from birl.envs import Step
+from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
 from birl.logging import LOG
-from birl.run.agent_core import AgentCore, MeasureTime, measure_nothing
+from birl.run.agent_core import (
+    AgentCore,
+    MeasureTime,
+    SelectedActions,
+    check_lanes,
+    explorers_per_process,
+    measure_nothing,
+    scatter_rows,
+)
 from birl.run.checkpoint import random_state, set_random_state
-from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_for
-from birl.run.protocols import Trainable
-from birl.run.workers.collector_worker import CollectorWorker, Fragment, Given, Order
-from birl.run.workers.rollout_fragments import Store
-from birl.types import Array, State
+from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_length
+from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.rollouts import RolloutAgentCore
+from birl.run.session import Session
+from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, EnvSource, Fragment
+from birl.types import Array, State, Tree, tree_map
 
-TRANSPORTS: Final[dict[str, Callable[[Cluster], Transport]]] = {
-    "inline": lambda cluster: Inline(CollectorWorker),
-    "processes": lambda cluster: Processes(CollectorWorker, cluster.step_timeout),
-    "ray": lambda cluster: Remote(
-        CollectorWorker, cluster.address, cluster.step_timeout, cluster.patience, cluster.asked
-    ),
-}
+GeneratorPair: TypeAlias = tuple[np.random.Generator, np.random.Generator]
+"""The generators of a collector: of resets and of random actions."""
+
+LaneFragment: TypeAlias = "tuple[Array | None, Fragment]"
+"""A fragment and its lanes ``[k]``; ``None`` for all."""
+
+Store: TypeAlias = "Callable[[Any, list[LaneFragment], int | None], None]"
+"""Stores fragments in an `AgentCore`; see `append_fragments`."""
+
+_COUNTS: Final = ("number", "learned", "calls")
+_STEPS: Final = ("assigned", "dropped", "missed", "restarts", "errors")
+_PICKLE_ADVICE: Final = (
+    "give a name, such as 'CartPole-v1', or a function of the environment's number, in a module that can be imported"
+)
 
 
-_STEPS: Final = ("ordered", "dropped", "missed", "restarts", "errors")
-
-
-class _Place:
-    """The place of a collector.
+class _Collector:
+    """What is known of a collector, whether it runs or not.
 
     Attributes:
-        given: what it is made of.
-        lanes: numbers of its environments; ``None`` if there are no others.
-        state: after the last fragment that was taken in; ``None`` before the first.
-        orders: those of which the fragments are not taken in yet.
-        fragments: those that have come and are not taken in yet, of the first of these orders.
-        begun: whether there is a collector.
-        deaths: how many there were since the last fragment.
-        hung: where it hung last.
+        spec: what it is made of.
+        lanes: numbers of its environments; ``None`` if there is one collector.
+        state: after the last fragment that was taken; ``None`` before the first.
+        fragments: those received and not taken yet, with their tasks.
+        hung_at: where it hung last.
     """
 
-    def __init__(self, given: Given, lanes: Array | None) -> None:
-        self.given, self.lanes = given, lanes
+    def __init__(self, spec: CollectorSpec, lanes: Array | None) -> None:
+        self.spec, self.lanes = spec, lanes
         self.state: State | None = None
-        self.orders: deque[Order] = deque()
-        self.fragments: deque[Fragment] = deque()
-        self.begun, self.deaths = False, 0
-        self.hung: Any = None
+        self.fragments: deque[tuple[CollectorTask, Fragment]] = deque()
+        self.hung_at: str | None = None
 
 
-class CollectorGroup:
+class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
     """The collectors of a run. A part of checkpoints.
 
     Args:
         algorithm: built.
-        player: of all environments; it stores and learns.
+        agent: of all environments; it stores and learns.
         cluster: how steps are made.
-        given: what each collector is made of.
+        specs: of the collectors.
         calls: steps of each environment in a fragment; 0 if that is to be measured.
         n_steps: of the run.
-        store: puts fragments into the player.
+        store: stores fragments in ``agent``.
 
     Attributes:
-        cut: length of the run, in steps, for whose end an order was cut short or not given; 0 if none was.
-        restarts: how many collectors were made anew.
-        ordered, dropped, missed: steps, since the beginning of the run; those that are ordered anew count again. Missed
-            are those that were ordered and not made, because an episode ended or an environment failed.
-        errors: how often an environment failed and was made anew.
+        cut: length of the run, in steps, for whose end a task was cut short or not made; 0 if none was.
+        assigned, dropped, missed: steps since the start of the run; those that are assigned again count again. Missed
+            are those that were assigned and not made, because an episode ended or an environment failed.
+        errors: how often an environment failed and was remade.
         report: called with metrics of each fragment.
     """
+
+    worker_name = "collector"
 
     def __init__(
         self,
         algorithm: Trainable,
-        player: AgentCore,
+        agent: AgentCore,
         cluster: Cluster,
-        given: list[Given],
+        specs: list[CollectorSpec],
         calls: int,
         n_steps: int,
         store: Store,
     ) -> None:
+        placement = cluster.placement(cluster.ray_resources)
+        super().__init__(CollectorWorker, placement, range(len(specs)), cluster.restarts)
         self._algorithm: Any = algorithm
-        self.agent, self._cluster = player, cluster
+        self.agent, self._cluster = agent, cluster
         self._calls, self._n_steps, self._store = calls, n_steps, store
         n = cluster.environments
-        lanes = [np.arange(i * n, (i + 1) * n) for i in range(len(given))]
-        self._places = [_Place(each, own if len(given) > 1 else None) for each, own in zip(given, lanes, strict=True)]
+        lanes = [np.arange(i * n, (i + 1) * n) if len(specs) > 1 else None for i in range(len(specs))]
+        self._collectors = [_Collector(spec, own) for spec, own in zip(specs, lanes, strict=True)]
         # One collector in step with the learner makes the same steps as none: they share their random numbers.
-        self._shares = len(given) == 1 and cluster.order == "together"
-        self._transport: Transport | None = None
-        self._weights: dict[int, State] = {}  # that open orders name, and the newest
-        self._sent: dict[int, Any] = {}  # what stands for them where collectors are
-        self._newest: tuple[Any, int] = (None, -1)
-        self._came: deque[_Place] = deque()  # places in the order in which their fragments came
+        self._shares_random = len(specs) == 1 and cluster.order == "together"
+        self._weights: dict[int, State] = {}  # of open tasks, and the newest, by version
+        self._shared_weights: dict[int, object] = {}  # the same as payloads
+        self._newest: tuple[tuple[int, int] | None, int] = (None, -1)  # moment and version of the newest weights
+        self._arrivals: deque[_Collector] = deque()  # collectors in the order in which their fragments came
         self._number = self._learned = 0
-        self.ordered = self.dropped = self.missed = self.restarts = self.errors = 0
+        self.assigned = self.dropped = self.missed = self.errors = 0
         self.cut = 0
         self.report: Callable[[Mapping[str, float]], None] = lambda metrics: None
-        self._check_signals: Callable[[], None] = lambda: None
 
-    def attach(self, session: Any) -> None:
-        """Tell a session of each fragment, and warn if orders of a checkpoint were cut short for another end."""
-        self.report, self._check_signals = session.averages.add, session.check_signals
+    def attach(self, session: Session) -> None:
+        """Report to a session, and warn if tasks of its checkpoint were cut short for another end."""
+        self.report, self.check_signals = session.averages.add, session.check_signals
         if self.cut not in (0, self._n_steps):
-            session.warn_inexact("its last orders were cut short, or not given, because it was to end")
+            session.warn_inexact("its last tasks were cut short, or not made, because it was to end")
+
+    def _tasks(self, index: int) -> list[CollectorTask]:
+        """The tasks of a collector whose fragments are not taken yet."""
+        return [task for task, _ in self._collectors[index].fragments] + list(self.slots[index].tasks)
 
     @property
     def in_flight(self) -> int:
-        """Steps that are ordered and not taken in."""
-        return sum(order.calls for place in self._places for order in place.orders) * self._cluster.environments
+        """Steps that are assigned and not taken."""
+        calls = sum(task.calls for index in self.slots for task in self._tasks(index))
+        return calls * self._cluster.environments
 
     def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
-        """Count one more step, taking in the next fragment first if need be; see `Collector.count`."""
-        ended: list[float] = []
+        """Count one more step. Takes the next fragment first if no stored step is left; see `Collector.count`."""
+        returns: list[float] = []
         while self.agent.uncounted_steps == 0:
-            self._hand_out()
-            self._check_orders(step)
-            ended += self._take_in(self._next(measure), most)
+            self._assign_tasks()
+            self._check_tasks(step)
+            returns += self._take(self._next(measure), most)
         self.agent.uncounted_steps -= 1
-        return ended
+        return returns
 
-    # -- orders ----------------------------------------------------------------------------------------------------
+    # -- tasks -----------------------------------------------------------------------------------------------------
 
-    def _hand_out(self) -> None:
-        """Give all collectors the orders that they have credit for, as long as there are steps to make."""
-        for place in self._places:
-            if not place.begun and place.orders:  # of a checkpoint
-                self._begin(place)
+    def _assign_tasks(self) -> None:
+        """Give all collectors the tasks that they have credit for, as long as there are steps to make."""
+        for index, slot in self.slots.items():
+            if slot.tasks:  # of a checkpoint
+                self.start(index)
         for depth in range(self._cluster.credit):
-            for place in self._places:
-                if len(place.orders) <= depth:
-                    self._order(place)
+            for index in self.slots:
+                if len(self._tasks(index)) <= depth:
+                    self._assign(index)
 
-    def _check_orders(self, step: int) -> None:
-        """Raise an error if the next step is in no order, and would be waited for in vain."""
-        if not any(place.orders for place in self._places):
-            made = self.ordered - self.dropped - self.missed
+    def _check_tasks(self, step: int) -> None:
+        """Raise an error if the next step is in no task, so that the wait for it would never end."""
+        if not any(self._tasks(index) for index in self.slots):
+            made = self.assigned - self.dropped - self.missed
             raise WorkerError(
-                f"step {step + 1} of {self._n_steps} is missing, but the collectors have carried out all their orders, "
-                f"{made} steps, and there is none left to give: birl has miscounted its steps. Start the run again, "
+                f"step {step + 1} of {self._n_steps} is missing, but the collectors have carried out all their tasks, "
+                f"{made} steps, and no further task is due: birl has miscounted its steps. Start the run again, "
                 "which goes on from its last checkpoint, and report this error with the command or script of the run"
             )
 
-    def _order(self, place: _Place) -> None:
-        n, before = self._cluster.environments, self.ordered - self.dropped - self.missed
+    def _assign(self, index: int) -> None:
+        """Give a collector its next task, if there are steps left to make."""
+        n, before = self._cluster.environments, self.assigned - self.dropped - self.missed
         wanted = self._calls or FIRST_FRAGMENT
         wanted = wanted if self.agent.rows_left is None else min(wanted, self.agent.rows_left)
         calls = min(wanted, -(-(self._n_steps - before) // n))
         self.cut = self._n_steps if calls < wanted else self.cut
         if calls <= 0:
             return
-        shared = random_state() if self._shares else None
-        order = Order(self._number, calls, before, self._learned, self._version(), shared)
-        if not place.begun:
-            self._begin(place)
-        place.orders.append(order)
-        self._number, self.ordered = self._number + 1, self.ordered + calls * n
-        self._send(place, order)
+        random = random_state() if self._shares_random else None
+        task = CollectorTask(self._number, calls, before, self._learned, self._newest_version(), random)
+        self._number, self.assigned = self._number + 1, self.assigned + calls * n
+        self.send(index, task, self.payload(task))
 
-    def _version(self) -> int:
-        """The number of the newest weights."""
-        learner, number = self._algorithm.learner, self._newest[1]
+    def _newest_version(self) -> int:
+        """The version of the newest weights."""
+        learner, version = self._algorithm.learner, self._newest[1]
         moment = (self._algorithm.grad_step, self._learned if learner.units_move else 0)
         if self._newest[0] != moment:
-            number += 1
-            self._newest = (moment, number)
-            self._weights[number] = learner.policy.weights()
-        return number
+            version += 1
+            self._newest = (moment, version)
+            self._weights[version] = learner.policy.weights()
+        return version
 
-    def _send(self, place: _Place, order: Order) -> None:
-        version = order.version
-        if version not in self._sent:
-            self._sent[version] = self._transported.put(self._weights[version])
-        self._transported.send(place.given.collector, order, self._sent[version])
+    def payload(self, task: CollectorTask) -> object:
+        if task.version not in self._shared_weights:
+            self._shared_weights[task.version] = self.transport.share(self._weights[task.version])
+        return self._shared_weights[task.version]
 
-    def _begin(self, place: _Place) -> None:
-        """Make a collector that goes on from the last fragment, and send it the open orders."""
-        state = place.fragments[-1].state if place.fragments else place.state
-        self._transported.start(place.given.collector, place.given._replace(state=state))
-        place.begun = True
-        for order in list(place.orders)[len(place.fragments) :]:
-            self._send(place, order)
-
-    @property
-    def _transported(self) -> Transport:
-        if self._transport is None:
-            self._transport = TRANSPORTS[self._cluster.transport](self._cluster)
-            self._transport.while_waiting = self._check_signals
-        return self._transport
+    def spec(self, index: int) -> CollectorSpec:
+        collector = self._collectors[index]
+        state = collector.fragments[-1][1].state if collector.fragments else collector.state
+        return collector.spec._replace(state=state)
 
     # -- fragments -------------------------------------------------------------------------------------------------
 
-    def _next(self, measure: MeasureTime) -> list[_Place]:
-        """Wait for what is taken in next: the places whose first fragment it is."""
-        waited_for = [place for place in self._places if place.orders]
+    def _next(self, measure: MeasureTime) -> list[int]:
+        """Wait for the fragments that are taken next: the collectors whose first fragments these are."""
+        awaited = [index for index in self.slots if self._tasks(index)]
         if self._cluster.order == "turns":
-            waited_for = [min(waited_for, key=lambda place: place.orders[0].number)]
-        first = self._cluster.order == "arrival"
+            awaited = [min(awaited, key=lambda index: self._tasks(index)[0].number)]
+        arrival = self._cluster.order == "arrival"
         with measure("waiting"):
-            while not self._came if first else any(not place.fragments for place in waited_for):
-                self._check_signals()  # what came in and is not taken in yet, a resumed run orders again
-                self._listen()
-        return [self._came[0]] if first else waited_for
+            while not self._arrivals if arrival else any(not self._collectors[i].fragments for i in awaited):
+                self.check_signals()  # fragments that are not taken yet will be made again by a resumed run
+                self.receive()
+        return [self._arrivals[0].spec.collector] if arrival else awaited
 
-    def _listen(self) -> None:
-        try:
-            index, fragment = self._transported.wait()
-        except Gone as error:
-            self._replace(self._places[error.index], error)
-            return
-        place = self._places[index]
-        wanted = place.orders[len(place.fragments)].number
-        if fragment.number != wanted:
+    def handle_result(self, index: int, task: CollectorTask, result: Fragment) -> None:
+        if result.number != task.number:
             raise WorkerError(
-                f"collector {index} answered order {fragment.number}, but order {wanted} was its next: an answer was "
+                f"collector {index} answered task {result.number}, but task {task.number} was its next: an answer was "
                 "lost on the way, or came twice; start the run again, which goes on from its checkpoint"
             )
-        place.fragments.append(fragment)
-        place.deaths, place.hung = 0, None
-        self._came.append(place)
+        collector = self._collectors[index]
+        collector.fragments.append((task, result))
+        collector.hung_at = None
+        self._arrivals.append(collector)
+        self.reset_failures(index)
 
-    def _replace(self, place: _Place, error: Gone) -> None:
-        place.deaths, self.restarts = place.deaths + 1, self.restarts + 1
-        index, number = place.given.collector, place.orders[len(place.fragments)].number if place.orders else 0
-        if error.place is not None and error.place == place.hung:
+    def describe_loss(self, lost: WorkerLost) -> LossReport:
+        index, collector = lost.index, self._collectors[lost.index]
+        if lost.position is not None and lost.position == collector.hung_at:
             raise WorkerError(
-                f"collector {index} was ended twice {error.how}, both times in {error.place}; it would hang again, so "
+                f"collector {index} was ended twice {lost.how}, both times in {lost.position}; it would hang again, so "
                 "mend the environment, or, if this may take so long, give birl.Cluster(step_timeout=…)"
             )
-        place.hung = error.place
-        if place.deaths > self._cluster.restarts:
-            raise WorkerError(
-                f"collector {index} was ended {place.deaths} times in a row ({error.how} last) without an answer to "
-                f"order {number}: where the system ends it for lack of memory, use fewer collectors; else see what its "
-                f"environments {_range(place.given.numbers)} do"
-            )
-        LOG.warning(
-            "collector %d was ended %s, in order %d or before; it is made anew and goes on from its last fragment",
-            *(index, error.how, number),
+        collector.hung_at = lost.position
+        tasks = self.slots[index].tasks
+        number = tasks[0].number if tasks else 0
+        return LossReport(
+            f", in task {number} or before; it is restarted and goes on from its last fragment",
+            f"without an answer to task {number}",
+            "where the system ends it for lack of memory, use fewer collectors; otherwise, see what its environments "
+            f"{_format_range(collector.spec.env_numbers)} do",
         )
-        self._begin(place)
 
-    def _take_in(self, places: list[_Place], most: int | None) -> list[float]:
-        """Store the first fragments of some places. Returns the returns of episodes that ended."""
-        taken: list[tuple[Array | None, Fragment]] = []
-        for place in places:
-            order, fragment = place.orders.popleft(), place.fragments.popleft()
-            self._came.remove(place)
-            place.state = fragment.state
-            if self._shares:
+    def _take(self, indices: list[int], most: int | None) -> list[float]:
+        """Store the first fragments of some collectors. Returns the returns of episodes that ended."""
+        taken: list[LaneFragment] = []
+        for index in indices:
+            collector = self._collectors[index]
+            task, fragment = collector.fragments.popleft()
+            self._arrivals.remove(collector)
+            collector.state = fragment.state
+            if self._shares_random:
                 set_random_state(fragment.state["random"])
-            self._hear_of(place, fragment)
-            steps, lag = int(fragment.rows["valid"].sum()), self._learned - order.learned
-            self.missed += order.calls * self._cluster.environments - steps
+            self._close_lost_episodes(collector, fragment)
+            steps, lag = int(fragment.rows["valid"].sum()), self._learned - task.learned
+            self.missed += task.calls * self._cluster.environments - steps
             if self._cluster.max_lag is not None and lag > self._cluster.max_lag:
                 self.dropped += steps
-                self.agent.close_episodes(place.lanes)
+                self.agent.close_episodes(collector.lanes)
                 continue
-            taken.append((place.lanes, fragment))
+            taken.append((collector.lanes, fragment))
             counts = {"collector_restarts": self.restarts, "environment_errors": self.errors}
             counts |= {"dropped_steps": self.dropped, "fragment": self._calls if self._cluster.fragment == AUTO else 0}
-            told = {name: float(count) for name, count in counts.items() if count}
-            self.report({"lag": float(lag), "time_idle": fragment.idle, **told})
+            metrics = {name: float(count) for name, count in counts.items() if count}
+            self.report({"lag": float(lag), "time_idle": fragment.idle, **metrics})
         if taken:
             self._store(self.agent, taken, most)
             if not self._calls:
-                self._measure(max(fragment.seconds for _, fragment in taken))
+                self._set_fragment_length(max(fragment.seconds for _, fragment in taken))
         self._learned += len(taken)
-        named = {order.version for place in self._places for order in place.orders} | {self._newest[1]}
-        self._weights = {number: weights for number, weights in self._weights.items() if number in named}
-        self._sent = {number: sent for number, sent in self._sent.items() if number in named}
+        needed = {task.version for index in self.slots for task in self._tasks(index)} | {self._newest[1]}
+        self._weights = {version: self._weights[version] for version in self._weights if version in needed}
+        self._shared_weights = {key: payload for key, payload in self._shared_weights.items() if key in needed}
         return [float(value) for _, fragment in taken for value in fragment.returns]
 
-    def _hear_of(self, place: _Place, fragment: Fragment) -> None:
-        """End the episodes that a fragment does not go on with, and warn of what went wrong."""
+    def _close_lost_episodes(self, collector: _Collector, fragment: Fragment) -> None:
+        """End the episodes that a fragment does not continue, and warn of what went wrong."""
         if fragment.lost:
             LOG.warning(
-                "collector %d was made anew, but its environments %s do not repeat what they did, given the same "
-                "seeds and actions: their running episodes were cut, and new ones began",
-                *(place.given.collector, _range(place.given.numbers)),
+                "collector %d was restarted, but its environments %s do not repeat what they did with the same "
+                "seeds and actions: their running episodes were cut, and new ones started",
+                *(collector.spec.collector, _format_range(collector.spec.env_numbers)),
             )
-            self.agent.close_episodes(place.lanes)
+            self.agent.close_episodes(collector.lanes)
         elif len(fragment.cut):
-            self.agent.close_episodes(fragment.cut if place.lanes is None else place.lanes[fragment.cut])
+            self.agent.close_episodes(fragment.cut if collector.lanes is None else collector.lanes[fragment.cut])
         self.errors += len(fragment.failures)
-        for words in fragment.failures:
-            LOG.warning("%s; its episode was truncated, and the environment made anew", words)
+        for message in fragment.failures:
+            LOG.warning("%s; its episode was truncated, and the environment remade", message)
 
-    def _measure(self, seconds: float) -> None:
-        """Set the length of the fragments that are ordered from now on."""
-        self._calls = fragment_for(seconds)
+    def _set_fragment_length(self, seconds: float) -> None:
+        """Set the length of the fragments of later tasks, given the duration of a step."""
+        self._calls = fragment_length(seconds)
         LOG.info("fragment=%d: a step takes %.3g ms", self._calls, 1000 * seconds)
 
     def __enter__(self) -> Self:
@@ -314,76 +311,259 @@ class CollectorGroup:
 
     def __exit__(self, *error: object) -> None:
         """End all collectors."""
-        if self._transport is not None:
-            self._transport.close()
-        self._transport = None
-        self._sent.clear()
-        for place in self._places:
-            place.begun = False
+        self.close_workers()
+        self._shared_weights.clear()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        """Counts, open orders, the weights that they name, and the state of each collector before them."""
-        named = {order.version for place in self._places for order in place.orders}
+        """Counts, open tasks with their weights, and the state of each collector before them."""
+        tasks = {index: self._tasks(index) for index in self.slots}
+        versions = {task.version for own in tasks.values() for task in own}
         return {
-            "player": self.agent.get_state(),
-            "counts": {name: getattr(self, f"_{name}") for name in ("number", "learned", "calls")},
+            "agent": self.agent.get_state(),
+            "counts": {name: getattr(self, f"_{name}") for name in _COUNTS},
             "steps": {name: getattr(self, name) for name in _STEPS},
             "version": self._newest[1],
             "cut": self.cut,
             "collectors": {
-                str(place.given.collector): {
-                    "state": place.state,
-                    "orders": {str(i): order._asdict() for i, order in enumerate(place.orders)},
+                str(index): {
+                    "state": self._collectors[index].state,
+                    "tasks": {str(i): task._asdict() for i, task in enumerate(own)},
                 }
-                for place in self._places
+                for index, own in tasks.items()
             },
-            "weights": {str(number): self._weights[number] for number in sorted(named)},
+            "weights": {str(version): self._weights[version] for version in sorted(versions)},
         }
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`, before any collector has begun."""
+        """Inverse of `get_state`, before any collector has started."""
         counts = {
             f"{'_' * (group == 'counts')}{name}": check(name, value, int, low=0, error=CorruptFileError)
             for group in ("counts", "steps")
             for name, value in state[group].items()
         }
-        own = self._algorithm.learner.policy
-        before = own.weights()
+        policy = self._algorithm.learner.policy
+        before = policy.weights()
         try:  # whether they fit
             for weights in state["weights"].values():
-                own.set_weights(weights)
+                policy.set_weights(weights)
         finally:
-            own.set_weights(before)
-        saved = {place: state["collectors"][str(place.given.collector)] for place in self._places}
-        most = max(counts.get("_calls", self._calls), FIRST_FRAGMENT)
-        orders = {place: self._saved_orders(each["orders"], state["weights"], most) for place, each in saved.items()}
+            policy.set_weights(before)
+        saved = {index: state["collectors"][str(index)] for index in self.slots}
+        longest = max(counts.get("_calls", self._calls), FIRST_FRAGMENT)
+        tasks = {index: _load_tasks(each["tasks"], state["weights"], longest) for index, each in saved.items()}
         cut = check("cut", state["cut"], int, low=0, error=CorruptFileError)
         version = check("version", state["version"], int, low=-1, error=CorruptFileError)
-        self.agent.set_state(state["player"])
-        for place in self._places:
-            place.state, place.orders, place.begun = saved[place]["state"], orders[place], False
+        self.agent.set_state(state["agent"])
+        for index, slot in self.slots.items():
+            self._collectors[index].state, slot.tasks, slot.running = saved[index]["state"], tasks[index], False
         for name, value in counts.items():
             setattr(self, name, value)
         self.cut, self._newest = cut, (None, version)
         self._weights = {int(key): weights for key, weights in state["weights"].items()}
 
-    def _saved_orders(self, saved: State, weights: State, most: int) -> deque[Order]:
-        """The open orders of a checkpoint."""
-        orders: deque[Order] = deque()
-        for i in range(len(saved)):
-            order = Order(**saved[str(i)])
-            for name in ("number", "first_step", "learned", "version"):
-                check(name, getattr(order, name), int, low=0, error=CorruptFileError)
-            check("calls", order.calls, int, low=1, high=most, error=CorruptFileError)
-            if str(order.version) not in weights:
-                raise CorruptFileError(
-                    f"the checkpoint has an order with weights {order.version}, which it does not hold: use a copy"
-                )
-            orders.append(order)
-        return orders
+
+def _load_tasks(saved: State, weights: State, longest: int) -> deque[CollectorTask]:
+    """The open tasks of a checkpoint."""
+    tasks: deque[CollectorTask] = deque()
+    for i in range(len(saved)):
+        task = CollectorTask(**saved[str(i)])
+        for name in ("number", "first_step", "learned", "version"):
+            check(name, getattr(task, name), int, low=0, error=CorruptFileError)
+        check("calls", task.calls, int, low=1, high=longest, error=CorruptFileError)
+        if str(task.version) not in weights:
+            raise CorruptFileError(
+                f"the checkpoint has a task with weights {task.version}, which it does not hold: use a copy"
+            )
+        tasks.append(task)
+    return tasks
 
 
-def _range(numbers: range) -> str:
+def _format_range(numbers: range) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} … {numbers[-1]}"
+
+
+# -- storing fragments -------------------------------------------------------------------------------------------------
+
+
+def append_fragments(agent: AgentCore, fragments: list[LaneFragment], most: int | None) -> None:
+    """Store fragments one after another, each in its lanes.
+
+    Args:
+        agent: stores them.
+        fragments: with their lanes.
+        most: further steps are marked as invalid and left out.
+    """
+    for lanes, fragment in fragments:
+        agent.record(*_selected_and_step(fragment.rows), None if most is None else most - agent.uncounted_steps, lanes)
+
+
+def merge_fragments(agent: RolloutAgentCore, fragments: list[LaneFragment], most: int | None) -> None:
+    """Store fragments as rows of all environments; see `append_fragments`.
+
+    A fragment that is shorter than others is padded with its last row, which is not valid there.
+    """
+    with agent.recording_fragment():
+        for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
+            whole: Tree = None
+            for lanes, fragment in fragments:
+                last = len(fragment.rows["valid"]) - 1
+                row = _row(fragment, min(t, last))
+                row["valid"] = row["valid"] & (t <= last)
+                if whole is None:
+                    whole = row if lanes is None else scatter_rows(row, lanes, agent.n)
+                else:
+                    tree_map(lambda out, part, lanes=lanes: out.__setitem__(lanes, part), whole, row)
+            agent.record(*_selected_and_step(whole), None if most is None else most - agent.uncounted_steps)
+
+
+def _row(fragment: Fragment, t: int) -> dict[str, Tree]:
+    row: dict[str, Tree] = tree_map(lambda column: column[t], fragment.rows)
+    return row
+
+
+def _selected_and_step(row: dict[str, Tree]) -> tuple[SelectedActions, Step]:
+    selected = SelectedActions(**{name: row[name] for name in SelectedActions._fields})
+    return selected, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})
+
+
+# -- making the collectors of a run ------------------------------------------------------------------------------------
+
+
+def make_collectors(
+    algorithm: Trainable,
+    env: EnvSource,
+    agent: AgentCore,
+    cluster: Cluster,
+    explorer: ExplorerProtocol | list[ExplorerProtocol] | None,
+    generators: list[GeneratorPair],
+    n_steps: int,
+    *,
+    observed: Tree,
+    calls: int,
+    random_steps: int = 0,
+    rollouts: bool = False,
+) -> CollectorGroup:
+    """Make the collectors of a run, none of which has started.
+
+    Args:
+        algorithm: built.
+        env: what collectors make their environments of; see `birl.run.workers.collector_worker.make_env`.
+        agent: of all environments.
+        cluster: how steps are made.
+        explorer: one for all collectors, or a list with one for each.
+        generators: of each collector; see `spawn_generators`.
+        n_steps: of the run.
+        observed: the leaves of observations that are kept.
+        calls: steps of each environment in a fragment; 0 if that is to be measured.
+        random_steps: number of uniformly random steps at the start.
+        rollouts: whether the algorithm learns from rollouts.
+    """
+    pickled = cluster.transport == "processes"
+    n, explorers = cluster.environments, explorers_per_process(explorer, cluster.collectors, "collectors", sent=pickled)
+    if pickled and not isinstance(env, str):
+        check_picklable("env", env, _PICKLE_ADVICE)
+    learner: Any = algorithm
+    config = learner.config
+    config = replace(config, compile_graph=False) if config.compile_graph is True else config
+    parts = (type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions)
+    specs = []
+    for i, (resets, random) in enumerate(generators):
+        own = explorers[i]
+        if cluster.collectors > 1 and own is not None and hasattr(own, "renewed"):
+            own = own.renewed()
+        spec = CollectorSpec(
+            collector=i,
+            algorithm=parts,
+            env=env,
+            env_numbers=range(i * n, (i + 1) * n),
+            observed=observed,
+            explorer=own,
+            random_steps=random_steps,
+            rollouts=rollouts,
+            reset_states=[_generator_state(each) for each in (resets, *resets.spawn(n - 1))],
+            action_state=_generator_state(random),
+            seed=int(random.spawn(1)[0].integers(2**32)),
+            max_failures=cluster.restarts if cluster.on_error == "restart" else None,
+        )
+        specs.append(spec)
+    store = merge_fragments if rollouts else append_fragments
+    return CollectorGroup(algorithm, agent, cluster, specs, calls, n_steps, store)
+
+
+def _generator_state(generator: np.random.Generator) -> State:
+    return dict(generator.bit_generator.state)
+
+
+def spawn_generators(base: np.random.Generator, n: int) -> list[GeneratorPair]:
+    """Generators of resets and of random actions for ``n`` collectors.
+
+    The first collector has those of a run without collectors.
+    """
+    return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
+
+
+def example_environment(env: EnvSource) -> EnvSource:
+    """The environment, or its name, whose spaces are those of the run. Collectors make environments of their own."""
+    return env(0) if callable(env) and not hasattr(env, "step") else env
+
+
+def check_cluster(env: Environment, buffer: object, overlap: bool, cluster: Cluster) -> None:
+    """Check that a run can have collectors.
+
+    Raises:
+        ConfigError: if the environment is a vector environment, or steps are to overlap with updates.
+        ShapeError: if the buffer has not one lane for each environment.
+    """
+    if isinstance(env, VectorEnv):
+        raise ConfigError(
+            f"a {type(env).__name__} was given with cluster=…; give a plain environment: each collector steps "
+            "birl.Cluster(environments=…) copies of it"
+        )
+    if overlap:
+        raise ConfigError("overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out")
+    check_lanes(getattr(buffer, "storage", None), cluster.lanes)
+
+
+def check_rollouts(algorithm: Trainable, cluster: Cluster) -> None:
+    """Check that collectors can make the rollouts of an algorithm.
+
+    Raises:
+        ConfigError: if they would act on older weights.
+    """
+    name = type(algorithm).__name__
+    if cluster.order != "together":
+        raise ConfigError(
+            f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
+            "order='together'"
+        )
+
+
+def check_learners(algorithm: Trainable, cluster: Cluster, sources: Mapping[str, object]) -> None:
+    """Check that several learners can divide the rollouts of an algorithm.
+
+    Args:
+        algorithm: built.
+        cluster: with several learners.
+        sources: what the algorithm learns from in addition to its rollouts, by name.
+
+    Raises:
+        UnsupportedError: if they cannot.
+    """
+    name = type(algorithm).__name__
+    if sources:
+        raise UnsupportedError(
+            f"Cluster.learners is {cluster.learners}, but {name} learns from {', '.join(sources)} as well as its "
+            "rollouts, which learners do not divide: leave learners out, or use PPO or A2C"
+        )
+    if not hasattr(algorithm.config, "rollout_length"):
+        raise UnsupportedError(
+            f"Cluster.learners is {cluster.learners}, but {name} learns from whole episodes, which differ in "
+            "length: leave learners out, or use PPO or A2C"
+        )
+    if cluster.gradients == "pushed":
+        raise UnsupportedError(
+            f"Cluster.gradients is 'pushed', but {name} learns from rollouts of its newest weights: leave gradients "
+            "out, or use workers= with A3C"
+        )

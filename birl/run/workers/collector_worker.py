@@ -1,7 +1,7 @@
-"""What a collector is: a player in environments of its own, which carries out orders.
+"""The worker that collects: it acts in environments of its own, one task at a time.
 
-A collector holds nothing that its last fragment does not hold: made anew from the state in there, it goes on as if it
-had never been away.
+A collector holds nothing that its last fragment does not hold: restarted from the state in there, it goes on as if it
+had never been lost.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import time
 import traceback
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from gymnasium import Env
 
 from birl._version import __version__
-from birl.distributed.transport import Work, check_version
+from birl.distributed.transport import Worker, check_version
 from birl.envs import Step, Stepper, as_environment
 from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
@@ -23,58 +24,62 @@ from birl.files.state_restore import damage_as_typed_errors
 from birl.run.agent_core import AgentCore, ReplayAgentCore, SelectedActions
 from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.collector import Collector
+from birl.run.protocols import Environment, ExplorerProtocol
 from birl.run.rollouts import RolloutAgentCore
-from birl.run.workers.restartable_envs import RestartableEnvs, actions_of_episode
+from birl.run.workers.restartable_envs import RestartableEnvs, describe_actions
 from birl.seeding import root_kept, seed
 from birl.types import Array, State, Tree, tree_map
 
+EnvSource: TypeAlias = "Environment | str | Callable[[int], Env[Any, Any]]"
+"""What collectors make environments of: an environment to copy, its name, or a function of the environment's number."""
 
-class Given(NamedTuple):
+
+class CollectorSpec(NamedTuple):
     """What a collector is made of.
 
     Attributes:
         collector: its number.
         algorithm: class, configuration, observations and actions.
-        env: environment, of which each place gets a copy; or its name; or a function of the environment's number.
-        numbers: of its environments, among those of all collectors.
-        observed: what is read of their observations.
-        explorer: its own.
+        env: what environments are made of; see `make_env`.
+        env_numbers: of its environments, among those of all collectors.
+        observed: the leaves of observations that are kept.
+        explorer: of this collector.
         random_steps: number of steps at the start of the run that are uniformly random.
-        rollouts: whether it plays for an algorithm that learns from rollouts.
-        resets: states of the generators of each environment's resets.
-        random: state of the generator of random actions.
-        seed: of all other randomness.
-        failures: how often in a row an environment may fail and is made anew; ``None`` if none may.
-        state: to go on from; ``None`` to begin.
-        birl: version of whoever sends this.
+        rollouts: whether the algorithm learns from rollouts.
+        reset_states: states of the generators of each environment's resets.
+        action_state: state of the generator of random actions.
+        seed: of all other random numbers.
+        max_failures: how often in a row an environment may fail and is remade; ``None`` if none may fail.
+        state: to go on from; ``None`` at the start.
+        birl: version of the run's birl.
     """
 
     collector: int
     algorithm: tuple[Any, Any, Any, Any]
-    env: Any
-    numbers: range
+    env: EnvSource
+    env_numbers: range
     observed: Tree
-    explorer: Any
+    explorer: ExplorerProtocol | None
     random_steps: int
     rollouts: bool
-    resets: list[Any]
-    random: Any
+    reset_states: list[State]
+    action_state: State
     seed: int
-    failures: int | None = None
+    max_failures: int | None = None
     state: State | None = None
     birl: str = __version__
 
 
-class Order(NamedTuple):
-    """What a collector is to do next. It is sent with the weights to act with.
+class CollectorTask(NamedTuple):
+    """Steps that a collector is to make. The weights to act with are the payload.
 
     Attributes:
-        number: of the order, among those of all collectors.
+        number: of the task, among those of all collectors.
         calls: steps to make in each environment.
-        first_step: steps that were ordered before, from all collectors.
-        learned: fragments that had been learned from by then.
+        first_step: steps that were assigned before, to all collectors.
+        learned: fragments that had been learned from when the task was made.
         version: of the weights.
-        random: state of the global generators to begin with; ``None`` for its own.
+        random: state of the global generators to start with; ``None`` for the collector's own.
     """
 
     number: int
@@ -86,18 +91,18 @@ class Order(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """What a collector saw.
+    """The steps of a task.
 
     Attributes:
-        number: of the order.
+        number: of the task.
         rows: columns ``[calls, environments, …]`` of `SelectedActions` and `Step`.
         returns: of the episodes that have ended.
-        lost: whether episodes that were under way before could not be continued.
-        cut: environments (their numbers here) whose episodes that were under way before end there.
-        failures: what went wrong in environments that were made anew.
-        seconds: median of what a call took.
-        idle: seconds without an order before this one.
-        state: of the collector, after it.
+        lost: whether running episodes could not be continued when the collector was restarted.
+        cut: environments (their numbers here) whose running episodes end before the fragment.
+        failures: errors of environments that were remade.
+        seconds: median duration of a call.
+        idle: seconds without a task before this one.
+        state: of the collector after the fragment.
     """
 
     number: int
@@ -111,11 +116,20 @@ class Fragment(NamedTuple):
     state: State
 
 
-class _Noting(AgentCore):
-    """Keeps the steps that are made, instead of storing and learning."""
+class _FragmentLog(NamedTuple):
+    """What a fragment reports in addition to its rows."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    returns: list[float]
+    cut: list[int]
+    failures: list[str]
+    seconds: list[float]
+
+
+class _RecordingAgent(AgentCore):
+    """Records steps instead of storing them and learning."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.rows: list[dict[str, Tree]] = []
         self.lost = False
 
@@ -129,185 +143,174 @@ class _Noting(AgentCore):
         self.lost = True
 
 
-class _Told(NamedTuple):
-    """What a fragment tells beside its rows."""
-
-    returns: list[float]
-    cut: list[int]
-    failures: list[str]
-    seconds: list[float]
+class _RecordingReplayAgent(_RecordingAgent, ReplayAgentCore): ...
 
 
-class _NotingReplay(_Noting, ReplayAgentCore): ...
+class _RecordingRolloutAgent(_RecordingAgent, RolloutAgentCore): ...
 
 
-class _NotingRollouts(_Noting, RolloutAgentCore): ...
+class CollectorWorker(Worker[CollectorTask, State, Fragment]):
+    """A collector where it runs.
 
-
-class CollectorWorker(Work):
-    """A collector at work.
-
-    Its randomness is its own: the global generators are what they were before when it is done.
+    It has random numbers of its own: the global generators are as before whenever it returns.
 
     Args:
-        given: what it is made of.
+        spec: what it is made of.
 
     Raises:
-        ConfigError: if another version of birl has sent it.
+        ConfigError: if the run has another version of birl.
         EnvironmentMismatchError: if an environment has other spaces than the algorithm was built for.
         WorkerError: if an environment raises an error while it is made or first reset.
     """
 
-    def __init__(self, given: Given) -> None:
-        check_version(f"collector {given.collector}", given.birl)
-        self._given, self._order = given, Order(0, 0, 0, 0, 0, None)
-        self._told = _Told([], [], [], [])
-        self._beginning = 0, "while it was made"  # which environment it begins with, and what is done with that
+    def __init__(self, spec: CollectorSpec) -> None:
+        check_version(f"collector {spec.collector}", spec.birl)
+        self._spec, self._task = spec, CollectorTask(0, 0, 0, 0, 0, None)
+        self._log = _FragmentLog([], [], [], [])
+        self._setup = 0, "while it was made"  # the environment that is being made, and the phase
         with preserve_random_state(), root_kept():
-            seed(given.seed)
-            self._begin(given)
-            self._random = random_state() if given.state is None else given.state["random"]
-        self._done = time.perf_counter()
+            seed(spec.seed)
+            self._build(spec)
+            self._random = random_state() if spec.state is None else spec.state["random"]
+        self._idle_since = time.perf_counter()
 
-    def _begin(self, given: Given) -> None:
-        kind, config, observations, actions = given.algorithm
-        self._algorithm = kind(config)
+    def _build(self, spec: CollectorSpec) -> None:
+        algorithm_class, config, observations, actions = spec.algorithm
+        self._algorithm = algorithm_class(config)
         self._algorithm.create_impl(observations, actions)
-        self._whole = given.rollouts and not hasattr(config, "rollout_length")
-        self._resets = [generator(state) for state in given.resets]
-        self._stepper = self._environments()
-        seen = self._algorithm, self._stepper.observation, self._stepper.action_space
-        self._player: Any
-        if given.rollouts:
-            self._player = _NotingRollouts(*seen, given.explorer)
+        self._whole_episodes = spec.rollouts and not hasattr(config, "rollout_length")
+        self._reset_generators = [make_generator(state) for state in spec.reset_states]
+        self._stepper = self._make_envs()
+        acting = self._algorithm, self._stepper.observation, self._stepper.action_space
+        self._agent: _RecordingRolloutAgent | _RecordingReplayAgent
+        if spec.rollouts:
+            self._agent = _RecordingRolloutAgent(*acting, spec.explorer)
         else:
-            random = {"generator": generator(given.random), "random_steps": given.random_steps}
-            self._player = _NotingReplay(*seen, None, given.explorer, **random)
-        self._collector = Collector(self._stepper, self._player)  # type: ignore[arg-type]
-        if given.state is not None:
+            random = {"generator": make_generator(spec.action_state), "random_steps": spec.random_steps}
+            self._agent = _RecordingReplayAgent(*acting, None, spec.explorer, **random)
+        self._collector = Collector(self._stepper, self._agent)  # type: ignore[arg-type]
+        if spec.state is not None:
             with damage_as_typed_errors("the checkpoint", "the state of a collector cannot be used"):
-                self._collector.set_state(given.state["collector"])
-                set_random_state(given.state["random"])
+                self._collector.set_state(spec.state["collector"])
+                set_random_state(spec.state["random"])
 
-    def _environments(self) -> RestartableEnvs:
-        given = self._given
+    def _make_envs(self) -> RestartableEnvs:
+        spec = self._spec
         try:
-            return RestartableEnvs(self._make, self._reset, len(given.numbers), given.failures, self._whole)
+            n = len(spec.env_numbers)
+            return RestartableEnvs(self._make_env, self._make_stepper, n, spec.max_failures, self._whole_episodes)
         except BirlError as error:
-            at, doing = self._beginning
-            if self._name(at) not in str(error):
-                error.add_note(f"This was in {self._name(at)}, {doing}.")
+            i, phase = self._setup
+            if self._env_name(i) not in str(error):
+                error.add_note(f"This was in {self._env_name(i)}, {phase}.")
             raise
         except Exception as error:
-            at, doing = self._beginning
+            i, phase = self._setup
             raise WorkerError(
-                f"{self._name(at)} has failed {doing}, and with it the run; mend the environment or what makes it. "
-                "birl.Cluster(on_error='restart') does not help here: it makes an environment anew that fails later. "
+                f"{self._env_name(i)} has failed {phase}, and with it the run; mend the environment or what makes it. "
+                "birl.Cluster(on_error='restart') does not help here: it remakes an environment that fails later. "
                 f"Its error:\n{''.join(traceback.format_exception(error))}"
             ) from error
 
-    def _make(self, i: int) -> Any:
-        self._beginning = i, "while it was made"
-        env = environment(self._given.env, self._given.numbers[i])
+    def _make_env(self, i: int) -> Env[Any, Any]:
+        self._setup = i, "while it was made"
+        env = make_env(self._spec.env, self._spec.env_numbers[i])
         try:
             self._algorithm.check_env(env)
         except EnvironmentMismatchError as error:
             raise EnvironmentMismatchError(
-                f"{self._name(i)} is not like the one that the run began with: {error}. All environments of a run must "
+                f"{self._env_name(i)} is not like the first one of the run: {error}. All environments of a run must "
                 "have the same spaces"
             ) from error
         return env
 
-    def _reset(self, i: int, env: Any) -> Stepper:
-        next_seed = reset_seed(copy.deepcopy(self._resets[i]))  # which the stepper draws
-        self._beginning = i, f"in its first reset, with seed {next_seed}"
-        return Stepper(env, self._resets[i], observations=self._given.observed)
+    def _make_stepper(self, i: int, env: Env[Any, Any]) -> Stepper:
+        next_seed = reset_seed(copy.deepcopy(self._reset_generators[i]))  # which the stepper draws
+        self._setup = i, f"in its first reset, with seed {next_seed}"
+        return Stepper(env, self._reset_generators[i], observations=self._spec.observed)
 
-    def _name(self, i: int) -> str:
-        return f"environment {self._given.numbers[i]} of collector {self._given.collector}"
+    def _env_name(self, i: int) -> str:
+        return f"environment {self._spec.env_numbers[i]} of collector {self._spec.collector}"
 
-    def __call__(self, order: Order, weights: State) -> Fragment:
-        """Make the steps of an order.
+    def __call__(self, task: CollectorTask, weights: State) -> Fragment:
+        """Make the steps of a task.
 
         Raises:
-            WorkerError: if the environment, or another part of the user's, raises an error.
+            WorkerError: if the environment, or other code of the user, raises an error.
             BirlError: of birl, as it is.
         """
-        player, self._order, self._told = self._player, order, _Told([], [], [], [])
-        idle = time.perf_counter() - self._done
+        agent, self._task, self._log = self._agent, task, _FragmentLog([], [], [], [])
+        idle = time.perf_counter() - self._idle_since
         try:
             with preserve_random_state():
-                set_random_state(self._random if order.random is None else order.random)
+                set_random_state(self._random if task.random is None else task.random)
                 self._algorithm.learner.policy.set_weights(weights)
                 self._stepper.wake()
-                for call in range(order.calls):
-                    self._make_a_step(order.first_step + call * self._stepper.n)
-                    if self._stepper.rests:
+                for call in range(task.calls):
+                    self._step(task.first_step + call * self._stepper.n)
+                    if self._stepper.all_paused:
                         break
                 self._random = random_state()
         except BirlError as error:
-            error.add_note(f"This was in {self.place}, {self._actions}.")
+            error.add_note(f"This was in {self.position}, {self._describe_actions()}.")
             raise
         except Exception as error:
             raise WorkerError(
-                f"{self.place}, has failed, and with it the run, {self._actions}; with this seed and these actions it "
-                "would fail again, so mend the environment, or let birl.Cluster(on_error='restart') make it anew. Its "
-                f"error:\n{''.join(traceback.format_exception(error))}"
+                f"{self.position}, has failed, and with it the run, {self._describe_actions()}; with this seed and "
+                "these actions it would fail again, so mend the environment, or let birl.Cluster(on_error='restart') "
+                f"remake it. Its error:\n{''.join(traceback.format_exception(error))}"
             ) from error
-        rows = tree_map(lambda *leaves: np.stack(leaves), *player.rows)
-        lost, player.lost, player.rows, player.uncounted_steps = player.lost, False, [], 0
+        rows: dict[str, Tree] = tree_map(lambda *leaves: np.stack(leaves), *agent.rows)
+        lost, agent.lost, agent.rows, agent.uncounted_steps = agent.lost, False, [], 0
         state = {"collector": self._collector.get_state(), "random": self._random}
-        told = self._told
-        cut, seconds = np.array(told.cut, np.int64), float(np.median(told.seconds))
-        returns = np.array(told.returns, np.float64)
-        self._done = time.perf_counter()
-        return Fragment(order.number, rows, returns, lost, cut, told.failures, seconds, idle, state)
+        log = self._log
+        cut, seconds = np.array(log.cut, np.int64), float(np.median(log.seconds))
+        returns = np.array(log.returns, np.float64)
+        self._idle_since = time.perf_counter()
+        return Fragment(task.number, rows, returns, lost, cut, log.failures, seconds, idle, state)
 
-    def _make_a_step(self, step: int) -> None:
-        """Make a step everywhere. What fails ends its episode before it."""
-        told, rows, begin = self._told, self._player.rows, time.perf_counter()
-        told.returns.extend(self._collector.interact(step).returns.values())
-        told.seconds.append(time.perf_counter() - begin)
-        for at, words in self._stepper.failed:
-            told.failures.append(f"{self._name(at)}, {words}")
+    def _step(self, step: int) -> None:
+        """Make a step in each environment. A failure ends the episode before it."""
+        log, rows, start = self._log, self._agent.rows, time.perf_counter()
+        log.returns.extend(self._collector.interact(step).returns.values())
+        log.seconds.append(time.perf_counter() - start)
+        for i, message in self._stepper.failures:
+            log.failures.append(f"{self._env_name(i)}, {message}")
             if len(rows) == 1:
-                told.cut.append(at)
+                log.cut.append(i)
             else:
                 before = rows[-2]
-                before["truncated"][at] |= before["valid"][at] & ~before["terminated"][at]
+                before["truncated"][i] |= before["valid"][i] & ~before["terminated"][i]
+
+    def _describe_actions(self) -> str:
+        return describe_actions(self._stepper.steppers[self._stepper.current])
 
     @property
-    def _actions(self) -> str:
-        return actions_of_episode(self._stepper.steppers[self._stepper.at])
-
-    @property
-    def place(self) -> str:
-        """Where it is."""
-        order, at, made = self._order, self._stepper.at, len(self._player.rows)
+    def position(self) -> str:
+        task, i, steps = self._task, self._stepper.current, len(self._agent.rows)
         return (
-            f"{self._name(at)}, reset with seed {self._stepper.steppers[at].seed}, in step {made + 1} of {order.calls} "
-            f"of its order {order.number}"
+            f"{self._env_name(i)}, reset with seed {self._stepper.steppers[i].seed}, in step {steps + 1} of "
+            f"{task.calls} of its task {task.number}"
         )
 
     def close(self) -> None:
-        """Close its environments."""
         self._stepper.close()
 
 
-def environment(env: Any, number: int) -> Any:
-    """An environment of one's own.
+def make_env(source: EnvSource, number: int) -> Env[Any, Any]:
+    """Make an environment for a collector.
 
     Args:
-        env: environment, or its name, or a function of the environment's number.
+        source: environment to copy, its name, or a function of the environment's number.
         number: of the environment.
     """
-    if isinstance(env, str) or hasattr(env, "step"):
-        return as_environment(copy.deepcopy(env))
-    return as_environment(env(number) if callable(env) else env)
+    if isinstance(source, str) or hasattr(source, "step"):
+        return as_environment(copy.deepcopy(source))
+    return as_environment(source(number) if callable(source) else source)
 
 
-def generator(state: State) -> np.random.Generator:
-    """A generator in a state of another one."""
-    made = np.random.Generator(np.random.PCG64())
-    made.bit_generator.state = state
-    return made
+def make_generator(state: State) -> np.random.Generator:
+    """Make a generator in the state of another one."""
+    bits: Any = np.random.PCG64()
+    bits.state = state
+    return np.random.Generator(bits)

@@ -1,6 +1,6 @@
-"""What a further learner is: an algorithm with the steps of its own collectors, which makes updates by order.
+"""The worker that learns: an algorithm with the steps of its own collectors, which makes updates by tasks.
 
-It holds nothing that the first learner does not have: its parameters are the first one's, its steps are lanes of the
+It holds nothing that the first learner does not have. Its parameters are the first one's, its steps are lanes of the
 first one's buffer, and its random numbers in an update are a function of the run's seed and of the update's number.
 """
 
@@ -8,97 +8,87 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from birl._version import __version__
-from birl.dataset import DatasetInfo
 from birl.dataset.lane_views import Changes, Copied
 from birl.dataset.minibatch import Rows
-from birl.dataset.reader import Reader, Source
+from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
-from birl.distributed.process_group import Broken, Gloo, Group, Meeting
-from birl.distributed.transport import Work, check_version
+from birl.distributed.process_group import GlooGroup, GroupBroken, LearnerGroup, Rendezvous
+from birl.distributed.transport import Worker, check_version
 from birl.run.checkpoint import preserve_random_state
-from birl.run.workers.shared_sampling import Chosen
+from birl.run.protocols import Rollout
+from birl.run.workers.replay_worker import ReplayParts
+from birl.run.workers.shared_sampling import SentRows
 from birl.seeding import root_kept, seed
-from birl.types import Array, Loss
+from birl.types import Array, Loss, State
 
 
-class Steps(NamedTuple):
-    """What the steps of a learner are, and how it draws from them.
-
-    Attributes:
-        info, lanes, limit: see `Copied`.
-        parts: picker, slicer, sampler and augmentation.
-    """
-
-    info: DatasetInfo
-    lanes: int
-    limit: int | None
-    parts: tuple[Any, Any, Any, Any]
-
-
-class Given(NamedTuple):
+class LearnerSpec(NamedTuple):
     """What a learner is made of.
 
     Attributes:
         learner: its number, from 1.
         algorithm: class, configuration, device, observations and actions.
-        steps: that it stores; ``None`` if rollouts are sent to it.
+        replay: of the steps that it stores; ``None`` if rollouts are sent to it.
         seed: of all learners' random numbers.
-        threads: of the processor; ``None`` to leave them as they are.
-        birl: version of whoever sends this.
+        threads: number of CPU threads; ``None`` to leave it as it is.
+        birl: version of the run's birl.
     """
 
     learner: int
     algorithm: tuple[Any, Any, Any, Any, Any]
-    steps: Steps | None
+    replay: ReplayParts | None
     seed: int
     threads: int | None
     birl: str = __version__
 
 
-class Adopt(NamedTuple):
-    """Take the algorithm's state that is sent beside this."""
+class SetStateTask(NamedTuple):
+    """Take over the algorithm's state, which is the payload."""
 
 
-class Update(NamedTuple):
-    """Make an update with all others.
+class UpdateTask(NamedTuple):
+    """Make an update together with all learners.
 
     Attributes:
         number: of the update, from 1.
-        changes: what was written to its lanes since the last one.
-        digested: whether to answer with a digest of the parameters.
+        changes: what was written to the learner's lanes since the last update.
+        report_digest: whether to answer with a digest of the parameters.
         rows: of the minibatch; ``None`` to draw them.
-        rollout: to learn from, where none is drawn.
+        rollout: to learn from instead of a minibatch.
     """
 
     number: int
     changes: list[Changes]
-    digested: bool
+    report_digest: bool
     rows: Rows | None = None
-    rollout: Any = None
+    rollout: Rollout | None = None
 
 
-class Find(NamedTuple):
-    """Find the gradients of an update, at the parameters that are sent beside this.
+class GradientTask(NamedTuple):
+    """Compute the gradients of an update, at the parameters that are the payload.
 
     Attributes:
         number: of the update, from 1.
-        changes: see `Update`.
+        changes: see `UpdateTask`.
     """
 
     number: int
     changes: list[Changes]
 
 
-class Lesson(NamedTuple):
-    """What a step of an update found.
+LearnerTask: TypeAlias = SetStateTask | UpdateTask | GradientTask | Rendezvous | Changes
+
+
+class StepGradients(NamedTuple):
+    """The gradients of a step of an update.
 
     Attributes:
         gradients: by parameter name.
@@ -111,103 +101,107 @@ class Lesson(NamedTuple):
     metrics: dict[str, float]
 
 
-class Done(NamedTuple):
-    """An order was carried out.
+class LearnerResult(NamedTuple):
+    """The result of a task.
 
     Attributes:
-        whole: whether nobody of the group was lost meanwhile. If somebody was, the state is of no use any more.
-        digest: of the parameters, if it was asked for.
-        lessons: of the steps that are due, by name, if they were asked for.
+        complete: whether the group stayed whole. If not, the learner's state is of no use any more.
+        digest: of the parameters, if the task asks for it.
+        gradients: of the steps that are due, by name, if the task asks for them.
     """
 
-    whole: bool = True
+    complete: bool = True
     digest: str = ""
-    lessons: dict[str, Lesson] | None = None
+    gradients: dict[str, StepGradients] | None = None
 
 
-class LearnerWorker(Work):
-    """A further learner at work.
+class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
+    """A learner where it runs.
 
     Args:
-        given: what it is made of.
-        join: makes the group that meets somewhere, given the number of this learner.
+        spec: what it is made of.
+        join: joins a group, given the meeting place and the number of this learner.
 
     Raises:
-        ConfigError: if another version of birl has sent it.
+        ConfigError: if the run has another version of birl.
     """
 
-    def __init__(self, given: Given, join: Callable[[Meeting, int], Group] = Gloo) -> None:
-        check_version(f"learner {given.learner}", given.birl)
-        self._given, self._join = given, join
-        self._group: Group | None = None
+    def __init__(self, spec: LearnerSpec, join: Callable[[Rendezvous, int], LearnerGroup] = GlooGroup) -> None:
+        check_version(f"learner {spec.learner}", spec.birl)
+        self._spec, self._join = spec, join
+        self._group: LearnerGroup | None = None
         self._size = 0  # of the group
-        self._place = f"the beginning of learner {given.learner}"
-        kind, config, device, observations, actions = given.algorithm
-        if given.threads is not None:
-            torch.set_num_threads(given.threads)
+        self._position = f"the start of learner {spec.learner}"
+        algorithm_class, config, device, observations, actions = spec.algorithm
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
         with preserve_random_state(), root_kept():
-            seed(given.seed)
-            self._algorithm = kind(config, device)
+            seed(spec.seed)
+            self._algorithm = algorithm_class(config, device)
             self._algorithm.create_impl(observations, actions)
-            self._source = None if given.steps is None else _stored(given.steps)
+            self._source = None if spec.replay is None else spec.replay.make_source()
         self._reader = None if self._source is None else Reader([self._source])
         self._algorithm.learner.begin_run(self._reader, 0, growing=True)
 
-    def __call__(self, order: Any, state: Any) -> Done:
-        """Carry out an order: `Adopt`, `Changes`, `Meeting`, `Update` or `Find`."""
-        self._place = f"{type(order).__name__} {getattr(order, 'number', '')} of learner {self._given.learner}"
-        if isinstance(order, Adopt):
-            self.close()
-            self._algorithm.learner.set_state(state)
-        elif isinstance(order, Changes):
-            self._follow([order])
-        elif isinstance(order, Find):
-            with preserve_random_state():
-                return self._find(order, state)
-        else:
-            try:
-                return self._meet(order) if isinstance(order, Meeting) else self._update(order)
-            except Broken:
+    def __call__(self, task: LearnerTask, payload: State | None) -> LearnerResult:
+        self._position = f"{type(task).__name__} {getattr(task, 'number', '')} of learner {self._spec.learner}"
+        match task:
+            case SetStateTask():
                 self.close()
-                return Done(whole=False)
-        return Done()
+                self._algorithm.learner.set_state(payload)
+            case Changes():
+                self._apply([task])
+            case GradientTask():
+                assert payload is not None
+                with preserve_random_state():
+                    return self._compute_gradients(task, payload)
+            case Rendezvous() | UpdateTask():
+                try:
+                    return self._join_group(task) if isinstance(task, Rendezvous) else self._update(task)
+                except GroupBroken:
+                    self.close()
+                    return LearnerResult(complete=False)
+        return LearnerResult()
 
     @property
-    def place(self) -> str:
-        """Where it is."""
-        return self._place
+    def position(self) -> str:
+        return self._position
 
-    def _meet(self, meeting: Meeting) -> Done:
-        self._group, self._size = self._join(meeting, self._given.learner), meeting.size
-        self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
-        return Done()
+    def _join_group(self, rendezvous: Rendezvous) -> LearnerResult:
+        self._group, self._size = self._join(rendezvous, self._spec.learner), rendezvous.size
+        self._algorithm.engine.reduce = AverageGradients(None, self._group.all_reduce_mean)
+        return LearnerResult()
 
-    def _update(self, order: Update) -> Done:
-        self._follow(order.changes)
+    def _update(self, task: UpdateTask) -> LearnerResult:
+        self._apply(task.changes)
         learner = self._algorithm.learner
-        self._draw_anew(order.number)
-        source: Any = self._reader
-        if order.rows is not None and self._source is not None:
-            source = Chosen(self._source, order.rows, self._group, self._given.learner, self._size)
-        learner.learn(learner.draw(source) if order.rollout is None else order.rollout)
-        return Done(digest=digest_of(self._algorithm.nets) if order.digested else "")
+        self._seed_update(task.number)
+        source: Reader | SentRows | None = self._reader
+        if task.rows is not None and self._source is not None:
+            source = SentRows(self._source, task.rows, self._group, self._spec.learner, self._size)
+        learner.learn(learner.draw(source) if task.rollout is None else task.rollout)
+        return LearnerResult(digest=parameter_digest(self._algorithm.nets) if task.report_digest else "")
 
-    def _find(self, order: Find, parameters: dict[str, Array]) -> Done:
-        self._follow(order.changes)
+    def _compute_gradients(self, task: GradientTask, parameters: Mapping[str, Array]) -> LearnerResult:
+        self._apply(task.changes)
         algorithm, learner = self._algorithm, self._algorithm.learner
         algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
-        algorithm.set_grad_step(order.number - 1)
-        self._draw_anew(order.number)
-        found = learner.compute_gradients(learner.draw(self._reader))
-        return Done(lessons={name: _lesson(*each) for name, each in found.items()})
+        algorithm.set_grad_step(task.number - 1)
+        self._seed_update(task.number)
+        steps = learner.compute_gradients(learner.draw(self._reader))
+        return LearnerResult(gradients={name: _step_gradients(*step) for name, step in steps.items()})
 
-    def _follow(self, changes: list[Changes]) -> None:
+    def _apply(self, changes: Iterable[Changes]) -> None:
+        if self._source is None:
+            return
+        storage = self._source.storage
+        assert isinstance(storage, Copied)
         for each in changes:
-            self._source.storage.follow(each)  # type: ignore[union-attr]
+            storage.follow(each)
 
-    def _draw_anew(self, number: int) -> None:
-        """Begin the random numbers of an update."""
-        own = np.random.SeedSequence([self._given.seed, self._given.learner, number])
+    def _seed_update(self, number: int) -> None:
+        """Seed all random generators for an update."""
+        own = np.random.SeedSequence([self._spec.seed, self._spec.learner, number])
         if self._source is not None:
             self._source.generators.host = np.random.Generator(np.random.PCG64(own))
         value = int(own.generate_state(1)[0])
@@ -224,20 +218,15 @@ class LearnerWorker(Work):
         self._group = None
 
 
-def _stored(steps: Steps) -> Source:
-    picker, slicer, sampler, augmentation = steps.parts
-    return Source(Copied(steps.info, steps.lanes, steps.limit), picker, slicer, sampler, augmentation=augmentation)
-
-
-def _lesson(gradients: dict[str, Tensor], loss: Loss) -> Lesson:
+def _step_gradients(gradients: Mapping[str, Tensor], loss: Loss) -> StepGradients:
     metrics = {name: value.item() for name, value in loss.metrics.items()}
-    return Lesson({name: value.cpu().numpy() for name, value in gradients.items()}, loss.value.item(), metrics)
+    return StepGradients({name: value.cpu().numpy() for name, value in gradients.items()}, loss.value.item(), metrics)
 
 
-def digest_of(nets: nn.Module) -> str:
-    """Of all parameters and buffers, bit for bit."""
-    found = hashlib.sha256()
+def parameter_digest(nets: nn.Module) -> str:
+    """A digest of all parameters and buffers, bit for bit."""
+    digest = hashlib.sha256()
     for name, tensor in nets.state_dict().items():
-        found.update(name.encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,9 +1,10 @@
-"""Learners that find gradients, each by itself, and push them to the first one, which moves the parameters by them.
+"""Learners that compute gradients, each by itself, and push them to the first one, which applies them.
 
-Each of the others finds the gradients of an update at the parameters that its order brings, with a minibatch from the
-steps of its own collectors. The first learner applies them one after another, in the order of the orders; each is
-followed by the next order, at the parameters of that moment. So gradients are as many updates old as there are other
-learners but one, always, and a run is a function of its seed: it does not matter which of them is fast.
+Each of the other learners computes the gradients of an update at the parameters that come with its task, on a minibatch
+from the steps of its own collectors. The first learner applies them one after another, in the order of their tasks.
+After each, the learner gets its next task, at the parameters of that moment. So gradients are always as many updates
+old as there are other learners, less one, and a run is a function of its seed: it does not matter which learner is
+fast.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ import numpy as np
 import torch
 
 from birl.checks import check
+from birl.dataset.minibatch import MiniBatch
+from birl.dataset.views import View
 from birl.errors import CorruptFileError
 from birl.files.state_restore import checked_array
 from birl.run.cluster import Cluster
-from birl.run.workers.learner_worker import Done, Find, Lesson
+from birl.run.session import Session
+from birl.run.workers.learner_worker import GradientTask, LearnerResult, LearnerTask, StepGradients
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.types import Array, State
 
 
-class _Place(NamedTuple):
-    """An order whose gradients have not been applied.
+class _OpenUpdate(NamedTuple):
+    """An update whose gradients have not been applied.
 
     Attributes:
         number: of the update.
-        learner: that finds them.
-        version: number of updates by which the parameters had been moved.
+        learner: that computes its gradients.
+        version: number of updates in the parameters that it has.
     """
 
     number: int
@@ -36,120 +40,115 @@ class _Place(NamedTuple):
     version: int
 
 
-class _Elsewhere:
-    """What the first learner draws from: nothing, the others draw."""
+class _NoSource:
+    """The source of the first learner, which needs no minibatches: the others sample."""
 
-    def sample(self, view: Any, count: int) -> None:
-        """Nothing."""
+    def sample(self, view: View[MiniBatch], count: int) -> None:
+        """Sample nothing."""
 
     def get_state(self, *, contents: bool = False) -> State:
-        """Nothing."""
+        """An empty state."""
         return {}
 
     def set_state(self, state: State) -> None:
-        """Nothing."""
+        """Inverse of `get_state`."""
 
 
 class ParameterServer(RemoteLearners):
     """Learners that push gradients to the first one. A part of checkpoints.
 
-    A checkpoint waits for the gradients under way and holds them.
+    A checkpoint waits for the gradients of open tasks and holds them.
 
     Args:
         algorithm: built.
         buffer: of the steps of all collectors.
-        cluster: says how many learners there are, and where.
-
-    Attributes:
-        source: of the first learner, which draws nothing.
+        cluster: number and placement of the learners.
 
     Raises:
-        UnsupportedError: if the algorithm, or the buffer, cannot be learned from so.
+        UnsupportedError: if several learners cannot learn the algorithm, or from the buffer.
     """
 
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
         algorithm.learner.check_together(averaged=False)
         super().__init__(algorithm, buffer, cluster, 1)
-        self.source = _Elsewhere()
-        self._places: list[_Place] = []  # in the order in which they are applied
-        self._lessons: dict[int, dict[str, Lesson]] = {}  # of updates, that have come and are not applied
+        self.source = _NoSource()
+        self._updates: list[_OpenUpdate] = []  # in the order in which they are applied
+        self._gradients: dict[int, dict[str, StepGradients]] = {}  # received and not applied, by update
 
-    def learn(self, session: Any, drawn: Any) -> None:
-        """Move the parameters by the next gradients. ``drawn`` is of nothing."""
+    def learn(self, session: Session, minibatch: Any) -> None:
+        """Apply the next gradients. ``minibatch`` is not used."""
         learner = self._algorithm.learner
-        for index in range(1, self._cluster.learners):
-            if all(place.learner != index for place in self._places):
-                self._order(index)
-        first = self._places[0]
+        for index in self.slots:
+            if all(update.learner != index for update in self._updates):
+                self._assign(index)
         with session.time("waiting"):
-            self._hear(first.number)
-        first = self._places[0]
+            self._wait_for(self._updates[0].number)
+        first = self._updates[0]
         with session.time("algorithm_update"):
-            found = self._lessons[first.number].items()
-            metrics = learner.move({name: (_tensors(each.gradients), each.loss, each.metrics) for name, each in found})
+            steps = self._gradients[first.number].items()
+            metrics = learner.move({name: (_tensors(step.gradients), step.loss, step.metrics) for name, step in steps})
         session.averages.add({**metrics, "gradient_lag": float(first.number - 1 - first.version)})
-        del self._lessons[first.number]
-        self._places.remove(first)
-        self._deaths = 0
+        del self._gradients[first.number]
+        self._updates.remove(first)
+        self.reset_failures()
 
-    def _order(self, index: int) -> None:
-        number = self._algorithm.grad_step + len(self._places) + 1
-        self._places.append(_Place(number, index, self._algorithm.grad_step))
-        self._tell(index, number)
+    def _assign(self, index: int) -> None:
+        number = self._algorithm.grad_step + len(self._updates) + 1
+        self._updates.append(_OpenUpdate(number, index, self._algorithm.grad_step))
+        self._send_task(index, number)
 
-    def _tell(self, index: int, number: int) -> None:
-        self._begin(index)
+    def _send_task(self, index: int, number: int) -> None:
+        self.start(index)
         changes = list(self.lanes[index].changes())
         parameters = {name: tensor.cpu().numpy().copy() for name, tensor in self._algorithm.nets.state_dict().items()}
-        self._send(index, Find(number, changes), self._there_is.put(parameters))
+        self.send(index, GradientTask(number, changes), self.transport.share(parameters))
 
-    def _hear(self, number: int) -> None:
-        """Wait for the gradients of an update. Orders of learners that were lost are given to those in their places."""
-        while number not in self._lessons:
-            lost = (place for place in self._places if place.learner not in self._open)
-            place = next((place for place in lost if place.number not in self._lessons), None)
-            if place is None:
-                self._listen()
+    def _wait_for(self, number: int) -> None:
+        """Wait for the gradients of an update. Learners that were lost get their tasks again."""
+        while number not in self._gradients:
+            missing = (update for update in self._updates if update.number not in self._gradients)
+            lost = next((update for update in missing if not self.slots[update.learner].tasks), None)
+            if lost is None:
+                self.receive()
             else:
-                self._places[self._places.index(place)] = place._replace(version=self._algorithm.grad_step)
-                self._tell(place.learner, place.number)
+                self._updates[self._updates.index(lost)] = lost._replace(version=self._algorithm.grad_step)
+                self._send_task(lost.learner, lost.number)
 
-    def _take(self, index: int, answer: Done) -> None:
-        if answer.lessons is not None:
-            number = next(place.number for place in self._places if place.learner == index)
-            self._lessons[number] = answer.lessons
+    def handle_result(self, index: int, task: LearnerTask, result: LearnerResult) -> None:
+        super().handle_result(index, task, result)
+        if isinstance(task, GradientTask) and result.gradients is not None:
+            self._gradients[task.number] = result.gradients
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        """The seed of the others, and what they have found."""
-        for place in list(self._places):
-            self._hear(place.number)
-        lessons = {
-            str(place.number): {
-                "learner": place.learner,
-                "version": place.version,
-                "steps": {name: lesson._asdict() for name, lesson in self._lessons[place.number].items()},
+        """The learners' seed, and the gradients that they have computed."""
+        for update in list(self._updates):
+            self._wait_for(update.number)
+        gradients = {
+            str(update.number): {
+                "learner": update.learner,
+                "version": update.version,
+                "steps": {name: step._asdict() for name, step in self._gradients[update.number].items()},
             }
-            for place in self._places
+            for update in self._updates
         }
-        return {**super().get_state(), "lessons": lessons}
+        return {**super().get_state(), "gradients": gradients}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`, when the algorithm has its own state."""
         super().set_state(state)
-        lessons = {int(key): saved for key, saved in state["lessons"].items()}
-        places, found = [], {}
-        for number in sorted(lessons):
-            saved = lessons[number]
-            index = check("learner", saved["learner"], int, low=1, error=CorruptFileError)
-            version = check("version", saved["version"], int, low=0, error=CorruptFileError)
-            places.append(_Place(number, index, version))
-            found[number] = {name: self._saved(name, each) for name, each in saved["steps"].items()}
-        self._places, self._lessons = places, found
+        saved = {int(key): each for key, each in state["gradients"].items()}
+        updates, gradients = [], {}
+        for number in sorted(saved):
+            index = check("learner", saved[number]["learner"], int, low=1, error=CorruptFileError)
+            version = check("version", saved[number]["version"], int, low=0, error=CorruptFileError)
+            updates.append(_OpenUpdate(number, index, version))
+            gradients[number] = {name: self._load_step(name, step) for name, step in saved[number]["steps"].items()}
+        self._updates, self._gradients = updates, gradients
 
-    def _saved(self, name: str, saved: State) -> Lesson:
-        """A lesson of a checkpoint, whose gradients must be those of a step."""
+    def _load_step(self, name: str, saved: State) -> StepGradients:
+        """The gradients of a step in a checkpoint, checked against the step's parameters."""
         own = self._algorithm.engine.parameters.get(name, {})
         if saved["gradients"].keys() != own.keys():
             raise CorruptFileError(f"the checkpoint has gradients of other parameters than {name:.40}'s: use a copy")
@@ -157,7 +156,8 @@ class ParameterServer(RemoteLearners):
             key: checked_array(saved["gradients"][key], tuple(value.shape), np.dtype(np.float32), key)
             for key, value in own.items()
         }
-        return Lesson(gradients, float(saved["loss"]), {str(k): float(x) for k, x in saved["metrics"].items()})
+        metrics = {str(key): float(value) for key, value in saved["metrics"].items()}
+        return StepGradients(gradients, float(saved["loss"]), metrics)
 
 
 def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:

@@ -1,168 +1,199 @@
-"""What a shard of the replay is: steps of some collectors, from which it draws minibatches by order.
+"""The worker that holds a shard of the replay: it samples minibatches from the steps of some collectors.
 
-A shard holds nothing that the run's own process cannot give it again: its steps are lanes of the run's buffer, and the
-state of its sampler follows from one that it has told, and from its orders since.
+A shard holds nothing that the run's own process cannot give it again. Its steps are lanes of the run's buffer. The
+state of its sampler follows from one that it has reported, and from its tasks since.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from birl._version import __version__
 from birl.dataset import DatasetInfo
-from birl.dataset.lane_views import Changes, Copied
-from birl.dataset.minibatch import Rows
+from birl.dataset.augmentation import Augmentation
+from birl.dataset.lane_views import Changes, Copied, Lanes
+from birl.dataset.minibatch import MiniBatch, Rows
 from birl.dataset.reader import Reader, Source
-from birl.dataset.sampling import Generators
-from birl.distributed.transport import Work, check_version
+from birl.dataset.sampling import Generators, Sampler
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.transitions import TransitionPickerProtocol
+from birl.dataset.views import View
+from birl.distributed.transport import Worker, check_version
 from birl.files.state_restore import damage_as_typed_errors
 from birl.types import Array, State
 
 
-class Given(NamedTuple):
+class ReplayParts(NamedTuple):
+    """What a worker samples with, and what its steps are.
+
+    Attributes:
+        info, lanes, limit: of the steps; see `Copied`.
+        picker, slicer, sampler, augmentation: see `Source`.
+    """
+
+    info: DatasetInfo
+    lanes: int
+    limit: int | None
+    picker: TransitionPickerProtocol
+    slicer: TrajectorySlicerProtocol
+    sampler: Sampler
+    augmentation: Augmentation | None
+
+    @classmethod
+    def of(cls, source: Source, lanes: Lanes) -> ReplayParts:
+        """The parts of a source, for a worker that has copies of some lanes of its storage."""
+        parts = source.picker, source.slicer, source.sampler, source.augmentation
+        return cls(lanes.info, lanes.lanes, lanes.limit, *parts)
+
+    def make_source(self, generators: Generators | None = None) -> Source:
+        """Make the source of a worker, whose storage is empty."""
+        storage = Copied(self.info, self.lanes, self.limit)
+        parts = self.picker, self.slicer, self.sampler, generators or Generators(), self.augmentation
+        return Source(storage, *parts)
+
+
+class ReplayWorkerSpec(NamedTuple):
     """What a shard is made of.
 
     Attributes:
         shard: its number.
-        info, lanes, limit: of its steps; see `Copied`.
-        parts: picker, slicer, sampler and augmentation that it draws with.
+        parts: of its replay.
         state: of its sampler and generators.
-        birl: version of whoever sends this.
+        birl: version of the run's birl.
     """
 
     shard: int
-    info: DatasetInfo
-    lanes: int
-    limit: int | None
-    parts: tuple[Any, Any, Any, Any]
+    parts: ReplayParts
     state: State
     birl: str = __version__
 
 
-class Draw(NamedTuple):
-    """Draw a minibatch.
+class SampleTask(NamedTuple):
+    """Sample a minibatch. The payload is a list of `Changes`: what was written to the lanes since the last one.
 
     Attributes:
         number: of the minibatch.
-        view: its kind.
+        view: what the minibatch consists of.
         size: number of its elements.
-        changes: what was written to its lanes since the last one.
     """
 
     number: int
-    view: Any
+    view: View[MiniBatch]
     size: int
-    changes: list[Changes]
 
 
-class Priorities(NamedTuple):
-    """Take priorities of steps that were drawn here.
+class PriorityTask(NamedTuple):
+    """Update the priorities of steps that were sampled here.
 
     Attributes:
         generation: numbers ``[B]`` of the steps; see `Rows`.
-        priority: theirs, ``[B]``.
-        told: whether to answer with the state after it.
+        priority: of the steps, ``[B]``.
+        report_state: whether to answer with the state that follows.
     """
 
     generation: Array
     priority: Array
-    told: bool
+    report_state: bool
 
 
-class Tell(NamedTuple):
+class ReportStateTask(NamedTuple):
     """Answer with the state of sampler and generators."""
 
 
-class Repeat(NamedTuple):
-    """Bring the sampler to where it was: carry out orders again of which the answers are there.
+class RepeatTask(NamedTuple):
+    """Bring the sampler of a restarted shard to its last state: repeat tasks whose results have arrived.
 
     Attributes:
-        orders: since it told its state.
+        tasks: since the state that the shard reported.
         generators: state of the generators after them.
     """
 
-    orders: list[Draw | Priorities]
+    tasks: list[SampleTask | PriorityTask]
     generators: State
 
 
-class Drawn(NamedTuple):
-    """An order was carried out.
+ReplayTask: TypeAlias = SampleTask | PriorityTask | ReportStateTask | RepeatTask | Changes
+
+
+class ReplayResult(NamedTuple):
+    """The result of a task.
 
     Attributes:
-        batch: the minibatch, if one was asked for.
+        batch: the minibatch, if the task asks for one.
         generation: numbers ``[B]`` of its steps, if priorities are used.
-        scale: what its weights are multiplied with to compare them with those of other shards; see `Rows`.
-        state: of the generators; of the sampler, too, if it was asked for.
+        scale: factor that makes its weights comparable with those of other shards; see `Rows`.
+        state: of the generators; of the sampler, too, if the task asks for it.
     """
 
-    batch: Any = None
+    batch: MiniBatch | None = None
     generation: Array | None = None
     scale: float = 1.0
     state: State | None = None
 
 
-class ReplayWorker(Work):
-    """A shard at work.
+class ReplayWorker(Worker[ReplayTask, "Sequence[Changes] | None", ReplayResult]):
+    """A shard where it runs.
 
     Args:
-        given: what it is made of.
+        spec: what it is made of.
 
     Raises:
-        ConfigError: if another version of birl has sent it.
+        ConfigError: if the run has another version of birl.
     """
 
-    def __init__(self, given: Given) -> None:
-        check_version(f"shard {given.shard}", given.birl)
-        self._number, self._place = given.shard, f"the beginning of shard {given.shard}"
-        self._lanes = Copied(given.info, given.lanes, given.limit)
-        picker, slicer, sampler, augmentation = given.parts
-        generators = Generators(np.random.default_rng(0))  # until the state is set
-        self._source = Source(self._lanes, picker, slicer, sampler, generators, augmentation)
+    def __init__(self, spec: ReplayWorkerSpec) -> None:
+        check_version(f"shard {spec.shard}", spec.birl)
+        self._shard, self._position = spec.shard, f"the start of shard {spec.shard}"
+        self._source = spec.parts.make_source(Generators(np.random.default_rng(0)))  # until the state is set
+        self._lanes = self._source.storage
         self._reader = Reader([self._source])
         with damage_as_typed_errors("the checkpoint", "the state of a shard cannot be used"):
-            self._source.set_state(given.state)
+            self._source.set_state(spec.state)
 
-    def __call__(self, order: Any, beside: Any) -> Drawn:
-        """Carry out an order: `Changes`, `Draw`, `Priorities`, `Repeat` or `Tell`."""
-        self._place = f"{type(order).__name__} {getattr(order, 'number', '')} of shard {self._number}"
-        if isinstance(order, Changes):
-            self._lanes.follow(order)
-        elif isinstance(order, Draw):
-            return self._draw(order)
-        elif isinstance(order, Priorities):
-            self._take(order)
-            return Drawn(state=self._source.get_state() if order.told else None)
-        elif isinstance(order, Repeat):
-            for each in order.orders:
-                if isinstance(each, Draw):
-                    self._source.draw_rows(each.view, each.size)
-                else:
-                    self._take(each)
-            self._source.generators.set_state(order.generators, None)
-        else:
-            return Drawn(state=self._source.get_state())
-        return Drawn()
+    def __call__(self, task: ReplayTask, payload: Sequence[Changes] | None) -> ReplayResult:
+        self._position = f"{type(task).__name__} {getattr(task, 'number', '')} of shard {self._shard}"
+        match task:
+            case SampleTask():
+                for changes in payload or ():
+                    self._apply(changes)
+                return self._sample(task)
+            case PriorityTask():
+                self._update_priorities(task)
+                return ReplayResult(state=self._source.get_state() if task.report_state else None)
+            case ReportStateTask():
+                return ReplayResult(state=self._source.get_state())
+            case RepeatTask():
+                for each in task.tasks:
+                    if isinstance(each, SampleTask):
+                        self._source.draw_rows(each.view, each.size)
+                    else:
+                        self._update_priorities(each)
+                self._source.generators.set_state(task.generators, None)
+            case Changes():
+                self._apply(task)
+        return ReplayResult()
 
-    def _draw(self, order: Draw) -> Drawn:
-        for changes in order.changes:
-            self._lanes.follow(changes)
-        batch = self._reader.sample(order.view, order.size)
+    def _apply(self, changes: Changes) -> None:
+        assert isinstance(self._lanes, Copied)
+        self._lanes.follow(changes)
+
+    def _sample(self, task: SampleTask) -> ReplayResult:
+        batch = self._reader.sample(task.view, task.size)
         state = self._source.generators.get_state()
         if batch.rows is None:
-            return Drawn(batch, state=state)
+            return ReplayResult(batch, state=state)
         ((_, rows),) = batch.rows
-        return Drawn(batch.replace(rows=None), rows.generation, rows.scale, state)
+        return ReplayResult(batch.replace(rows=None), rows.generation, rows.scale, state)
 
-    def _take(self, order: Priorities) -> None:
-        position, lane = np.divmod(order.generation, self._lanes.lanes)
-        self._source.update(Rows(self._lanes.rows(lane, position), None, order.generation), order.priority)
+    def _update_priorities(self, task: PriorityTask) -> None:
+        position, lane = np.divmod(task.generation, self._lanes.lanes)
+        self._source.update(Rows(self._lanes.rows(lane, position), None, task.generation), task.priority)
 
     @property
-    def place(self) -> str:
-        """Where it is."""
-        return self._place
+    def position(self) -> str:
+        return self._position
 
-    def close(self) -> None:
-        """There is nothing to close."""
+    def close(self) -> None: ...

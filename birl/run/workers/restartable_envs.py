@@ -1,4 +1,4 @@
-"""Environments side by side, each of which can fail, and rest, alone."""
+"""Environments that can fail, be remade and pause independently of one another."""
 
 from __future__ import annotations
 
@@ -7,130 +7,133 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import Env
 
 from birl.envs import Step, Stepper
 from birl.types import Array, State, Tree, tree_map
 
 
-class Failure(NamedTuple):
+class EnvFailure(NamedTuple):
     """An error of an environment.
 
     Attributes:
-        at: its number here.
-        words: where it was, and what it raised.
+        env: its number, among those of its `RestartableEnvs`.
+        message: seed and actions of the episode, and the error.
     """
 
-    at: int
-    words: str
+    env: int
+    message: str
 
 
 class RestartableEnvs:
-    """Plain environments side by side, each with a stepper of its own, as one stepper of all.
+    """Plain environments with a stepper each, which act as one stepper of all.
 
-    So the state of each is a function of its running episode alone; that of a vector environment, which resets itself,
-    would be one of all steps.
+    The state of each depends on its running episode alone. That of a vector environment, which resets itself, would
+    depend on all steps.
 
     Args:
-        make: makes environment ``i``.
-        begin: makes the stepper of environment ``i``.
+        make_env: makes environment ``i``.
+        make_stepper: makes the stepper of environment ``i``.
         n: number of environments.
-        failures: how often one may fail, without a step in between, and is made anew; ``None`` for never.
-        whole: whether one whose episode has ended rests until `wake`: it makes no steps.
+        max_failures: how often an environment may fail, without a step in between, and is remade; ``None`` for never.
+        whole_episodes: whether an environment whose episode has ended pauses until `wake`: it makes no steps.
 
     Attributes:
-        at: which of them was stepped last.
-        failed: those that failed in the last step.
+        current: index of the environment that was stepped last.
+        failures: those of the last step.
     """
 
     def __init__(
         self,
-        make: Callable[[int], Any],
-        begin: Callable[[int, Any], Stepper],
+        make_env: Callable[[int], Env[Any, Any]],
+        make_stepper: Callable[[int, Env[Any, Any]], Stepper],
         n: int,
-        failures: int | None = None,
-        whole: bool = False,
+        max_failures: int | None = None,
+        whole_episodes: bool = False,
     ) -> None:
-        self._make, self._begin, self._failures, self._whole = make, begin, failures, whole
-        self.envs = [make(i) for i in range(n)]
-        self.steppers = [begin(i, env) for i, env in enumerate(self.envs)]
-        self.n, self.at = n, 0
-        self.failed: list[Failure] = []
-        self._in_a_row = [0] * n
-        self._resting = np.zeros(n, bool)
+        self._make_env, self._make_stepper = make_env, make_stepper
+        self._max_failures, self._whole_episodes = max_failures, whole_episodes
+        self.envs = [make_env(i) for i in range(n)]
+        self.steppers = [make_stepper(i, env) for i, env in enumerate(self.envs)]
+        self.n, self.current = n, 0
+        self.failures: list[EnvFailure] = []
+        self._failures_in_a_row = [0] * n
+        self._paused = np.zeros(n, bool)
         self.action_space = self.steppers[0].action_space
-        self._look()
+        self._observe()
 
-    def _look(self) -> None:
-        self.observation: Tree = joined([each.observation for each in self.steppers])
-        self.is_first: Array = joined([each.is_first for each in self.steppers])
-        self.reward: Array = joined([each.reward for each in self.steppers])
+    def _observe(self) -> None:
+        self.observation: Tree = concatenate([each.observation for each in self.steppers])
+        self.is_first: Array = concatenate([each.is_first for each in self.steppers])
+        self.reward: Array = concatenate([each.reward for each in self.steppers])
 
     def wake(self) -> None:
-        """All make steps again."""
-        self._resting[:] = False
+        """Let all environments make steps again."""
+        self._paused[:] = False
 
     @property
-    def rests(self) -> bool:
-        """Whether all rest."""
-        return bool(self._resting.all())
+    def all_paused(self) -> bool:
+        """Whether all environments pause."""
+        return bool(self._paused.all())
 
     def step(self, action: Array) -> Step:
-        """See `Stepper.step`. Those that rest or fail are not valid.
+        """Step the environments; see `Stepper.step`. Those that pause or fail are not valid.
 
         Raises:
             Exception: of an environment that may not fail again.
         """
-        self.failed = []
-        steps = [self._stepped(i, action[i : i + 1]) for i in range(self.n)]
-        self._look()
-        columns = {name: joined([getattr(each, name) for each in steps]) for name in Step._fields[:-1]}
+        self.failures = []
+        steps = [self._step_one(i, action[i : i + 1]) for i in range(self.n)]
+        self._observe()
+        columns = {name: concatenate([getattr(each, name) for each in steps]) for name in Step._fields[:-1]}
         return Step(**columns, returns={i: each.returns[0] for i, each in enumerate(steps) if each.returns})
 
-    def _stepped(self, i: int, action: Array) -> Step:
+    def _step_one(self, i: int, action: Array) -> Step:
         stepper = self.steppers[i]
-        nothing = _no_step(stepper)
-        if self._resting[i]:
-            return nothing
-        self.at = i
+        no_step = _no_step(stepper)
+        if self._paused[i]:
+            return no_step
+        self.current = i
         try:
             step = stepper.step(action)
-            self._in_a_row[i], self._resting[i] = 0, self._whole and bool(step.terminated[0] | step.truncated[0])
+            ended = bool(step.terminated[0] | step.truncated[0])
+            self._failures_in_a_row[i], self._paused[i] = 0, self._whole_episodes and ended
             return step
         except Exception as error:
-            words = f"reset with seed {stepper.seed}, {_cause(error)} {actions_of_episode(stepper)}"
-            self.failed.append(Failure(i, words))
-            self._resting[i] = self._whole
-            self._make_anew(i, error)
-            return nothing
+            message = f"reset with seed {stepper.seed}, {_describe(error)} {describe_actions(stepper)}"
+            self.failures.append(EnvFailure(i, message))
+            self._paused[i] = self._whole_episodes
+            self._remake(i, error)
+            return no_step
 
-    def _make_anew(self, i: int, error: Exception) -> None:
+    def _remake(self, i: int, error: Exception) -> None:
         while True:
-            self._in_a_row[i] += 1
-            if self._failures is None or self._in_a_row[i] > self._failures:
+            self._failures_in_a_row[i] += 1
+            if self._max_failures is None or self._failures_in_a_row[i] > self._max_failures:
                 raise error
             with contextlib.suppress(Exception):
                 self.envs[i].close()
             try:
-                self.envs[i] = self._make(i)
-                self.steppers[i] = self._begin(i, self.envs[i])
+                self.envs[i] = self._make_env(i)
+                self.steppers[i] = self._make_stepper(i, self.envs[i])
                 return
-            except Exception as another:
-                error = another
+            except Exception as next_error:
+                error = next_error
 
     @property
     def lost(self) -> bool:
-        """Whether one could not be restored."""
+        """Whether the episode of an environment could not be restored."""
         return any(each.lost for each in self.steppers)
 
     def get_state(self) -> State:
-        """State of each."""
+        """State of each environment's stepper."""
         return {str(i): each.get_state() for i, each in enumerate(self.steppers)}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
         for i, each in enumerate(self.steppers):
             each.set_state(state[str(i)])
-        self._look()
+        self._observe()
 
     def close(self) -> None:
         """Close the environments."""
@@ -138,8 +141,8 @@ class RestartableEnvs:
             env.close()
 
 
-def joined(trees: list[Tree]) -> Any:
-    """Trees of arrays ``[k, …]`` as one."""
+def concatenate(trees: list[Tree]) -> Tree:
+    """Concatenate trees of arrays ``[k, …]``."""
     return trees[0] if len(trees) == 1 else tree_map(lambda *parts: np.concatenate(parts), *trees)
 
 
@@ -148,13 +151,13 @@ def _no_step(stepper: Stepper) -> Step:
     return Step(stepper.observation, np.zeros(1, np.float32), no, no, no, {})
 
 
-def _cause(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def actions_of_episode(stepper: Stepper) -> str:
-    """The actions since an environment was reset, the last of which may have failed, in words."""
+def describe_actions(stepper: Stepper) -> str:
+    """The actions since an environment was reset, as text. The last one may have failed."""
     actions = stepper.get_state()["actions"]
-    shown = np.array2string(actions[-20:, 0], separator=", ", max_line_width=10**6, threshold=200)
+    text = np.array2string(actions[-20:, 0], separator=", ", max_line_width=10**6, threshold=200)
     before = f" after {len(actions) - 20} others" if len(actions) > 20 else ""
-    return f"by its actions{before}: {shown}" if len(actions) else "before its first action"
+    return f"by its actions{before}: {text}" if len(actions) else "before its first action"

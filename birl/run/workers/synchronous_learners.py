@@ -1,11 +1,11 @@
-"""Several learners: each learns from the steps of its own collectors, and all move the same parameters.
+"""Several learners that make every update together: each learns from the steps of its own collectors.
 
-The run's own process is the first one. It has all steps, and hands each of the others those of its lanes. In an update
-every learner draws a minibatch of its own; the gradients of each step are averaged, so that the update is that of the
-joined minibatches, and all have the same parameters after it, bit for bit.
+The run's own process is the first learner. It has all steps, and sends each of the others those of its lanes. In an
+update every learner samples a minibatch of its own. The gradients of each step are averaged, so that the update is that
+of the concatenated minibatches, and all learners have the same parameters after it, bit for bit.
 
-Another learner holds nothing that the first one does not have. One that is lost is made anew with the parameters of the
-first one and the steps of its lanes; the update is made again, and gives what it would have given.
+The other learners hold nothing that the first one does not have. One that is lost is restarted with the parameters of
+the first one and the steps of its lanes. The update is made again, with the same result.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, Final
 from birl.dataset import Uniform
 from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.process_group import Broken, Group, Store
+from birl.distributed.inline_allreduce import InlineAllReduce
+from birl.distributed.process_group import GlooStore, GroupBroken, GroupStore, LearnerGroup
 from birl.errors import WorkerError
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import Cluster
 from birl.run.protocols import Rollout
-from birl.run.workers.learner_worker import Adopt, Done, Update, digest_of
+from birl.run.session import Session
+from birl.run.workers.learner_worker import LearnerResult, LearnerTask, SetStateTask, UpdateTask, parameter_digest
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.run.workers.shared_sampling import SharedSampling
 from birl.types import tree_map
@@ -38,41 +39,38 @@ class SynchronousLearners(RemoteLearners):
 
     Args:
         algorithm: built.
-        buffer: of the steps of all collectors; the first learner's own lanes are the first ones. ``None`` if rollouts
-            are learned from: then each learns from those of its own collectors.
-        cluster: says how many learners there are, and where.
-
-    Attributes:
-        source: what the first learner draws from: its own lanes of the buffer, if there is one.
+        buffer: of the steps of all collectors; its first lanes are those of the first learner. ``None`` if the
+            algorithm learns from rollouts: then each learner learns from those of its own collectors.
+        cluster: number and placement of the learners.
 
     Raises:
-        UnsupportedError: if the algorithm, or the buffer, cannot be learned from so.
+        UnsupportedError: if several learners cannot learn the algorithm, or from the buffer.
     """
 
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
         algorithm.learner.check_together()
         super().__init__(algorithm, buffer, cluster, 0)
-        self._choosing = None
-        if self._given is not None:
-            uniform = isinstance(self._given.sampler, Uniform)
-            self._choosing = None if uniform else SharedSampling(self._given, self.lanes)
-            self.source = self._choosing or Reader([replace(self._given, storage=self.lanes[0])])
-        self._rollout: Any = None  # of all lanes, that is learned from
-        self._store: Store | Rounds | None = None
-        self._group: Group | None = None
-        self._digest = ""  # that they must answer with
-        self._ended = False  # whether one has ended its part of the present update
-        self._uneven = 0  # times in a row that one waited for more minibatches than another had
+        self._sampling = None
+        if self._replay is not None:
+            uniform = isinstance(self._replay.sampler, Uniform)
+            self._sampling = None if uniform else SharedSampling(self._replay, self.lanes)
+            self.source = self._sampling or Reader([replace(self._replay, storage=self.lanes[0])])
+        self._rollout: Rollout | None = None  # of all lanes, in the present update
+        self._store: GroupStore | None = None
+        self._group: LearnerGroup | None = None
+        self._digest = ""  # that the others must answer with
+        self._ended = False  # whether another learner has ended its part of the present update
+        self._uneven = 0  # times in a row that a learner waited for a minibatch that another did not have
 
-    def learn(self, session: Any, drawn: Any) -> None:
-        if not isinstance(drawn, Rollout):
-            self.update(partial(session.update, drawn))
-        elif drawn.valid.all():
-            self._rollout = drawn
-            self.update(partial(session.update, _part(drawn, self._own[0])))
-        else:  # the others take the parameters afterwards
-            self._part()
-            session.update(drawn)
+    def learn(self, session: Session, minibatch: Any) -> None:
+        if not isinstance(minibatch, Rollout):
+            self.update(partial(session.update, minibatch))
+        elif minibatch.valid.all():
+            self._rollout = minibatch
+            self.update(partial(session.update, _select_lanes(minibatch, self._lane_numbers[0])))
+        else:  # the others take over the parameters afterwards
+            self._leave_group()
+            session.update(minibatch)
 
     def update(self, make: Callable[[], object]) -> None:
         """Make an update with all learners.
@@ -81,41 +79,42 @@ class SynchronousLearners(RemoteLearners):
             make: makes the first learner's update, once; again if another learner is lost meanwhile.
 
         Raises:
-            WorkerError: if one has ended its part of an update while another waits for it, and nobody was lost, twice.
+            WorkerError: if one learner has ended its part of an update while another waits for it, and none was lost,
+                twice.
         """
-        number, replaced = self._algorithm.grad_step + 1, self.replaced
-        whole = self._heard()
+        number, restarts = self._algorithm.grad_step + 1, self.restarts
+        complete = self.wait_complete()
         self._digest = ""
-        if not whole and self.replaced == replaced:
+        if not complete and self.restarts == restarts:
             self._count_uneven(number - 1, "fewer")
-        elif whole:
+        elif complete:
             self._uneven = 0
-        if not whole or self._group is None:
-            self._meet()
+        if not complete or self._group is None:
+            self._form_group()
         engine = self._algorithm.engine
         before = engine.get_state(), random_state()
         while True:
-            self._ended, replaced = False, self.replaced
-            digested = number % CHECK_INTERVAL == 0 or self._rollout is not None
-            for index in self._own:
-                if index:
-                    self._send(index, self._order(index, number, digested))
+            self._ended, restarts = False, self.restarts
+            report_digest = number % CHECK_INTERVAL == 0 or self._rollout is not None
+            for index, slot in self.slots.items():
+                if slot.running:
+                    self.send(index, self._task(index, number, report_digest))
             try:
                 make()
                 break
-            except Broken:
-                self._part()
+            except GroupBroken:
+                self._leave_group()
                 engine.set_state(before[0])
                 set_random_state(before[1])
-                self._heard()
-                if self._ended and self.replaced == replaced:
+                self.wait_complete()
+                if self._ended and self.restarts == restarts:
                     self._count_uneven(number, "more")
-                self._meet()
-        self._digest = digest_of(self._algorithm.nets) if digested else ""
-        self._deaths = 0
+                self._form_group()
+        self._digest = parameter_digest(self._algorithm.nets) if report_digest else ""
+        self.reset_failures()
 
     def _count_uneven(self, number: int, first: str) -> None:
-        """Raise if it is the second time: once may be a lost connection."""
+        """Raise an error the second time: once may be a lost connection."""
         self._uneven += 1
         if self._uneven > 1:
             raise WorkerError(
@@ -123,60 +122,63 @@ class SynchronousLearners(RemoteLearners):
                 "in vain: learn from all steps of a rollout, or leave learners out"
             ) from None
 
-    def _order(self, index: int, number: int, digested: bool) -> Update:
+    def _task(self, index: int, number: int, report_digest: bool) -> UpdateTask:
         if self._rollout is not None:
-            return Update(number, [], digested, rollout=_part(self._rollout, self._own[index]))
-        rows = None if self._choosing is None else self._choosing.chosen[index]
-        return Update(number, list(self.lanes[index].changes()), digested, rows)
+            rollout = _select_lanes(self._rollout, self._lane_numbers[index])
+            return UpdateTask(number, [], report_digest, rollout=rollout)
+        rows = None if self._sampling is None else self._sampling.rows[index]
+        return UpdateTask(number, list(self.lanes[index].changes()), report_digest, rows)
 
-    def _take(self, index: int, answer: Done) -> None:
-        self._ended = self._ended or answer.whole
-        if self._digest and answer.digest and answer.digest != self._digest:
+    def handle_result(self, index: int, task: LearnerTask, result: LearnerResult) -> None:
+        super().handle_result(index, task, result)
+        self._ended = self._ended or result.complete
+        if self._digest and result.digest and result.digest != self._digest:
             raise WorkerError(
                 f"learner {index} has other parameters than learner 0 after {self._algorithm.grad_step} updates: "
                 "change parameters only by learning, and run the same build of torch on all machines"
             )
 
-    def _meet(self) -> None:
-        """Make the group anew: all learners with the first one's parameters."""
-        self._part()
-        state = self._there_is.put(self._algorithm.learner.get_state())
+    def _form_group(self) -> None:
+        """Form the group again: all learners with the first one's parameters."""
+        self._leave_group()
+        state = self.transport.share(self._algorithm.learner.get_state())
         while True:
-            for index in range(1, self._cluster.learners):
-                self._begin(index)
-                self._send(index, Adopt(), state)
-            if not self._heard() or len(self._there) < self._cluster.learners - 1:
+            for index in self.slots:
+                self.start(index)
+                self.send(index, SetStateTask(), state)
+            if not self.wait_complete() or not all(slot.running for slot in self.slots.values()):
                 continue
+            transport = self.transport
             if self._store is None:
-                self._store = self._there_is if isinstance(self._there_is, Rounds) else Store(self._there_is.host)
-            meeting = self._store.next(self._cluster.learners, self._cluster.step_timeout)
-            for index in self._open:
-                self._send(index, meeting)
+                self._store = transport if isinstance(transport, InlineAllReduce) else GlooStore(transport.host)
+            rendezvous = self._store.new_rendezvous(self._cluster.learners, self._cluster.step_timeout)
+            for index in self.slots:
+                self.send(index, rendezvous)
             try:
-                self._group = self._store.join(meeting, 0)
-            except Broken:
-                self._heard()
+                self._group = self._store.join(rendezvous, 0)
+            except GroupBroken:
+                self.wait_complete()
                 continue
-            if self._heard():
+            if self.wait_complete():
                 break
-            self._part()
-        self._algorithm.engine.reduce = AverageGradients(None, self._group.mean)
-        if self._choosing is not None:
-            self._choosing.group = self._group
+            self._leave_group()
+        self._algorithm.engine.reduce = AverageGradients(None, self._group.all_reduce_mean)
+        if self._sampling is not None:
+            self._sampling.group = self._group
 
-    def _part(self) -> None:
+    def _leave_group(self) -> None:
         if self._group is not None:
             self._group.close()
         self._group = self._algorithm.engine.reduce = None
 
     def __exit__(self, *error: object) -> None:
-        """End all other learners."""
-        self._part()
+        """End all learners but the first."""
+        self._leave_group()
         self._store = None
         super().__exit__(*error)
 
 
-def _part(rollout: Rollout, lanes: range) -> Rollout:
+def _select_lanes(rollout: Rollout, lanes: range) -> Rollout:
     """The steps of some lanes of a rollout."""
     own = slice(lanes[0], lanes[-1] + 1)
     columns = {name: value for name, value in vars(rollout).items() if value is not None}

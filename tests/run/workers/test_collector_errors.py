@@ -15,13 +15,14 @@ import pytest
 
 import birl
 from birl.algorithm.learner import Learner
-from birl.distributed.transport import Inline
+from birl.distributed.transport import InlineTransport
 from birl.errors import ConfigError, EnvironmentMismatchError, WorkerError
-from birl.run.cluster import FIRST_FRAGMENT, fragment_for
-from birl.run.workers import collector_group as fleet
+from birl.run.cluster import FIRST_FRAGMENT, fragment_length
+from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
 from run.fakes import Drift
 from run.workers.test_collector_group import alike, here, lags, ppo, rolled, run, same, stopped, unruly
+from run.workers.transports import run_inline, use_transport
 from tests.tiers import slow_but
 
 __all__ = ["here"]
@@ -75,7 +76,7 @@ def test_failed_environments_are_made_anew(
     found: list[Any] = []
     with caplog.at_level(logging.WARNING, "birl"):
         expected = run(cluster, env=Breaks(), n_steps=120)
-    warned = [record.getMessage() for record in caplog.records if "made anew" in record.getMessage()]
+    warned = [record.getMessage() for record in caplog.records if "remade" in record.getMessage()]
     buffer = expected[1]
     assert 120 <= buffer.step_count < 126 and len(warned) > 3
     assert all("ZeroDivisionError: of the user by its actions: [" in words for words in warned)
@@ -88,8 +89,7 @@ def test_failed_environments_are_made_anew(
     unruly(monkeypatch, 1, loss=0.3)
     assert same(run(cluster, env=Breaks(), n_steps=120), expected)
     monkeypatch.undo()
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    run_inline(monkeypatch)
     found = lags(cluster, monkeypatch, env=Breaks(), n_steps=120)
     assert found[-1]["environment_errors"] == len(warned)
 
@@ -170,7 +170,7 @@ def test_an_error_of_birl_while_environments_are_made_keeps_its_type() -> None:
 
 
 def test_environments_of_a_run_have_the_same_spaces() -> None:
-    says = r"environment 3 of collector 1 is not like .* observations \(2,\) and 3 discrete .* and 2 action dimensions"
+    says = r"environment 3 of collector 1 is not like the first .* \(2,\) and 3 discrete .* and 2 action dim"
     with pytest.raises(EnvironmentMismatchError, match=says) as e:
         run(birl.Cluster(2, 2, 6), env=lambda number: Drift(discrete=number != 3))
     assert not hasattr(e.value, "__notes__")  # the message says it all
@@ -185,8 +185,8 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     told = [0.1 / 7]
     kept = CollectorWorker.__call__
 
-    def call(self: Any, order: Any, weights: Any) -> Any:
-        return kept(self, order, weights)._replace(seconds=told[0])
+    def call(self: Any, task: Any, weights: Any) -> Any:
+        return kept(self, task, weights)._replace(seconds=told[0])
 
     monkeypatch.setattr(CollectorWorker, "__call__", call)
     return told
@@ -199,14 +199,14 @@ def test_fragments_are_measured_once(seconds: list[float], order: str, monkeypat
     sizes = [each.get("fragment") for each in found]
     assert sizes[0] is None and set(sizes[2:]) == {7.0}
     lengths: list[int] = []
-    hear = fleet.CollectorGroup._hear_of
+    close = CollectorGroup._close_lost_episodes
     monkeypatch.setattr(
-        fleet.CollectorGroup,
-        "_hear_of",
-        lambda s, place, own: lengths.append(len(own.rows["valid"])) or hear(s, place, own),
+        CollectorGroup,
+        "_close_lost_episodes",
+        lambda s, place, own: lengths.append(len(own.rows["valid"])) or close(s, place, own),
     )
     _, buffer = run(cluster, n_steps=200)
-    first = 2 * cluster.taking(order).credit
+    first = 2 * cluster.with_default_order(order).credit
     assert lengths[:first] == [FIRST_FRAGMENT] * first and set(lengths[first:-2]) == {7}
     assert buffer.step_count == 200
 
@@ -229,15 +229,15 @@ def test_a_resumed_run_keeps_its_fragments(seconds: list[float], at: int, tmp_pa
 
 
 def test_how_long_fragments_are() -> None:
-    assert [fragment_for(each) for each in (0.01, 0.002, 1.0, 1e-6, 0.0)] == [10, 50, 1, 1000, 1000]
+    assert [fragment_length(each) for each in (0.01, 0.002, 1.0, 1e-6, 0.0)] == [10, 50, 1, 1000, 1000]
 
 
 def test_measured_time_is_that_of_steps() -> None:
     found: list[float] = []
 
     class Told(CollectorWorker):
-        def __call__(self, order: Any, weights: Any) -> Any:
-            fragment = super().__call__(order, weights)
+        def __call__(self, task: Any, weights: Any) -> Any:
+            fragment = super().__call__(task, weights)
             found.append(fragment.seconds)
             return fragment
 
@@ -247,7 +247,7 @@ def test_measured_time_is_that_of_steps() -> None:
             return super().step(action)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(Told))
+        use_transport(patch, CollectorWorker, lambda placement: InlineTransport(Told))
         run(birl.Cluster(1, 2, 3), env=Waits(), n_steps=12)
     assert min(found) >= 0.04  # two environments, one after another
 
@@ -269,6 +269,6 @@ def test_clusters_that_cannot_be(fields: Any, says: str) -> None:
 
 
 def test_what_collectors_are_given() -> None:
-    assert birl.Cluster(transport="ray").asked == {"CPU": 1.0}
+    assert birl.Cluster(transport="ray").ray_resources == {"CPU": 1.0}
     given = {"num_cpus": 2, "num_gpus": 0.5, "simulator": 1}
-    assert birl.Cluster(transport="ray", resources=given).asked == {"CPU": 2.0, "GPU": 0.5, "simulator": 1.0}
+    assert birl.Cluster(transport="ray", resources=given).ray_resources == {"CPU": 2.0, "GPU": 0.5, "simulator": 1.0}

@@ -28,7 +28,7 @@ from birl.algos import (
     TD3Config,
 )
 from birl.dataset import create_fifo_replay_buffer
-from birl.distributed.transport import Gone, Inline
+from birl.distributed.transport import InlineTransport, WorkerLost
 from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.logging import NoopAdapterFactory
@@ -37,10 +37,10 @@ from birl.preprocessing import RunningObservationScaler, RunningRewardScaler
 from birl.run.fingerprint import digest
 from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import collector_setup as fleet_parts
+from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
 from run.fakes import Drift
+from run.workers.transports import run_inline, use_transport
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
@@ -82,8 +82,8 @@ def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
     return own[0] == theirs[0] and all(torch.equal(tensor, theirs[1][name]) for name, tensor in own[1].items())
 
 
-class Unruly(Inline):
-    """Answers come in a random order, and collectors are lost with their orders, before or after their work.
+class Unruly(InlineTransport):
+    """Answers come in a random order, and collectors are lost with their tasks, before or after their work.
 
     Args:
         seed: of what happens.
@@ -95,11 +95,11 @@ class Unruly(Inline):
         self._random, self._loss, self.killed = random.Random(seed), loss, 0
 
     def wait(self) -> tuple[int, Any]:
-        index = self._random.choice([each[0] for each in self._sent])
+        index = self._random.choice([each[0] for each in self._tasks])
         self._lose_now_and_then(index)
-        first = next(order for order in self._sent if order[0] == index)
-        self._sent.remove(first)
-        self._sent.appendleft(first)
+        first = next(task for task in self._tasks if task[0] == index)
+        self._tasks.remove(first)
+        self._tasks.appendleft(first)
         answer = super().wait()
         self._lose_now_and_then(index)
         return answer
@@ -108,7 +108,7 @@ class Unruly(Inline):
         if self._random.random() < self._loss:
             self.killed += 1
             self._forget(index)
-            raise Gone(index, "by SIGKILL")
+            raise WorkerLost(index, "by SIGKILL")
 
 
 def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) -> list[Unruly]:
@@ -119,15 +119,14 @@ def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) ->
         made.append(Unruly(seed, loss))
         return made[-1]
 
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", make)
+    use_transport(monkeypatch, CollectorWorker, make)
     return made
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors are in this process, unless a test says otherwise."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setattr(fleet_parts, "check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 # -- one collector -----------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def test_late_and_killed_collectors_change_nothing(make: Any, cluster: Any, monk
 
 
 def test_a_collector_is_lost_while_an_answer_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Scripted(Inline):
+    class Scripted(InlineTransport):
         script = iter([1, -1])  # who answers first, and who is lost then
 
         def wait(self) -> tuple[int, Any]:
@@ -177,15 +176,15 @@ def test_a_collector_is_lost_while_an_answer_of_it_waits(monkeypatch: pytest.Mon
                 return super().wait()
             if index < 0:
                 self._forget(1)
-                raise Gone(1, "by SIGKILL")
-            self._sent.rotate(-1)  # the first order of collector 1
+                raise WorkerLost(1, "by SIGKILL")
+            self._tasks.rotate(-1)  # the first task of collector 1
             answer = super().wait()
-            self._sent.rotate(1)
+            self._tasks.rotate(1)
             return answer
 
     cluster = birl.Cluster(2, 1, 4, "turns")
     expected = run(cluster, n_steps=24)
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Scripted(CollectorWorker))
+    use_transport(monkeypatch, CollectorWorker, lambda placement: Scripted(CollectorWorker))
     assert same(run(cluster, n_steps=24), expected)
     assert next(Scripted.script, None) is None
 
@@ -219,14 +218,14 @@ def test_steps_are_exact(collectors: int, order: str, fragment: int) -> None:
         assert np.array_equal(episode.observations[:, 1], np.arange(len(episode.observations)))
 
 
-def test_an_answer_to_another_order_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mixed(Inline):
+def test_an_answer_to_another_task_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mixed(InlineTransport):
         def wait(self) -> tuple[int, Any]:
-            self._sent.rotate(-3)
+            self._tasks.rotate(-3)
             return super().wait()
 
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Mixed(CollectorWorker))
-    with pytest.raises(WorkerError, match="collector 0 answered order 3, but order 0 was its next"):
+    use_transport(monkeypatch, CollectorWorker, lambda placement: Mixed(CollectorWorker))
+    with pytest.raises(WorkerError, match="collector 0 answered task 3, but task 0 was its next"):
         run(birl.Cluster(3, 1, 4))
 
 
@@ -241,13 +240,13 @@ def test_steps_of_several_environments() -> None:
 
 def lags(cluster: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
-    begun = fleet.CollectorGroup.attach
+    kept = CollectorGroup.attach
 
     def attach(self: Any, session: Any) -> None:
-        begun(self, session)
-        self.report = lambda metrics: found.append({**metrics, "in_flight": self.in_flight, "ordered": self.ordered})
+        kept(self, session)
+        self.report = lambda metrics: found.append({**metrics, "in_flight": self.in_flight, "assigned": self.assigned})
 
-    monkeypatch.setattr(fleet.CollectorGroup, "attach", attach)
+    monkeypatch.setattr(CollectorGroup, "attach", attach)
     run(cluster, **options)
     return found
 
@@ -265,7 +264,7 @@ def test_old_fragments_are_dropped_and_ordered_anew(monkeypatch: pytest.MonkeyPa
     found = lags(birl.Cluster(3, 1, 4, "arrival", in_flight=2, max_lag=4), monkeypatch, n_steps=60)
     assert max(each["lag"] for each in found) <= 4
     assert found[-1]["dropped_steps"] > 0
-    assert found[-1]["ordered"] - found[-1]["dropped_steps"] == 60
+    assert found[-1]["assigned"] - found[-1]["dropped_steps"] == 60
     _, buffer = run(birl.Cluster(3, 1, 4, "arrival", in_flight=2, max_lag=4), n_steps=60)
     assert buffer.step_count == 60
     for episode in buffer.episodes:  # what follows a gap is another episode
@@ -401,7 +400,7 @@ def test_rollouts_that_collectors_cannot_make() -> None:
 
 
 def stopped(folder: Path, cluster: Any, at: int, **options: Any) -> Any:
-    """A run that is stopped at a step and begun again by the same command."""
+    """A run that is stopped at a step and started again by the same command."""
 
     def callback(_: Any, epoch: int, step: int) -> None:
         if step == at:
@@ -423,7 +422,7 @@ def test_a_resumed_run_is_the_same(cluster: Any, at: int, tmp_path: Path, monkey
 
 def test_a_longer_run_says_that_it_differs(tmp_path: Path) -> None:
     run(TURNS, checkpoint=tmp_path)
-    with pytest.warns(RuntimeWarning, match="goes on from step 50, but not bit for bit.*last orders were cut short"):
+    with pytest.warns(RuntimeWarning, match="goes on from step 50, but not bit for bit.*last tasks were cut short"):
         run(TURNS, checkpoint=tmp_path, n_steps=60)
     cluster = birl.Cluster(2, 1, 5, "together")
     run(cluster, checkpoint=tmp_path / "whole", n_steps=40)
@@ -439,12 +438,12 @@ def test_a_run_resumes_with_its_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda fleet: fleet["weights"].clear(), "order with weights"),
-        (lambda fleet: fleet["counts"].update(number=-1), "number is -1"),
-        (lambda fleet: fleet["collectors"]["1"]["orders"]["0"].update(calls=0), "calls is 0"),
-        (lambda fleet: next(iter(fleet["weights"].values()))["nets"].popitem(), "weights of"),
-        (lambda fleet: fleet["collectors"].pop("1"), "cannot be used"),
-        (lambda fleet: fleet["collectors"]["1"]["state"]["collector"].pop("actor"), "state of a collector cannot"),
+        (lambda group: group["weights"].clear(), "task with weights"),
+        (lambda group: group["counts"].update(number=-1), "number is -1"),
+        (lambda group: group["collectors"]["1"]["tasks"]["0"].update(calls=0), "calls is 0"),
+        (lambda group: next(iter(group["weights"].values()))["nets"].popitem(), "weights of"),
+        (lambda group: group["collectors"].pop("1"), "cannot be used"),
+        (lambda group: group["collectors"]["1"]["state"]["collector"].pop("actor"), "state of a collector cannot"),
     ],
 )
 def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
@@ -471,7 +470,7 @@ class Breaks(Drift):
 
 
 def test_an_error_of_an_environment_names_it() -> None:
-    says = "environment 1 of collector 0, reset with seed [0-9]+, in step 5 of 6 of its order 0"
+    says = "environment 1 of collector 0, reset with seed [0-9]+, in step 5 of 6 of its task 0"
     with pytest.raises(WorkerError, match=says) as e:
         run(birl.Cluster(2, 2, 6), env=lambda number: Breaks(end=0.0) if number == 1 else Drift())
     assert "ZeroDivisionError: of the user" in str(e.value)
@@ -481,7 +480,7 @@ def test_all_machines_need_the_same_version(monkeypatch: pytest.MonkeyPatch) -> 
     def begin(given: Any) -> Any:
         return CollectorWorker(given._replace(birl="0.0.9"))
 
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(begin))
+    use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(begin))
     says = r"collector 0 is on a machine .* with birl .*, and the run has birl 0.0.9: install the same version"
     with pytest.raises(ConfigError, match=says):
         run(birl.Cluster(2, 1, 4))

@@ -1,4 +1,4 @@
-"""Collectors that do not move any more are ended and made anew; those that hang in the same place again end the run."""
+"""Collectors that do not move any more are restarted; one that hangs again in the same position ends the run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import birl
-from birl.distributed.transport import Gone, Processes
-from birl.distributed.watchdog import START, Watch
+from birl.distributed.transport import ProcessTransport, WorkerLost
+from birl.distributed.watchdog import START_TIMEOUT, Watchdog
 from birl.errors import ConfigError, WorkerError
 from run.fakes import Drift
 from run.workers.test_collector_group import run, sac, same
@@ -56,22 +56,22 @@ class Hangs(Drift):
 def test_what_hangs_again_in_the_same_place_is_named() -> None:
     says = (
         "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 of collector "
-        "0, reset with seed [0-9]+, in step 4 of 6 of its order 0"
+        "0, reset with seed [0-9]+, in step 4 of 6 of its task 0"
     )
     with pytest.raises(WorkerError, match=says):
         run(birl.Cluster(1, 1, 6, step_timeout=8.0), env=Hangs(end=0.0))
 
 
 class Naps:
-    """Sleeps as long as it is told, in as many places."""
+    """Sleeps for some seconds in each of several positions."""
 
-    def __init__(self, given: Any) -> None:
-        self.place = "none"
+    def __init__(self, spec: Any) -> None:
+        self.position = "none"
 
-    def __call__(self, order: Any, beside: Any) -> Any:
-        for i in range(order[1]):
-            self.place = str(i)
-            time.sleep(order[0])
+    def __call__(self, task: Any, payload: Any) -> Any:
+        for i in range(task[1]):
+            self.position = str(i)
+            time.sleep(task[0])
         return os.getpid()
 
     def close(self) -> None: ...
@@ -79,32 +79,34 @@ class Naps:
 
 @pytest.mark.slow
 def test_slow_workers_are_no_hung_ones() -> None:
-    workers = Processes(Naps, step_timeout=3.0)
+    workers = ProcessTransport(Naps, step_timeout=3.0)
     workers.start(0, None)
-    workers.send(0, (0.4, 10), None)  # longer than the limit, but always in another place
+    workers.send(0, (0.4, 10), None)  # longer than the limit, but always in another position
     first = workers.wait()[1]
     workers.send(0, (600.0, 1), None)
-    with pytest.raises(Gone) as e:
+    with pytest.raises(WorkerLost) as e:
         workers.wait()
-    assert (e.value.index, e.value.place, e.value.how) == (0, "0", "because it did not move for 3 seconds")
+    assert (e.value.index, e.value.position, e.value.how) == (0, "0", "because it did not move for 3 seconds")
     workers.start(0, None)
     workers.send(0, (0.0, 1), None)
     assert workers.wait()[1] != first  # another process
     workers.close()
 
 
-def test_time_that_nobody_waited_does_not_count() -> None:
-    watch = Watch(8.0)
-    watch.start(0)
-    assert watch.slice == 1.0
-    assert not any(watch.waited(0, 100.0) for _ in range(int(START)))  # of each, one second counts
-    assert watch.waited(0, 1.0) and watch.verdict(0) == ("because it did not begin for 300 seconds", "its beginning")
-    watch.saw(0, "here")
-    assert not any(watch.waited(0, 1.0) for _ in range(8))
-    watch.saw(0, "here")
-    assert watch.waited(0, 0.5) and watch.verdict(0) == ("because it did not move for 8 seconds", "here")
-    watch.saw(0, "there")
-    assert not watch.waited(0, 1.0)
+def test_only_time_spent_waiting_counts() -> None:
+    watchdog = Watchdog(8.0)
+    watchdog.start(0)
+    assert watchdog.interval == 1.0
+    assert not any(watchdog.add_wait(0, 100.0) for _ in range(int(START_TIMEOUT)))  # of each, one second counts
+    assert watchdog.add_wait(0, 1.0)
+    assert watchdog.describe(0) == ("because it did not start for 300 seconds", "its start")
+    watchdog.record(0, "here")
+    assert not any(watchdog.add_wait(0, 1.0) for _ in range(8))
+    watchdog.record(0, "here")
+    assert watchdog.add_wait(0, 0.5)
+    assert watchdog.describe(0) == ("because it did not move for 8 seconds", "here")
+    watchdog.record(0, "there")
+    assert not watchdog.add_wait(0, 1.0)
 
 
 @pytest.mark.parametrize("name", ["step_timeout", "patience"])

@@ -1,4 +1,4 @@
-"""No wait for collectors lasts for ever: a wrong count of steps or orders is an error, and a signal ends a run."""
+"""No wait for collectors lasts for ever: a wrong count of steps or tasks is an error, and a signal ends a run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 
 import birl
-from birl.distributed import transport, workers
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.transport import Inline, Processes, Transport
+from birl.distributed import transport, worker_process
+from birl.distributed.inline_allreduce import InlineAllReduce
+from birl.distributed.transport import InlineTransport, ProcessTransport, Transport
 from birl.errors import WorkerError
 from birl.run.session import Session
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import collector_setup as fleet_parts
 from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
 from run.fakes import Drift
 from run.workers.test_collector_group import run, sac, same, unruly
+from run.workers.transports import run_inline
 
 pytestmark = pytest.mark.timeout(120)  # what fails here would hang
 
@@ -31,31 +30,30 @@ pytestmark = pytest.mark.timeout(120)  # what fails here would hang
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors are in this process."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setattr(fleet_parts, "check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 def miscounted(monkeypatch: pytest.MonkeyPatch, name: str, by: int) -> None:
-    """Let a count of steps be wrong by some after the first order."""
-    order, done = CollectorGroup._order, []
+    """Let a count of steps be wrong by some after the first task."""
+    assign, done = CollectorGroup._assign, []
 
-    def wrong(self: CollectorGroup, place: Any) -> None:
-        order(self, place)
+    def wrong(self: CollectorGroup, index: int) -> None:
+        assign(self, index)
         if not done:
             setattr(self, name, getattr(self, name) + by)
             done.append(name)
 
-    monkeypatch.setattr(CollectorGroup, "_order", wrong)
+    monkeypatch.setattr(CollectorGroup, "_assign", wrong)
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("order", ["together", "turns", "arrival"])
-@pytest.mark.parametrize(("name", "by"), [("ordered", 1), ("dropped", -1), ("missed", -1)])
+@pytest.mark.parametrize(("name", "by"), [("assigned", 1), ("dropped", -1), ("missed", -1)])
 def test_steps_that_no_collector_makes_are_an_error(
     name: str, by: int, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     miscounted(monkeypatch, name, by)
-    with pytest.raises(WorkerError, match="step 50 of 50 is missing, but the collectors have carried out all their or"):
+    with pytest.raises(WorkerError, match="step 50 of 50 is missing, but the collectors have carried out all their ta"):
         run(birl.Cluster(2, 1, 4, order))
 
 
@@ -73,19 +71,23 @@ def test_counting_a_step_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("order", ["together", "turns", "arrival"])
-def test_an_order_that_was_never_sent_is_an_error(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = CollectorGroup._send
+def test_a_task_that_was_never_sent_is_an_error(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    transmit = CollectorGroup._transmit
     monkeypatch.setattr(
-        CollectorGroup, "_send", lambda self, place, order: order.number == 5 or send(self, place, order)
+        CollectorGroup,
+        "_transmit",
+        lambda self, index, task, payload: task.number == 5 or transmit(self, index, task, payload),
     )
-    with pytest.raises(WorkerError, match="answered (all their orders|order [0-9]+, but order 5 was its next)"):
+    with pytest.raises(WorkerError, match="answered (all their tasks|task [0-9]+, but task 5 was its next)"):
         run(birl.Cluster(2, 1, 4, order))
 
 
-@pytest.mark.parametrize("make", [Inline, Rounds, lambda begin: Processes(begin, 60.0)], ids=["i", "r", "p"])
-def test_there_is_no_answer_without_an_order(make: Callable[[Any], Transport]) -> None:
+@pytest.mark.parametrize(
+    "make", [InlineTransport, InlineAllReduce, lambda begin: ProcessTransport(begin, 60.0)], ids=["i", "r", "p"]
+)
+def test_there_is_no_result_without_a_task(make: Callable[[Any], Transport]) -> None:
     made = make(CollectorWorker)
-    with pytest.raises(WorkerError, match="the run waits for an answer, but its workers have answered all their order"):
+    with pytest.raises(WorkerError, match="the run waits for a result, but its workers have answered all their tasks"):
         made.wait()
     made.close()
 
@@ -131,7 +133,7 @@ class Sleeps(Drift):
 
 
 def test_a_signal_ends_a_run_whose_collectors_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (workers, transport):
+    for module in (worker_process, transport):
         monkeypatch.setattr(module, "_GRACE", 0.1)  # no collector here ends by itself
 
     def stop() -> None:

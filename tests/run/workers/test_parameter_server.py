@@ -1,4 +1,4 @@
-"""Learners that push gradients to the first one: found at older parameters, applied in order, bounded in age."""
+"""Learners that push gradients to the first one: computed at older parameters, applied in order, bounded in age."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ import torch
 
 import birl
 from birl.algos import ConstantEpsilonGreedy, CrossQConfig, TD3Config
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.transport import Gone, Inline
+from birl.distributed.inline_allreduce import InlineAllReduce
+from birl.distributed.transport import InlineTransport, WorkerLost
 from birl.engine import Engine
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.models import VectorEncoderFactory
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import remote_learners as others
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from birl.run.workers.parameter_server import ParameterServer
 from run.fakes import Drift
 from run.workers.test_collector_group import dqn, run, sac, same
+from run.workers.transports import real_transport, run_inline, use_transport
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
 
@@ -38,9 +37,7 @@ def cluster(finders: int = 2, **fields: Any) -> birl.Cluster:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 @pytest.mark.parametrize("finders", [1, 3])
@@ -125,7 +122,7 @@ def test_all_steps_are_pushed_and_their_age_is_bounded(make: Any, monkeypatch: p
         assert counts["temperature"] == expected[0].grad_step
 
 
-class Unruly(Rounds):
+class Unruly(InlineAllReduce):
     """Answers are lost, with the learner.
 
     Args:
@@ -142,20 +139,20 @@ class Unruly(Rounds):
         if self.count in self.lost:
             self.lost.discard(self.count)
             self._forget(index)
-            raise Gone(index, "by SIGKILL")
+            raise WorkerLost(index, "by SIGKILL")
         return index, answer
 
 
-def test_lost_learners_are_made_anew(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_lost_learners_are_restarted(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     transport = Unruly({1, 2, 3, 8, 9, 15})
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: transport)
+    use_transport(monkeypatch, LearnerWorker, lambda placement: transport)
     with caplog.at_level(logging.WARNING):
         algorithm, buffer = run(cluster(3), sac, n_steps=61)
     assert not transport.lost and buffer.step_count == 61
     assert algorithm.engine.step_counts["actor"] == algorithm.grad_step > 10
     assert "was ended by SIGKILL, in update" in caplog.text
     always = Unruly(set(range(1000)))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: always)
+    use_transport(monkeypatch, LearnerWorker, lambda placement: always)
     with pytest.raises(WorkerError, match="learners were ended 4 times in a row"):
         run(cluster(restarts=3))
 
@@ -163,17 +160,17 @@ def test_lost_learners_are_made_anew(monkeypatch: pytest.MonkeyPatch, caplog: An
 @pytest.mark.slow
 def test_learners_in_processes_survive_sigkill(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.undo()
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
+    use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(CollectorWorker))
     made: list[Any] = []
-    begin, order = others.TRANSPORTS["processes"], ParameterServer._order
+    begin, assign = real_transport(LearnerWorker), ParameterServer._assign
 
-    def ordered(pushed: Any, index: int) -> None:
-        order(pushed, index)
-        if pushed._algorithm.grad_step == 5 and not pushed.replaced:
-            os.kill(made[0]._workers[1].number, signal.SIGKILL)
+    def assigned(pushed: Any, index: int) -> None:
+        assign(pushed, index)
+        if pushed._algorithm.grad_step == 5 and not pushed.restarts:
+            os.kill(made[0]._workers[1].pid, signal.SIGKILL)
 
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda given: made.append(begin(given)) or made[-1])
-    monkeypatch.setattr(ParameterServer, "_order", ordered)
+    use_transport(monkeypatch, LearnerWorker, lambda placement: made.append(begin(placement)) or made[-1])
+    monkeypatch.setattr(ParameterServer, "_assign", assigned)
     with caplog.at_level(logging.WARNING):
         algorithm, _ = run(cluster(1), sac)
     assert algorithm.grad_step > 10
@@ -205,7 +202,7 @@ def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
     run(cluster(), sac, checkpoint=tmp_path, callback=lambda _, epoch, step: step < 40)
     path = tmp_path / "checkpoint.d3c"
     config, state = load_archive(path, "checkpoint")
-    damage(next(iter(state["parts"]["learners"]["lessons"].values())))
+    damage(next(iter(state["parts"]["learners"]["gradients"].values())))
     save_archive(path, "checkpoint", config, state)
     with pytest.raises(CorruptFileError, match=says):
         run(cluster(), sac, checkpoint=tmp_path, go_on=True)

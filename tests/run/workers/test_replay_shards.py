@@ -23,17 +23,17 @@ from birl.dataset import (
     create_fifo_replay_buffer,
 )
 from birl.dataset.prioritized_sampling import SumTree
-from birl.distributed.transport import Gone, Inline
+from birl.distributed.transport import InlineTransport, WorkerLost
 from birl.engine import Engine
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.models import GRUEncoderFactory
-from birl.run.workers import collector_group as fleet
 from birl.run.workers import replay_shards as shards
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.replay_worker import ReplayWorker
 from run.fakes import Drift
 from run.workers.test_collector_group import dqn, rolled, run, sac, same
+from run.workers.transports import real_transport, run_inline, use_transport
 
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
 GREEDY = {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
@@ -50,9 +50,7 @@ def prioritized() -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Inline(ReplayWorker))
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +134,19 @@ def test_minibatches_drawn_ahead_do_not_know_the_newest_priorities() -> None:
 # -- what is lost ------------------------------------------------------------------------------------------------------
 
 
-class Unruly(Inline):
-    """Shards are lost with their orders, before or after their work, and answers come in a random order."""
+class Unruly(InlineTransport):
+    """Shards are lost with their tasks, before or after their work, and answers come in a random order."""
 
     def __init__(self, loss: float) -> None:
         super().__init__(ReplayWorker)
         self._random, self._loss, self.killed = random.Random(1), loss, 0
 
     def wait(self) -> tuple[int, Any]:
-        index = self._random.choice([each[0] for each in self._sent])
+        index = self._random.choice([each[0] for each in self._tasks])
         self._lose_now_and_then(index)
-        first = next(order for order in self._sent if order[0] == index)
-        self._sent.remove(first)
-        self._sent.appendleft(first)
+        first = next(task for task in self._tasks if task[0] == index)
+        self._tasks.remove(first)
+        self._tasks.appendleft(first)
         answer = super().wait()
         self._lose_now_and_then(index)
         return answer
@@ -157,7 +155,7 @@ class Unruly(Inline):
         if self._random.random() < self._loss:
             self.killed += 1
             self._forget(index)
-            raise Gone(index, "by SIGKILL")
+            raise WorkerLost(index, "by SIGKILL")
 
 
 @pytest.mark.parametrize(
@@ -175,9 +173,9 @@ def test_lost_shards_change_nothing(
     options: Any = {"fields": fields, "stored": stored, "n_steps": 100, "update_interval": 2}
     options |= GREEDY if make is dqn else {}
     expected = run(cluster(ahead=ahead), make, **options)
-    monkeypatch.setattr(shards, "TOLD_INTERVAL", 15)
+    monkeypatch.setattr(shards, "STATE_INTERVAL", 15)
     own = Unruly(0.08)
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: own)
+    use_transport(monkeypatch, ReplayWorker, lambda placement: own)
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(ahead=ahead), make, **options), expected)
     assert own.killed > 10
@@ -185,7 +183,7 @@ def test_lost_shards_change_nothing(
 
 
 def test_shards_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Unruly(1.0))
+    use_transport(monkeypatch, ReplayWorker, lambda placement: Unruly(1.0))
     with pytest.raises(WorkerError, match="shard [01] was ended 4 times in a row .by SIGKILL last. without a minib"):
         run(cluster(restarts=3))
 
@@ -197,19 +195,19 @@ def test_shards_in_processes_survive(kind: int, monkeypatch: pytest.MonkeyPatch,
     expected = run(cluster(), **options)
     monkeypatch.undo()
     made: list[Any] = []
-    begin = shards.TRANSPORTS["processes"]
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: made.append(begin(cluster)) or made[-1])
+    begin = real_transport(ReplayWorker)
+    use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(CollectorWorker))
+    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(begin(placement)) or made[-1])
     left = {30: 0, 55: 1, 56: 1, 90: 0}
 
     class Kills:
         def __call__(self, algorithm: Any, epoch: int, step: int) -> None:
             if step in left:
-                os.kill(made[0]._workers[left.pop(step)].number, kind)
+                os.kill(made[0]._workers[left.pop(step)].pid, kind)
 
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(step_timeout=2.0), callback=Kills(), **options), expected)
-    assert not left and caplog.text.count("it is made anew with the steps of its collectors") >= 3
+    assert not left and caplog.text.count("it is restarted with the steps of its collectors") >= 3
     assert not multiprocessing.active_children()
 
 
@@ -238,7 +236,7 @@ def test_a_resumed_run_is_the_same_with_lost_shards_too(
 
     with pytest.raises(SystemExit):
         run(own, checkpoint=tmp_path, callback=callback, **options)
-    monkeypatch.setitem(shards.TRANSPORTS, "processes", lambda cluster: Unruly(0.2))
+    use_transport(monkeypatch, ReplayWorker, lambda placement: Unruly(0.2))
     assert same(run(own, checkpoint=tmp_path, **options), expected)
 
 
@@ -246,10 +244,10 @@ def test_a_resumed_run_is_the_same_with_lost_shards_too(
     ("damage", "says"),
     [
         (lambda state: state["shards"].pop("1"), r"the checkpoint has shards \['0'\]"),
-        (lambda state: state["shards"]["0"].pop("drawn"), "only a part of the next minibatch"),
-        (lambda state: state["shards"]["0"]["drawn"].update(kind="int"), "a minibatch of kind 'int'"),
-        (lambda state: state["shards"]["0"]["drawn"]["fields"].pop("actions"), "actions"),
-        (lambda state: state["shards"]["0"]["told"]["sampler"].pop("greatest"), "greatest"),
+        (lambda state: state["shards"]["0"].pop("part"), "only a part of the next minibatch"),
+        (lambda state: state["shards"]["0"]["part"].update(kind="int"), "a minibatch of kind 'int'"),
+        (lambda state: state["shards"]["0"]["part"]["fields"].pop("actions"), "actions"),
+        (lambda state: state["shards"]["0"]["state"]["sampler"].pop("greatest"), "greatest"),
     ],
 )
 def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
@@ -282,9 +280,9 @@ def test_shards_that_cannot_be() -> None:
 
 
 def test_priorities_that_are_none_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    give = shards.ReplayShards._give_back
+    send = shards.ReplayShards._send_priorities
     monkeypatch.setattr(
-        shards.ReplayShards, "_give_back", lambda self, shard, gen, x: give(self, shard, gen, x * np.nan)
+        shards.ReplayShards, "_send_priorities", lambda self, shard, gen, x: send(self, shard, gen, x * np.nan)
     )
     with pytest.raises(NonFiniteError, match="the priority of a step is nan"):
         run(cluster(), stored=prioritized)

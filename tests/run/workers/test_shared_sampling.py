@@ -9,21 +9,14 @@ import pytest
 
 from birl.dataset import PrioritizedSampler, RecentSampler
 from birl.dataset.prioritized_sampling import SumTree
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.transport import Inline
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import remote_learners as others
-from birl.run.workers.collector_worker import CollectorWorker
-from birl.run.workers.learner_worker import LearnerWorker
 from run.workers.test_collector_group import dqn, run, same
 from run.workers.test_synchronous_learners import Notes, cluster
+from run.workers.transports import run_inline
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
+    run_inline(monkeypatch)
 
 
 def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,21 +23,19 @@ from birl.algos import (
     TD3PlusBCConfig,
 )
 from birl.dataset import PrioritizedSampler, create_fifo_replay_buffer
-from birl.distributed.inline_allreduce import Rounds
-from birl.distributed.process_group import Broken, Gloo
-from birl.distributed.transport import Gone, Inline
+from birl.distributed.inline_allreduce import InlineAllReduce
+from birl.distributed.process_group import GlooGroup, GroupBroken
+from birl.distributed.transport import WorkerLost
 from birl.engine import Engine
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
 from birl.files import load_archive, save_archive
 from birl.models import distributions
 from birl.preprocessing import RunningRewardScaler
-from birl.run.workers import collector_group as fleet
-from birl.run.workers import remote_learners as others
 from birl.run.workers import synchronous_learners as learners
-from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from run.fakes import Drift
 from run.workers.test_collector_group import dqn, run, sac, same
+from run.workers.transports import real_transport, run_inline, use_transport
 
 
 def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
@@ -47,10 +45,8 @@ def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are in this process, unless a test says otherwise, and are compared after every update."""
-    monkeypatch.setitem(fleet.TRANSPORTS, "processes", lambda cluster: Inline(CollectorWorker))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Rounds(LearnerWorker))
+    run_inline(monkeypatch)
     monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
-    monkeypatch.setattr("birl.run.workers.collector_setup.check_given", lambda *given: None)
 
 
 class Notes:
@@ -148,7 +144,7 @@ def test_steps_and_updates_are_exact() -> None:
 # -- what is lost ------------------------------------------------------------------------------------------------------
 
 
-class Unruly(Rounds):
+class Unruly(InlineAllReduce):
     """Learners are lost: in a mean, or with an answer.
 
     Args:
@@ -166,20 +162,20 @@ class Unruly(Rounds):
         self.left[what].discard(self.counts[what])
         return found
 
-    def mean(self, value: Any) -> Any:
+    def owner_mean(self, value: Any) -> Any:
         if self.happens("mean"):
             self.gone.append(1)
             self._forget(1)
-            raise Broken("killed")
-        return super().mean(value)
+            raise GroupBroken("killed")
+        return super().owner_mean(value)
 
     def wait(self) -> tuple[int, Any]:
         if self.gone:
-            raise Gone(self.gone.pop(), "by SIGKILL")
+            raise WorkerLost(self.gone.pop(), "by SIGKILL")
         index, answer = super().wait()
         if self.happens("answer"):
             self._forget(index)
-            raise Gone(index, "by SIGKILL")
+            raise WorkerLost(index, "by SIGKILL")
         return index, answer
 
 
@@ -192,7 +188,7 @@ def test_lost_learners_change_nothing(make: Any, stored: Any, monkeypatch: pytes
         made.append(Unruly({1, 8, 9, 12}, {1, 2, 5, 11, 12, 30}))
         return made[-1]
 
-    monkeypatch.setitem(others.TRANSPORTS, "processes", transport)
+    use_transport(monkeypatch, LearnerWorker, transport)
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(3), make, stored=stored), expected)
     assert not made[0].left["mean"] and not made[0].left["answer"]
@@ -201,18 +197,22 @@ def test_lost_learners_change_nothing(make: Any, stored: Any, monkeypatch: pytes
 
 def test_learners_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     always = set(range(1, 1000))
-    monkeypatch.setitem(others.TRANSPORTS, "processes", lambda cluster: Unruly(always, set()))
-    with pytest.raises(WorkerError, match="learners were ended 4 times in a row .learner 1 last, by SIGKILL. without"):
+    use_transport(monkeypatch, LearnerWorker, lambda placement: Unruly(always, set()))
+    with pytest.raises(WorkerError, match="learners were ended 4 times in a row .learner 1 by SIGKILL last. without"):
         run(cluster(restarts=3))
 
 
 def test_learners_wait_for_one_another_as_long_as_the_cluster_says(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
-    meet = Rounds.next
-    monkeypatch.setattr(Rounds, "next", lambda self, size, grace: told.append(grace) or meet(self, size, grace))
+    meet = InlineAllReduce.new_rendezvous
+    monkeypatch.setattr(
+        InlineAllReduce,
+        "new_rendezvous",
+        lambda self, size, timeout: told.append(timeout) or meet(self, size, timeout),
+    )
     run(cluster(step_timeout=40.0), n_steps=30)
     assert told == [40.0]
-    assert _real(cluster(step_timeout=40.0))._watch._limits[True] == 40.0
+    assert _real(cluster(step_timeout=40.0).placement())._watchdog._limits[True] == 40.0
 
 
 class Real:
@@ -221,7 +221,7 @@ class Real:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kinds: dict[int, int]) -> None:
         self.workers: list[Any] = []
         self.kinds, self.count, self.pauses = dict(kinds), 0, []
-        make, mean = _real, Gloo.mean
+        make, mean = _real, GlooGroup.all_reduce_mean
 
         def made(given: Any) -> Any:
             self.workers.append(make(given))
@@ -232,18 +232,18 @@ class Real:
             kind = self.kinds.pop(self.count, None)
             if kind is not None:
                 self.begin = time.monotonic()
-                os.kill(self.workers[-1]._workers[1].number, kind)
+                os.kill(self.workers[-1]._workers[1].pid, kind)
             try:
                 return mean(group, value)
-            except Broken:
+            except GroupBroken:
                 self.pauses.append(time.monotonic() - self.begin)
                 raise
 
-        monkeypatch.setitem(others.TRANSPORTS, "processes", made)
-        monkeypatch.setattr(Gloo, "mean", meant)
+        use_transport(monkeypatch, LearnerWorker, made)
+        monkeypatch.setattr(GlooGroup, "all_reduce_mean", meant)
 
 
-_real = others.TRANSPORTS["processes"]
+_real = real_transport(LearnerWorker)
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_learners_in_processes_survive_sigkill(stored: Any, monkeypatch: pytest.
     assert not real.kinds and len(real.pauses) == 1
     print(f"noticed after {real.pauses[0]:.1f} s")
     update = 3 if stored is dict else 2  # priorities are exchanged by a mean of their own in each update
-    assert f"learner 1 was ended by SIGKILL, in update {update} or before; it is made anew" in caplog.text
+    assert f"learner 1 was ended by SIGKILL, in update {update} or before; it is restarted" in caplog.text
     assert not multiprocessing.active_children()
 
 
@@ -264,9 +264,11 @@ def test_learners_in_processes_survive_sigkill(stored: Any, monkeypatch: pytest.
 def test_stopped_learners_are_noticed(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     expected = run(cluster(collectors=2), sac)
     told: list[float] = []
-    lose = learners.SynchronousLearners._lose
+    lose = learners.SynchronousLearners._handle_lost
     monkeypatch.setattr(
-        learners.SynchronousLearners, "_lose", lambda self, error: told.append(time.monotonic()) or lose(self, error)
+        learners.SynchronousLearners,
+        "_handle_lost",
+        lambda self, error: told.append(time.monotonic()) or lose(self, error),
     )
     real = Real(monkeypatch, {8: signal.SIGSTOP})
     with caplog.at_level(logging.WARNING):
@@ -280,17 +282,24 @@ SCRIPT = """
 import os
 import birl
 from run.workers import test_synchronous_learners as here
+from run.workers import transports
 from run.workers.test_collector_group import run, sac
 
 if __name__ == "__main__":
     def tell(algorithm, epoch, step):
         if step == 30:
-            print(*(worker.number for worker in made[0]._workers.values()), flush=True)
+            print(*(worker.pid for worker in made[0]._workers.values()), flush=True)
 
     made = []
-    begin = here.others.TRANSPORTS["processes"]
-    here.others.TRANSPORTS["processes"] = lambda given: made.append(begin(given)) or made[-1]
-    here.fleet.TRANSPORTS["processes"] = lambda given: here.Inline(here.CollectorWorker)
+    real, collectors = transports.REAL["processes"], transports.CollectorWorker
+
+    def make(worker, placement, inline):
+        if worker is collectors:
+            return inline(worker)
+        made.append(real(worker, placement, inline))
+        return made[-1]
+
+    transports.TRANSPORTS["processes"] = make
     run(here.cluster(collectors=2), sac, n_steps=10**6, callback=tell)
 """
 
@@ -380,7 +389,7 @@ def test_what_cannot_be_averaged(make: Any, error: Any, says: str) -> None:
 
 def test_what_several_learners_do_not_go_with() -> None:
     buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=3, sampler=PrioritizedSampler())
-    with pytest.raises(UnsupportedError, match="a PrioritizedSampler chooses rows of minibatches .* learned from tog"):
+    with pytest.raises(UnsupportedError, match="a PrioritizedSampler needs learners that make each update together"):
         dqn().fit_online(Drift(), buffer, cluster=cluster(4, collectors=3, gradients="pushed"))
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from birl.distributed import workers
-from birl.distributed.transport import Processes
-from birl.distributed.workers import Left, Owner, Worker, end
+from birl.distributed import worker_process
+from birl.distributed.transport import ProcessTransport
+from birl.distributed.worker_process import OwnerConnection, OwnerGone, WorkerProcess, stop_all
 from birl.errors import WorkerError
 
 
@@ -24,7 +24,7 @@ def _shares() -> bool:
     return resource_sharer._resource_sharer._listener is not None  # type: ignore[attr-defined]
 
 
-def _echo(owner: Owner, given: Any) -> None:
+def _echo(owner: OwnerConnection, argument: Any) -> None:
     while True:
         message = owner.receive()
         owner.send((message, _shares()))
@@ -40,12 +40,12 @@ def test_tensors_are_sent_whole() -> None:
         "short": torch.ones(3, dtype=torch.bfloat16),
         "random": torch.get_rng_state(),
     }
-    before, worker = _shares(), Worker(_echo, None)
+    before, worker = _shares(), WorkerProcess(_echo, None)
     try:
         worker.send(sent)
         received, shares = worker.receive()
     finally:
-        end([worker])
+        stop_all([worker])
     assert not shares and _shares() == before
     assert received.keys() == sent.keys()
     for name, tensor in sent.items():
@@ -53,16 +53,16 @@ def test_tensors_are_sent_whole() -> None:
         received[name].zero_()  # it is the receiver's own
 
 
-def test_a_worker_whose_owner_is_gone_has_left() -> None:
+def test_sending_to_an_owner_that_is_gone() -> None:
     class Closed:
         def send_bytes(self, data: Any) -> None:
             raise BrokenPipeError
 
-    with pytest.raises(Left):
-        Owner(Closed()).send(torch.zeros(3))
+    with pytest.raises(OwnerGone):
+        OwnerConnection(Closed()).send(torch.zeros(3))
 
 
-def _about(owner: Owner, given: Any) -> None:
+def _about(owner: OwnerConnection, argument: Any) -> None:
     owner.send((dict(os.environ), os.getcwd(), np.random.random(), os.getpid()))
     owner.receive()
 
@@ -72,7 +72,7 @@ def _own_megabytes(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
-def test_workers_begin_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_workers_start_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the environment variables and the folder of this moment, and global random numbers of their own.
 
     Of what a spawned one has in memory, 200 MB, they share nearly all where they are forked from a server.
@@ -81,10 +81,10 @@ def test_workers_begin_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_
     for number in range(2):
         monkeypatch.setenv("BIRL_TESTED", str(number))
         monkeypatch.chdir(tmp_path)
-        worker = Worker(_about, None)
+        worker = WorkerProcess(_about, None)
         environment, folder, drawn, pid = worker.receive()
         own = _own_megabytes(pid) if sys.platform == "linux" else 0.0
-        end([worker])
+        stop_all([worker])
         assert environment == dict(os.environ)
         assert Path(folder) == tmp_path and pid not in (os.getpid(), *(each[1] for each in found))
         assert own < 50
@@ -96,14 +96,14 @@ def test_modules_of_a_worker_see_the_environment_of_now(monkeypatch: pytest.Monk
     """As they are imported, too: many read their settings then."""
     (tmp_path / "reads_at_import.py").write_text(
         "import os\nVALUE = os.environ['BIRL_TESTED']\n"
-        "def tell(owner, given):\n    owner.send(VALUE)\n    owner.receive()\n"
+        "def report(owner, argument):\n    owner.send(VALUE)\n    owner.receive()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     for value in ("0", "1"):
         monkeypatch.setenv("BIRL_TESTED", value)
-        worker = Worker(importlib.import_module("reads_at_import").tell, None)
+        worker = WorkerProcess(importlib.import_module("reads_at_import").report, None)
         assert worker.receive() == value
-        end([worker])
+        stop_all([worker])
 
 
 def _status(pid: int | None) -> dict[str, str]:
@@ -116,29 +116,29 @@ def _status(pid: int | None) -> dict[str, str]:
     return {} if found["State"][0] in "ZX" else found
 
 
-def _stuck(owner: Owner, given: Any) -> None:
+def _stuck(owner: OwnerConnection, argument: Any) -> None:
     owner.send("stuck")
     time.sleep(1000)
 
 
 def test_workers_whose_server_is_killed_go_on_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.platform == "linux"
-    stuck, other = Worker(_stuck, None), Worker(_echo, None)
+    stuck, other = WorkerProcess(_stuck, None), WorkerProcess(_echo, None)
     assert stuck.receive() == "stuck"
-    server = int(_status(stuck.number)["PPid"])
+    server = int(_status(stuck.pid)["PPid"])
     assert server not in (os.getpid(), 1)
     os.kill(server, signal.SIGKILL)
     other.send(1)
     assert other.receive()[0] == 1
-    newer = Worker(_echo, None)  # of a new server
+    newer = WorkerProcess(_echo, None)  # of a new server
     newer.send(2)
     assert newer.receive()[0] == 2
-    monkeypatch.setattr(workers, "_GRACE", 1.0)
-    end([stuck, other, newer])
+    monkeypatch.setattr(worker_process, "_GRACE", 1.0)
+    stop_all([stuck, other, newer])
     deadline = time.monotonic() + 30
-    while any(_status(each.number) for each in (stuck, other, newer)) and time.monotonic() < deadline:
+    while any(_status(each.pid) for each in (stuck, other, newer)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(_status(each.number) for each in (stuck, other, newer))
+    assert not any(_status(each.pid) for each in (stuck, other, newer))
 
 
 def test_a_worker_is_spawned_where_there_can_be_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,25 +146,25 @@ def test_a_worker_is_spawned_where_there_can_be_no_server(monkeypatch: pytest.Mo
         raise OSError("AF_UNIX path too long")
 
     monkeypatch.setattr(forkserver._forkserver, "ensure_running", ensure_running)  # type: ignore[attr-defined]
-    worker = Worker(_echo, None)
+    worker = WorkerProcess(_echo, None)
     worker.send(3)
     assert worker.receive()[0] == 3
-    assert _status(worker.number)["PPid"] == str(os.getpid())
-    end([worker])
+    assert _status(worker.pid)["PPid"] == str(os.getpid())
+    stop_all([worker])
 
 
 class _Adding:
     """Work that adds to a number."""
 
-    place = "adding"
+    position = "adding"
 
     def __init__(self, own: int) -> None:
         self._own = own
 
-    def __call__(self, order: int, beside: int) -> int:
-        if order < 0:
-            raise ValueError(f"the order is {order}")
-        return self._own + order + beside
+    def __call__(self, task: int, payload: int) -> int:
+        if task < 0:
+            raise ValueError(f"the task is {task}")
+        return self._own + task + payload
 
     def close(self) -> None:
         pass
@@ -172,7 +172,7 @@ class _Adding:
 
 def test_workers_end_in_order() -> None:
     """With status 0: Python aborts now and then where a thread of theirs is left when it ends."""
-    transport = Processes(_Adding, 60.0)
+    transport = ProcessTransport(_Adding, 60.0)
     for index in range(4):
         transport.start(index, 10 * index)
         transport.send(index, 1, 2)
@@ -182,10 +182,10 @@ def test_workers_end_in_order() -> None:
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("own", "words"), [(3, "the order is -1"), (None, "unsupported operand")])
+@pytest.mark.parametrize(("own", "words"), [(3, "the task is -1"), (None, "unsupported operand")])
 def test_workers_that_fail_end_in_order(own: Any, words: str) -> None:
-    """In their work or as it begins."""
-    transport = Processes(_Adding if own else _beginning_badly, 60.0)
+    """In their work or at its start."""
+    transport = ProcessTransport(_Adding if own else _starting_badly, 60.0)
     transport.start(0, own)
     transport.send(0, -1, 0)
     (worker,) = transport._workers.values()
@@ -195,5 +195,16 @@ def test_workers_that_fail_end_in_order(own: Any, words: str) -> None:
     assert worker._process.exitcode == 0
 
 
-def _beginning_badly(own: Any) -> Any:
+def _starting_badly(own: Any) -> Any:
     return own + 1
+
+
+def _exits(owner: OwnerConnection, argument: Any) -> None:
+    os._exit(1)
+
+
+def test_a_process_that_cannot_start_says_what_scripts_must_do() -> None:
+    worker = WorkerProcess(_exits, None)
+    with pytest.raises(WorkerError, match='status 1 .* under `if __name__ == "__main__":`'):
+        worker.receive()
+    stop_all([worker])

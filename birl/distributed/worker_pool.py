@@ -1,0 +1,243 @@
+"""Supervised pools of remote workers: tasks go out, results come in, and lost workers are restarted.
+
+`WorkerPool` is the base of all workers of online runs: collectors, replay shards, learners and gradient workers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from birl.distributed.ray import RayTransport
+from birl.distributed.transport import InlineTransport, ProcessTransport, Transport, WorkerFactory, WorkerLost
+from birl.errors import WorkerError
+from birl.logging import LOG
+
+SpecT = TypeVar("SpecT")
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
+
+
+class Placement(NamedTuple):
+    """Where the workers of a pool run.
+
+    Attributes:
+        transport: a key of `TRANSPORTS`.
+        step_timeout: seconds after which a worker that stays in one position is ended.
+        address, patience, resources: see `RayTransport`.
+    """
+
+    transport: str
+    step_timeout: float
+    address: str | None = None
+    patience: float = 300.0
+    resources: Mapping[str, float] | None = None
+
+
+TRANSPORTS: Final[dict[str, Callable[[WorkerFactory, Placement, type[InlineTransport]], Transport]]] = {
+    "inline": lambda factory, placement, inline: inline(factory),
+    "processes": lambda factory, placement, inline: ProcessTransport(factory, placement.step_timeout),
+    "ray": lambda factory, placement, inline: RayTransport(
+        factory, placement.address, placement.step_timeout, placement.patience, placement.resources
+    ),
+}
+"""The transport by name, of a worker factory, its placement, and the transport of workers in this process."""
+
+
+class LossReport(NamedTuple):
+    """How a pool describes the loss of a worker.
+
+    Attributes:
+        warning: what follows ``"collector 1 was ended by SIGKILL"``: which task it was in, and how the run goes on.
+        missing: what the pool has not received since workers were first lost, such as ``"without a minibatch"``.
+        advice: what users can do if workers are lost again and again.
+    """
+
+    warning: str
+    missing: str
+    advice: str
+
+
+class _WorkerSlot(Generic[TaskT]):
+    """The state of a worker, which outlives its restarts.
+
+    Attributes:
+        tasks: open tasks: sent, or to be sent when the worker starts, and not answered.
+        running: whether there is a worker.
+        setup: number of setup tasks that are not answered.
+        restarts: how often the worker was lost.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: deque[TaskT] = deque()
+        self.running = False
+        self.setup = self.restarts = 0
+
+
+class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
+    """Workers of one kind, each with its open tasks.
+
+    A worker that is lost, because its process was killed or hung, is restarted from its `spec`, carries out its
+    `setup_tasks`, and is sent its open tasks again.
+
+    Args:
+        factory: makes a worker of its spec.
+        placement: where workers run.
+        indices: numbers of the workers.
+        max_restarts: how often in a row workers may be lost; see `reset_failures`.
+
+    Attributes:
+        worker_name: of one worker, in messages.
+        counts_per_worker: whether ``max_restarts`` is a limit of each worker, and not of all together.
+        inline_transport: of workers in this process.
+        restarts: number of workers that were lost.
+        check_signals: called at least once a second while the pool waits; an error of it ends the wait.
+    """
+
+    worker_name: str
+    counts_per_worker = True
+    inline_transport: type[InlineTransport] = InlineTransport
+
+    def __init__(self, factory: WorkerFactory, placement: Placement, indices: Iterable[int], max_restarts: int) -> None:
+        self._factory, self._placement, self._max_restarts = factory, placement, max_restarts
+        self.slots: dict[int, _WorkerSlot[TaskT]] = {index: _WorkerSlot() for index in indices}
+        self._open_transport: Transport | None = None
+        self._failures: Counter[int] = Counter()  # losses in a row
+        self.restarts = 0
+        self.check_signals: Callable[[], None] = lambda: None
+
+    # -- what pools differ in --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def spec(self, index: int) -> SpecT:
+        """What a worker is made of, and the state that it goes on from."""
+
+    @abstractmethod
+    def handle_result(self, index: int, task: TaskT, result: ResultT) -> None:
+        """Take in the result of a task."""
+
+    @abstractmethod
+    def describe_loss(self, lost: WorkerLost) -> LossReport:
+        """Describe the loss of a worker. May raise `WorkerError` if a restart would be of no use."""
+
+    def setup_tasks(self, index: int) -> Iterable[TaskT]:
+        """Tasks of a worker that has just started; their results are dropped."""
+        return ()
+
+    def payload(self, task: TaskT) -> object:
+        """The payload of an open task that is sent again."""
+        return None
+
+    def handle_loss(self, index: int) -> None:
+        """Replace a worker that was lost."""
+        self.start(index)
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def transport(self) -> Transport:
+        """The transport, which is opened when it is first needed."""
+        if self._open_transport is None:
+            make = TRANSPORTS[self._placement.transport]
+            self._open_transport = make(self._factory, self._placement, self.inline_transport)
+            self._open_transport.while_waiting = lambda: self.check_signals()
+        return self._open_transport
+
+    def start(self, index: int) -> None:
+        """Start a worker that is not running, set it up, and send it its open tasks."""
+        while not self.slots[index].running:
+            self._start_once(index)
+
+    def _start_once(self, index: int) -> None:
+        slot = self.slots[index]
+        slot.running, restarts = True, slot.restarts
+        self.transport.start(index, self.spec(index))
+        for task in self.setup_tasks(index):
+            slot.setup = 1
+            self.transport.send(index, task, None)
+            while slot.setup:  # one after another: together they may take as much memory as the replay buffer
+                self.receive()
+            if slot.restarts > restarts:  # it was lost again, and `handle_loss` has dealt with that
+                return
+        for task in list(slot.tasks):
+            self._transmit(index, task, self.payload(task))
+
+    def close_workers(self) -> None:
+        """End all workers; open tasks are kept."""
+        if self._open_transport is not None:
+            self._open_transport.close()
+        self._open_transport = None
+        for slot in self.slots.values():
+            slot.running, slot.setup = False, 0
+
+    # -- tasks and results -----------------------------------------------------------------------------------------
+
+    def send(self, index: int, task: TaskT, payload: object = None) -> None:
+        """Send a task to a worker, which is started if it is not running.
+
+        Args:
+            index: number of the worker.
+            task: kept until its result arrives.
+            payload: sent with the task and not kept; see the method `payload`.
+        """
+        self.start(index)
+        self.slots[index].tasks.append(task)
+        self._transmit(index, task, payload)
+
+    def _transmit(self, index: int, task: TaskT, payload: object) -> None:
+        self.transport.send(index, task, payload)
+
+    def receive(self) -> bool:
+        """Wait until a result arrives or a worker is lost, and handle that. Returns whether it was a result.
+
+        Raises:
+            WorkerError: if no task is open, or if workers were lost more often than ``max_restarts`` in a row.
+        """
+        try:
+            index, result = self.transport.wait()
+        except WorkerLost as lost:
+            self._handle_lost(lost)
+            return False
+        slot = self.slots[index]
+        if slot.setup:
+            slot.setup -= 1
+        else:
+            self.handle_result(index, slot.tasks.popleft(), result)
+        return True
+
+    @property
+    def has_open_tasks(self) -> bool:
+        """Whether a result of any worker is still to arrive."""
+        return any(slot.tasks for slot in self.slots.values())
+
+    def wait_all(self) -> None:
+        """Wait until all tasks are answered."""
+        while self.has_open_tasks:
+            self.receive()
+
+    def _handle_lost(self, lost: WorkerLost) -> None:
+        index = lost.index
+        slot, report = self.slots[index], self.describe_loss(lost)
+        slot.running, slot.setup, slot.restarts = False, 0, slot.restarts + 1
+        self.restarts += 1
+        self._failures[index] += 1
+        count = self._failures[index] if self.counts_per_worker else self._failures.total()
+        if count > self._max_restarts:
+            if self.counts_per_worker:
+                workers, last = f"{self.worker_name} {index} was", ""
+            else:
+                workers, last = f"{self.worker_name}s were", f"{self.worker_name} {index} "
+            raise WorkerError(
+                f"{workers} ended {count} times in a row ({last}{lost.how} last) {report.missing}: {report.advice}"
+            )
+        LOG.warning("%s %d was ended %s%s", self.worker_name, index, lost.how, report.warning)
+        self.handle_loss(index)
+
+    def reset_failures(self, index: int | None = None) -> None:
+        """Forget how often in a row a worker was lost, or all workers were: there is progress."""
+        if index is None:
+            self._failures.clear()
+        else:
+            del self._failures[index]

@@ -1,0 +1,165 @@
+"""The worker of asynchronous training: it makes rollouts in an environment of its own and computes their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from birl.distributed.transport import Worker
+from birl.envs import Stepper, as_environment, reset_generator
+from birl.files.state_restore import damage_as_typed_errors
+from birl.run.agent_core import measure_nothing
+from birl.run.checkpoint import random_state, set_random_state
+from birl.run.collector import Collector
+from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
+from birl.seeding import seed
+from birl.types import Array, State
+
+
+class GradientWorkerSpec(NamedTuple):
+    """What a worker is made of.
+
+    Attributes:
+        algorithm: class, configuration, observations and actions.
+        env: environment, or its name.
+        explorer: of this worker.
+        seed: of all its random numbers.
+        state: to go on from; ``None`` at the start.
+        replay_limit: number of steps that its replay buffer keeps; 0 for no buffer.
+    """
+
+    algorithm: tuple[Any, Any, Any, Any]
+    env: Environment | str
+    explorer: ExplorerProtocol | None
+    seed: int
+    state: State | None
+    replay_limit: int
+
+
+class StartTask(NamedTuple):
+    """Answer as soon as the worker has started."""
+
+
+class ReportStateTask(NamedTuple):
+    """Answer with the state of the worker."""
+
+
+class RolloutTask(NamedTuple):
+    """Make a rollout, or sample older steps, and compute the gradients. The parameters are the payload.
+
+    Attributes:
+        step: steps counted so far, of all workers.
+        max_steps: steps to make, a whole rollout or less at the end of a run; 0 to learn from older ones.
+        update: updates made so far.
+    """
+
+    step: int
+    max_steps: int
+    update: int
+
+
+GradientWorkerTask: TypeAlias = StartTask | ReportStateTask | RolloutTask
+
+
+class GradientResult(NamedTuple):
+    """The result of a `RolloutTask`.
+
+    Attributes:
+        gradients: by parameter name.
+        metrics: of the loss.
+        loss: its value.
+        returns: of the episodes that have ended.
+        steps: that the worker made.
+        replays_due: number of updates from older steps that follow.
+    """
+
+    gradients: dict[str, Array]
+    metrics: dict[str, float]
+    loss: float
+    returns: Array
+    steps: int
+    replays_due: int
+
+
+class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | None"]):
+    """A worker where it runs, usually in a process of its own: it seeds the global generators.
+
+    Args:
+        spec: what it is made of.
+    """
+
+    def __init__(self, spec: GradientWorkerSpec) -> None:
+        self._position = "its start"
+        seed(spec.seed)
+        algorithm_class, config, observations, actions = spec.algorithm
+        self._algorithm = algorithm_class(config)
+        self._algorithm.create_impl(observations, actions)
+        self._env = as_environment(spec.env)
+        try:
+            self._start(spec)
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _start(self, spec: GradientWorkerSpec) -> None:
+        algorithm, env, limit = self._algorithm, self._env, spec.replay_limit
+        self._experience = start_rollouts(algorithm, env, 0, None, None, replays=limit > 0, digested=False, limit=limit)
+        stepper = Stepper(env, reset_generator(env, spec.seed), observations=algorithm.spec.observations)
+        explorer: Any = spec.explorer
+        explorer = explorer.renewed() if hasattr(explorer, "renewed") else explorer
+        acting = algorithm, stepper.observation, stepper.action_space
+        self._collector = Collector(stepper, RolloutAgentCore(*acting, explorer, self._experience))
+        if spec.state is not None:
+            with damage_as_typed_errors("the checkpoint", "the state of a worker cannot be used"):
+                for name, part in self._experience.parts.items():
+                    part.set_state(spec.state["experience"][name])
+                self._collector.set_state(spec.state["collector"])
+                set_random_state(spec.state["random"])
+
+    def __call__(self, task: GradientWorkerTask, parameters: dict[str, Array] | None) -> GradientResult | State | None:
+        if isinstance(task, StartTask):
+            return None
+        if isinstance(task, ReportStateTask):
+            experience = {name: part.get_state() for name, part in self._experience.parts.items()}
+            return {"experience": experience, "collector": self._collector.get_state(), "random": random_state()}
+        assert parameters is not None
+        self._position = f"a rollout after step {task.step}"
+        return compute_gradients(self._algorithm, self._collector, self._experience, task, parameters)
+
+    @property
+    def position(self) -> str:
+        return self._position
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def compute_gradients(
+    algorithm: Any,
+    collector: Collector,
+    experience: RolloutExperience,
+    task: RolloutTask,
+    parameters: dict[str, Array],
+) -> GradientResult:
+    """Make a rollout with some parameters, or sample older steps, and compute the gradients of the loss."""
+    algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
+    algorithm.set_grad_step(task.update)
+    returns: list[float] = []
+    for made in range(1, task.max_steps + 1):
+        step = task.step + made
+        returns += collector.count(step - 1, task.max_steps - made + 1)
+        for rollout in collector.agent.minibatches(step, last=made == task.max_steps):
+            result = _gradient_result(algorithm, rollout, returns, made)
+            return result._replace(replays_due=experience.replays_due())
+    return _gradient_result(algorithm, experience.sample_replay(measure_nothing), [], 0)
+
+
+def _gradient_result(algorithm: Any, minibatch: Any, returns: list[float], steps: int) -> GradientResult:
+    """The gradients of a rollout, or of older steps."""
+    found = algorithm.learner.find(minibatch)
+    gradients = {name: value.numpy() for name, value in found.gradients.items()}
+    metrics = {name: value.item() for name, value in found.loss.metrics.items()}
+    return GradientResult(gradients, metrics, found.loss.value.item(), np.array(returns, np.float64), steps, 0)
