@@ -95,7 +95,7 @@ class Row:
         probes: variants that learn the true values of probe environments.
         chain: variants that solve the chain.
         seeds: variants that are trained as many seeds at once.
-        apart: why many seeds of it cannot be trained at once, as in the error; empty if they can.
+        single_seed: why many seeds of it cannot be trained at once, as in the error; empty if they can.
     """
 
     config: type
@@ -103,7 +103,7 @@ class Row:
     probes: tuple[Probing, ...] = ()
     chain: tuple[Chain, ...] = ()
     seeds: tuple[Variant, ...] = ()
-    apart: str = ""
+    single_seed: str = ""
 
     @property
     def name(self) -> str:
@@ -465,7 +465,7 @@ ROWS: tuple[Row, ...] = (
         algos.PRDCConfig,
         probes=(Probing("", {**TD3_PROBE, "alpha": 20.0}, n_steps=150),),
         chain=(Chain("", TD3_CHAIN, n_steps=800),),
-        apart="PRDC",
+        single_seed="PRDC",
     ),
     Row(
         algos.ReBRACConfig,
@@ -592,7 +592,7 @@ ROWS: tuple[Row, ...] = (
         contract=(Variant("", {"n_critics": 3}),),
         probes=(Probing("", {"n_critics": 4, "eta": 0.1}, n_steps=150),),
         chain=(Chain("", {"n_critics": 4, "eta": 0.01}, n_steps=300),),
-        apart="EDAC differentiates through gradients",
+        single_seed="EDAC, which differentiates through gradients",
     ),
     Row(
         algos.IQLConfig,
@@ -633,12 +633,12 @@ ROWS: tuple[Row, ...] = (
         probes=(Probing("", {"lam": 0.1}, n_steps=150),),
         chain=(Chain("", {"lam": 0.03}, n_steps=250),),
     ),
-    Row(algos.AWRConfig, probes=ITERATION_PROBES, chain=(Chain("", ITERATION_CHAIN, n_steps=80),), apart="AWR"),
+    Row(algos.AWRConfig, probes=ITERATION_PROBES, chain=(Chain("", ITERATION_CHAIN, n_steps=80),), single_seed="AWR"),
     Row(
         algos.DiscreteAWRConfig,
         probes=ITERATION_PROBES,
         chain=(Chain("", ITERATION_CHAIN, n_steps=80),),
-        apart="DiscreteAWR",
+        single_seed="DiscreteAWR",
     ),
     Row(
         algos.BCQConfig,
@@ -750,7 +750,7 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", {"learning_rate": 4e-3}, True, n_steps=4096),
             Chain("continuous", {"learning_rate": 4e-3}, False, n_steps=4096),
         ),
-        apart="PPO",
+        single_seed="PPO",
     ),
     Row(
         algos.A2CConfig,
@@ -767,7 +767,7 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", A2C_CHAIN, True, n_steps=6144),
             Chain("continuous", A2C_CHAIN, False, n_steps=6144, slow=True),
         ),
-        apart="A2C",
+        single_seed="A2C",
     ),
     Row(
         algos.A3CConfig,
@@ -777,14 +777,14 @@ ROWS: tuple[Row, ...] = (
         ),
         probes=(Probing("discrete", A3C_PROBE, True, n_steps=1920, slow=True),),
         chain=(Chain("discrete", A3C_CHAIN, True, n_steps=6144),),
-        apart="A3C",
+        single_seed="A3C",
     ),
     Row(
         algos.NStepDQNConfig,
         contract=(Variant(), Variant("QR", {"q_func_factory": QRQFunctionFactory(n_quantiles=4)})),
         probes=(Probing("", N_STEP_PROBE, n_steps=2560),),
         chain=(Chain("", N_STEP_CHAIN, n_steps=4096),),
-        apart="NStepDQN",
+        single_seed="NStepDQN",
     ),
     Row(
         algos.REINFORCEConfig,
@@ -802,7 +802,7 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", REINFORCE_CHAIN, True, n_steps=6144),
             Chain("continuous", REINFORCE_CHAIN, False, n_steps=6144, slow=True),
         ),
-        apart="REINFORCE",
+        single_seed="REINFORCE",
     ),
     Row(
         algos.VMPOConfig,
@@ -828,7 +828,7 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", VMPO_CHAIN, True, n_steps=4096),
             Chain("continuous", VMPO_CHAIN, False, n_steps=4096),
         ),
-        apart="VMPO",
+        single_seed="VMPO",
     ),
     Row(
         algos.GAILConfig,
@@ -856,7 +856,7 @@ ROWS: tuple[Row, ...] = (
             Chain("airl discrete", AIRL_RUN, True, n_steps=6144, skill=1.0),
             Chain("airl continuous", AIRL_RUN, False, n_steps=8192, skill=1.0),
         ),
-        apart="GAIL",
+        single_seed="GAIL",
     ),
     Row(
         algos.TRPOGAILConfig,
@@ -873,7 +873,7 @@ ROWS: tuple[Row, ...] = (
             Probing("airl", TRPO_AIRL, False, 2560, ("action_observation",), True, true_values=False, slow=True),
         ),
         chain=(Chain("airl", TRPO_AIRL, True, n_steps=6144, skill=1.0),),
-        apart="TRPO",
+        single_seed="TRPO",
     ),
     Row(
         algos.A2CGAILConfig,
@@ -883,7 +883,7 @@ ROWS: tuple[Row, ...] = (
         ),
         probes=(Probing("", A2C_GAIL, True, 2560, ACTION_PROBES, True, true_values=False, slow=True),),
         chain=(Chain("airl", A2C_AIRL, True, n_steps=8192, skill=1.0),),
-        apart="A2C",
+        single_seed="A2C",
     ),
     Row(
         algos.DiscreteACERConfig,
@@ -902,7 +902,7 @@ ROWS: tuple[Row, ...] = (
             ),
         ),
         chain=(Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),),
-        apart="DiscreteACER",
+        single_seed="DiscreteACER",
     ),
     Row(
         algos.ACERConfig,
@@ -915,7 +915,7 @@ ROWS: tuple[Row, ...] = (
             Chain("", {**REPLAYED, "learning_rate": 4e-3}, n_steps=4096),
             Chain("one encoder", {**REPLAYED, "value_encoder_factory": None}, n_steps=4096, slow=True),
         ),
-        apart="ACER",
+        single_seed="ACER",
     ),
     Row(
         algos.IMPALAConfig,
@@ -928,14 +928,14 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", {**REPLAYED, "learning_rate": 4e-3}, True, n_steps=4096),
             Chain("continuous", {**REPLAYED, "learning_rate": 4e-3}, False, n_steps=4096, slow=True),
         ),
-        apart="IMPALA",
+        single_seed="IMPALA",
     ),
     Row(
         algos.DecisionTransformerConfig,
         contract=(Variant("", {"warmup_steps": 10}),),
         probes=(Probing("", {"warmup_steps": 5}, n_steps=60, kinds=ACTION_PROBES, expert=True),),
         chain=(Chain("", {**CLONING_CHAIN, "warmup_steps": 5}, n_steps=100, skill=0.6),),
-        apart="trajectories",
+        single_seed="trajectories",
     ),
     Row(
         algos.DiscreteDecisionTransformerConfig,
@@ -957,13 +957,13 @@ ROWS: tuple[Row, ...] = (
                 skill=0.6,
             ),
         ),
-        apart="trajectories",
+        single_seed="trajectories",
     ),
     Row(
         algos.TACRConfig,
         probes=(Probing("", {**TD3_PROBE, "alpha": 50.0}, n_steps=150),),
         chain=(Chain("", {"critic_learning_rate": 3e-3}, n_steps=200, skill=0.6),),
-        apart="trajectories",
+        single_seed="trajectories",
     ),
     Row(
         algos.TRPOConfig,
@@ -985,7 +985,7 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", TRUST_REGION, True, n_steps=4096),
             Chain("continuous", TRUST_REGION, False, n_steps=4096),
         ),
-        apart="TRPO",
+        single_seed="TRPO",
     ),
     Row(
         algos.ICML2015TRPOConfig,
@@ -998,7 +998,7 @@ ROWS: tuple[Row, ...] = (
             Chain("discrete", TRUST_REGION, True, n_steps=6144),
             Chain("continuous", TRUST_REGION, False, n_steps=6144, slow=True),
         ),
-        apart="TRPO",
+        single_seed="TRPO",
     ),
 )
 

@@ -23,7 +23,7 @@ def test_every_algorithm_that_learns_has_one_row() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_row_is_seen_by_every_suite(row: Row) -> None:
     assert row.contract and row.probes and row.chain, "give its row probes and a chain: how many updates solve them"
-    assert not (row.seeds and row.apart)
+    assert not (row.seeds and row.single_seed)
     golden = [case for case in CASES if case.name.split()[0] == row.name]
     assert golden, f"there is no golden: a tests/golden/cases_*.py needs a Case with {row.name}Config"
 

@@ -273,7 +273,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
         **options: Unpack[FitOptions],
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Train on a dataset, one epoch at each iteration. See `fit`."""
-        self.learns_from.refuse(type(self).__name__, "fit")
+        self.learns_from.check_loop(type(self).__name__, "fit")
         building.check_fit_arguments(dataset, evaluators, options.get("callback"), options.get("epoch_callback"))
         run: Options = {
             "n_steps_per_epoch": n_steps_per_epoch,

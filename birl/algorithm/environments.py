@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from birl.algorithm import building
 from birl.envs import ExternalEnv, as_environment
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError
 from birl.run import asynchronous, on_policy, online
 from birl.run.agent import Agent, replay_agent, rollout_agent
 from birl.run.options import (
@@ -27,31 +27,18 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     """Train in an environment; see `Algorithm.fit_online`."""
     name = algorithm.definition().name
     check_options("fit_online", run, ONLINE_DEFAULTS)
-    algorithm.learns_from.refuse(name, "fit_online")
-    _check_alone(algorithm)
+    experience, ways = algorithm.learns_from, _distributed(algorithm)
+    ways |= {"workers": f"workers={run['workers']}"} if run.get("workers") is not None else {}
+    ways |= {"cluster": "cluster=…"} if run.get("cluster") is not None else {}
+    ways |= {"buffer": "a buffer"} if buffer is not None and experience.replays else {}
+    experience.check_loop(name, "fit_online", ways)
     building.check_demonstrations(algorithm.definition(), run.get("demonstrations"))
-    experience = algorithm.learns_from
-    if run.get("cluster") is not None and run.get("workers") is not None:
-        raise ConfigError(
-            f"workers={run['workers']} and a cluster were given: workers find gradients on rollouts of their own, "
-            "collectors only act; give one of both"
-        )
     if experience.on_policy:
         replays = _replays(algorithm, buffer=buffer, explorer=explorer, **run)
-        if buffer is not None and run.get("workers") is not None:
-            raise UnsupportedError(
-                f"a buffer was given with workers={run['workers']}, which would not share it: leave it out, and each "
-                "worker replays steps of its own; or leave workers out"
-            )
         if run.get("workers") is None:
             epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, explorer, buffer, replays=replays, **run)
         else:
             epochs = asynchronous.asynchronous_fitter(algorithm, env, n_steps, explorer, replays=replays, **run)
-    elif run.get("workers") is not None:
-        raise UnsupportedError(
-            f"{name} learns from a replay buffer, which workers={run['workers']} would not share: leave workers out, "
-            "or use an algorithm that learns from rollouts, such as A3C"
-        )
     else:
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
@@ -67,7 +54,7 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     building.check_demonstrations(algorithm.definition(), given.get("demonstrations"))
     env = known_space(algorithm) if env is None else as_environment(env)
     if experience.on_policy:
-        _check_alone(algorithm)
+        experience.check_loop(name, "fit_online", _distributed(algorithm))
         if given["seed"] is not None:
             raise ConfigError(
                 f"seed={given['seed']} was given, but {name} learns from rollouts of its own policy, whose actions "
@@ -78,9 +65,9 @@ def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options:
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:
-        experience.refuse(name, "fit_online")
+        experience.check_loop(name, "fit_online")
     if learns:
-        _check_alone(algorithm)
+        experience.check_loop(name, "fit_online", _distributed(algorithm))
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
     return replay_agent(algorithm, env, n, buffer, explorer, learns, given)
@@ -121,6 +108,6 @@ def _replays(algorithm: Any, **given: Any) -> bool:
     return replays
 
 
-def _check_alone(algorithm: Any) -> None:
-    if algorithm.enable_ddp:
-        raise UnsupportedError("enable_ddp is for fit(dataset): several processes cannot learn online together")
+def _distributed(algorithm: Any) -> dict[str, str]:
+    """The feature of an algorithm that learns together with other processes."""
+    return {"enable_ddp": "enable_ddp=True"} if algorithm.enable_ddp else {}

@@ -111,7 +111,7 @@ class Trajectories(Experience):
     loops = OFFLINE
     contexts = True
     errors = False  # of single steps
-    single_seed = "learns from trajectories, which several seeds cannot do at once yet"
+    single_seed = "learns from trajectories"
     description = "logged data"
 
     def draw(self, learner: Learner, source: Any) -> Any:
@@ -169,7 +169,7 @@ class Iterations(Experience):
     regressions: tuple[Regression, ...]
     loops = OFFLINE | ONLINE
     errors = False
-    single_seed = "makes many updates in a step, which many seeds cannot do at once yet"
+    single_seed = "makes many updates from each minibatch"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
     def draw(self, learner: Learner, source: Any) -> Any:

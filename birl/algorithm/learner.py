@@ -15,7 +15,6 @@ from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.augmented_losses import fill_networks, made_networks, with_addons
 from birl.algorithm.batches import hand_back
-from birl.algorithm.distributed_checks import check_apart, check_begun, check_together
 from birl.algorithm.evaluation_target import Evaluated, same_networks
 from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
@@ -23,11 +22,12 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.log_record import LogRecord
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
-from birl.engine.gradient_exchange import Found
+from birl.engine.gradient_exchange import Found, step_features
 from birl.engine.resets import reset
-from birl.engine.train_state import no_errors
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError
+from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
+from birl.models.networks import normalises_by_batch
 from birl.preprocessing.running_scalers import frozen
 from birl.preprocessing.units import Units
 from birl.spaces.observations import choices_in, picked
@@ -94,7 +94,7 @@ class Experience:
         Raises:
             UnsupportedError: if nothing is drawn from datasets.
         """
-        self.refuse(learner.name, "fit")
+        self.check_loop(learner.name, "fit")
         raise NotImplementedError
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
@@ -123,17 +123,32 @@ class Experience:
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
         """Warn of a run of ``count`` draws that cannot learn what it is to learn."""
 
-    def refuse(self, name: str, loop: str) -> None:
-        """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop."""
+    def check_loop(self, name: str, loop: str, ways: Mapping[str, str] | None = None) -> None:
+        """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop.
+
+        Args:
+            name: of the algorithm.
+            loop: ``"fit"``, ``"fit_online"`` or ``"fit_many"``.
+            ways: further features of `birl.incompatible` that are in use.
+        """
         if not self.loops:
             raise UnsupportedError(f"{name} does not learn: use collect(), predict() or sample_action()")
-        if loop not in self.loops:
-            if loop == "fit":
-                raise UnsupportedError(
-                    f"{name} learns only from its own fresh experience: use fit_online(env), or an offline "
-                    "algorithm such as IQL, CQL or DiscreteCQL for logged data"
-                )
-            raise UnsupportedError(f"{name} learns only from logged data: use fit(dataset)")
+        check_compatible({**self.features(name), loop: loop, **(ways or {})})
+
+    def features(self, name: str) -> dict[str, str]:
+        """The features of `birl.incompatible` that the algorithm called ``name`` has by its experience."""
+        found = {}
+        if self.loops == {"fit"}:
+            found["logged data"] = f"{name}, which learns only from logged data,"
+        if self.loops == {"fit_online"}:
+            found["fresh experience"] = f"{name}, which learns only from its own fresh experience,"
+        if self.on_policy:
+            found["rollouts"] = f"{name}, which learns from rollouts of its newest weights,"
+        else:
+            found["replay buffer"] = f"{name}, which learns from a replay buffer,"
+        if self.single_seed:
+            found["single seed"] = f"{name}, which {self.single_seed},"
+        return found
 
 
 @dataclass(frozen=True)
@@ -215,10 +230,8 @@ class Learner:
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
         if self.policy.noisy and self.experience.on_policy and not self.experience.explored:
-            raise UnsupportedError(
-                f"{self.name} compares the probabilities of its rollouts with those of its policy, which noise in its "
-                "layers would change between the two: leave noisy out of the encoder of its policy"
-            )
+            noisy = f"noise in the layers of {self.name}'s policy"
+            check_compatible({"noisy layers": noisy, **self.experience.features(self.name)})
         self.memory: dict[str, Any] = {}
         self.logs: LogRecord | None = None
         self.returns = self._new_returns()
@@ -341,13 +354,31 @@ class Learner:
         """The parameters that `move` moves, by name."""
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
-    def check_apart(self, count: int) -> None:
-        """See `birl.algorithm.distributed_checks.check_apart`."""
-        check_apart(self, count)
+    def check_compatible(self, ways: Mapping[str, str]) -> None:
+        """Raise `UnsupportedError` if it cannot learn in some ways.
 
-    def check_together(self, averaged: bool = True) -> None:
-        """See `birl.algorithm.distributed_checks.check_together`."""
-        check_together(self, averaged)
+        Args:
+            ways: by their names in `birl.incompatible`, each with the text that messages have.
+        """
+        check_compatible({**self.features(), **ways})
+
+    def features(self) -> dict[str, str]:
+        """The features of `birl.incompatible` that it has."""
+        name, config, experience = self.name, self.config, self.experience
+        found = {**experience.features(name), **step_features(self.engine, name)}
+        if experience.on_policy and not hasattr(config, "rollout_length"):
+            found["whole episodes"] = f"{name}, which learns from whole episodes,"
+        if not experience.gathers or self.returns is not None:
+            found["returns"] = f"{name}, which learns from returns up to the ends of episodes,"
+        if normalises_by_batch(self.nets):
+            found["batch statistics"] = f"batch normalisation in the networks of {name}"
+        if self.running:
+            found["running scaler"] = f"a running {', '.join(self.running)}"
+        if self.reset_interval is not None:
+            found["reset_interval"] = f"reset_interval={self.reset_interval}"
+        if config.compile_graph is True:
+            found["compile_graph"] = "compile_graph=True"
+        return found
 
     def updates_at_once(self, source: Any) -> int:
         """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
@@ -414,7 +445,7 @@ class Learner:
         """Raise `UnsupportedError` if a source is to be drawn from by TD errors that there are none of."""
         readers = getattr(getattr(source, "reader", source), "sources", ())
         if not self.experience.errors and any(type(each.sampler).update is not Sampler.update for each in readers):
-            raise no_errors(self.name)
+            check_compatible(prioritised_without_errors(self.name))
 
     def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         """Begin a run of ``count`` draws, or steps in ``lanes`` environments; if ``"auto"`` and it is long, compile.
@@ -427,7 +458,14 @@ class Learner:
         self.check_sampler(source)
         self.transition_picker = getattr(source, "transition_picker", None)
         self.experience.check_run(self, source, count)
-        check_begun(self, growing)
+        used: dict[str, str] = {}
+        if self.reset_interval is not None and self.engine.reduce is not None:
+            used["reset_interval"] = f"reset_interval={self.reset_interval}"
+            used["several processes"] = "gradients averaged over several processes"
+        if growing and self.returns is not None and "reward_scaler" in self.running:
+            used["stored returns"] = f"{self.name}, which stores returns,"
+            used["running reward_scaler"] = "a running reward_scaler"
+        check_compatible(used)
         updates = self.experience.updates(self.config, count, lanes)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled

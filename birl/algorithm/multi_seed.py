@@ -23,7 +23,8 @@ from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
 from birl.devices import resolve_device
 from birl.engine.stacked_engine import StackedEngine, check_stackable
-from birl.errors import ConfigError, NonFiniteError, UnsupportedError
+from birl.errors import ConfigError, NonFiniteError
+from birl.incompatible import check_compatible
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
@@ -96,15 +97,12 @@ def fit_many(
         raise ConfigError(f"fit_many takes a configuration, such as birl.algos.IQLConfig(), got {config!r:.80}")
     check_fit_arguments(dataset, None if callable(evaluators) else evaluators, callback, epoch_callback)
     if isinstance(callback, list | tuple | Hook):
-        raise UnsupportedError("fit_many calls one function for all seeds: give callback a function, not hooks")
+        check_compatible({"hooks": "a hook, or a list of callbacks,", "fit_many": "fit_many"})
     check_many(config.create(device))
     with seeding.root_kept(), preserve_random_state():
         reader = dataset.placed_for(resolve_device(device))
         if not isinstance(reader, Reader):
-            raise UnsupportedError(
-                f"a {type(reader).__name__} cannot be shared by several seeds: use ReplayBuffer or MixedReplayBuffer, "
-                "or train each seed by itself"
-            )
+            check_compatible({"own reader": f"a {type(reader).__name__}", "fit_many": "fit_many"})
         stack = _Stack(config, [_Run(config, dataset, reader, seed, device, evaluators) for seed in values])
         epochs = offline.fitter(
             cast(Any, stack),  # the loop asks for no action
@@ -133,11 +131,10 @@ def fit_many(
 def check_many(algorithm: Any) -> None:
     """Raise `UnsupportedError` if the class shows that `fit_many` cannot train the algorithm."""
     name, experience = type(algorithm).__name__, algorithm.learns_from
-    experience.refuse(name, next(iter(experience.loops), "fit"))
-    if experience.single_seed:
-        raise UnsupportedError(f"{name} {experience.single_seed}: train each seed by itself")
-    if getattr(algorithm.config, "reset_interval", None) is not None:
-        raise UnsupportedError("reset_interval is not for several seeds at once yet: train each seed by itself")
+    experience.check_loop(name, "fit_many")
+    interval = getattr(algorithm.config, "reset_interval", None)
+    if interval is not None:
+        check_compatible({"reset_interval": f"reset_interval={interval}", "fit_many": "fit_many"})
     if algorithm.built:
         check_stackable(algorithm.engine)
 

@@ -13,8 +13,9 @@ from birl import seeding
 from birl.config import SCALERS, AlgorithmConfig
 from birl.engine import Gradient, Step
 from birl.engine.cache_keys import OpaqueError, digest
-from birl.errors import BirlError, ConfigError, CorruptFileError, UnsupportedError
+from birl.errors import BirlError, ConfigError, CorruptFileError
 from birl.files.serializable import encode
+from birl.incompatible import check_compatible
 from birl.run.checkpoint import preserve_random_state
 from birl.types import State
 
@@ -168,7 +169,7 @@ def check_alone(learner: Any) -> None:
     """Raise `UnsupportedError` if others learn together with a learner, which would not know what is retuned."""
     others = learner.shared or (learner.engine.reduce and "gradients of several processes are averaged")
     if others:
-        raise UnsupportedError(f"nothing can be retuned while {others}: do it before, or after")
+        check_compatible({"learning together": f"a run in which {others}", "retune": "retune"})
 
 
 def _is_plain(value: Any) -> bool:

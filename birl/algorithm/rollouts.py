@@ -55,7 +55,7 @@ class Rollouts(Experience):
     finished: bool = False
     loops = ONLINE
     on_policy = True
-    single_seed = "learns from its own experience, which seeds do not share"
+    single_seed = "learns from its own experience"
     description = "live environments (its own fresh experience)"
 
     @property
@@ -240,7 +240,7 @@ class Replays(Experience):
     replays = True
     one_step = True  # recursions go from step to step: rewards of several would count more than once
     errors = False
-    single_seed = "learns from its own experience, which seeds do not share"
+    single_seed = "learns from its own experience"
     description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"
 
     def draw(self, learner: Learner, source: Any) -> Any:

@@ -42,7 +42,7 @@ class Learns:
             Losses and metrics as scalar tensors on the device; ``float(value)`` waits for the device.
         """
         if not self.learns_from.loops:
-            self.learns_from.refuse(type(self).__name__, "fit")
+            self.learns_from.check_loop(type(self).__name__, "fit")
         return self.learner.learn(batch)
 
     def compute_gradients(self, batch: Any) -> dict[str, Found]:
@@ -63,7 +63,7 @@ class Learns:
                 move buffers while they learn.
         """
         if not self.learns_from.loops:
-            self.learns_from.refuse(type(self).__name__, "fit")
+            self.learns_from.check_loop(type(self).__name__, "fit")
         return self.learner.compute_gradients(batch)
 
     def apply_gradients(self, found: Mapping[str, Found]) -> dict[str, Tensor]:

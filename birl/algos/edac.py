@@ -64,6 +64,6 @@ class EDAC(Algorithm[EDACConfig, SACNets]):
     """See `EDACConfig`."""
 
     actions = ActionSpace.CONTINUOUS
-    learns_from = Transitions(single_seed="differentiates through gradients, which many seeds at once cannot do yet")
+    learns_from = Transitions(single_seed="differentiates through gradients")
     acts = StochasticActor(value=q_value)
     steps = (Gradient("critic", critic_loss), *SAC.steps[1:])

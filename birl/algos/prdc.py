@@ -130,7 +130,7 @@ class NearData(Transitions):
 
     gathers = False
     online: bool = False
-    single_seed: str = "prepares its minibatches with its networks, which seeds do not share"
+    single_seed: str = "prepares its minibatches with its networks"
 
     def draw(self, learner: Learner, source: Any) -> Drawn:
         count, (known, size, nearest) = source.transition_count, learner.memory.get("nearest", (None, 0, None))

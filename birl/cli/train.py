@@ -48,10 +48,10 @@ from birl.cli.train_options import (
 from birl.config import AlgorithmConfig
 from birl.dataset import MultiStepTransitionPicker, ReplayBufferBase
 from birl.dataset.log_record import joined
-from birl.engine.train_state import no_errors
 from birl.envs import Stepper, single_spaces
 from birl.errors import ConfigError, CorruptFileError
 from birl.files.serializable import encode, kind_of
+from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
@@ -181,7 +181,7 @@ def check_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:
     check_source(algorithm, options.dataset, options.demonstrations)
     _check_replay_options(algorithm, options)
     if options.prioritized and not algorithm.learns_from.errors:
-        raise no_errors(algorithm.__name__)
+        check_compatible(prioritised_without_errors(algorithm.__name__))
     if options.target_return is not None:
         check_target(algorithm, options.target_return)
 

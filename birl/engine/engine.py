@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from birl.engine.compiled import Program, supports
 from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
-from birl.engine.gradient_exchange import Finding, Found, Moving, check_gradient_steps
+from birl.engine.gradient_exchange import Finding, Found, Moving, step_features
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradient, Gradients, Step, Training, UpdateResult
 from birl.engine.train_state import TrainState
 from birl.engine.update import CompiledGradients, Eager, stacked
-from birl.errors import CompileError, ConfigError, UnsupportedError
+from birl.errors import CompileError, ConfigError
+from birl.incompatible import check_compatible
 from birl.models import is_recurrent
 from birl.models.matmul import fast_products
 from birl.types import Batch, Inputs, Loss
@@ -178,7 +179,7 @@ class Engine(TrainState):
             UnsupportedError: if it makes several updates, or one that moves buffers or has other steps than gradient
                 steps.
         """
-        check_gradient_steps(self, name)
+        check_compatible({**step_features(self, name), "compute_gradients": "compute_gradients"})
         finding, count = Finding(self), self.grad_step
         buffers = [buffer.clone() for buffer in self.nets.buffers()]
         try:
@@ -189,10 +190,8 @@ class Engine(TrainState):
         if not all(map(torch.equal, buffers, self.nets.buffers())):
             for buffer, before in zip(self.nets.buffers(), buffers, strict=True):
                 buffer.copy_(before)
-            raise UnsupportedError(
-                f"networks of {name} move buffers while they learn, as batch norm does, which several processes would "
-                "move apart: leave use_batch_norm out"
-            )
+            moving = f"networks of {name} that move buffers while they learn, as batch norm does,"
+            check_compatible({"moving buffers": moving, "compute_gradients": "compute_gradients"})
         return finding.only(name)
 
     def move(self, found: Mapping[str, Found]) -> dict[str, Tensor]:

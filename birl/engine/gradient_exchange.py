@@ -105,27 +105,16 @@ class Moving(Eager):
         return next(self._left)
 
 
-def _other_steps(trained: TrainState) -> list[str]:
-    """Names of the steps that are neither gradient steps nor target updates."""
-    return [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
-
-
-def check_gradient_steps(trained: TrainState, name: str) -> None:
-    """Raise `UnsupportedError` if an update of the algorithm called ``name`` has other steps than gradient steps."""
-    others = _other_steps(trained)
+def step_features(trained: TrainState, name: str) -> dict[str, str]:
+    """The features of `birl.incompatible` that the steps of the algorithm called ``name`` have."""
+    gradient_steps = [step.name for step in trained.gradient_steps]
+    others = [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
+    whole = [step.name for step in trained.trainings if not step.splits]
+    found = {}
     if others:
-        raise UnsupportedError(
-            f"an update of {name} has steps that are no gradient steps ({', '.join(others)}): their gradients cannot "
-            "be found apart from them"
-        )
-
-
-def check_single(trained: TrainState, name: str) -> None:
-    """Raise `UnsupportedError` if gradients of the algorithm called ``name`` cannot be found by workers."""
-    others = _other_steps(trained)
-    if others or len(trained.gradient_steps) != 1:
-        names = ", ".join([step.name for step in trained.gradient_steps] + others)
-        raise UnsupportedError(
-            f"an update of {name} has several steps, or one that is no gradient step ({names}), each of which needs "
-            "the parameters that the one before has moved; a worker finds one gradient at a time: use A3C"
-        )
+        found["other steps"] = f"an update of {name} with steps that are not gradient steps ({', '.join(others)})"
+    if len(gradient_steps) > 1:
+        found["several gradient steps"] = f"an update of {name} with several steps ({', '.join(gradient_steps)})"
+    if whole:
+        found["loss of whole minibatches"] = f"the loss of {name}'s step {', '.join(whole)}"
+    return found

@@ -36,7 +36,8 @@ from birl.engine.steps import (
 from birl.engine.train_state import TrainState, clip
 from birl.engine.update import Eager, LossModule
 from birl.engine.update import stacked as joined_metrics
-from birl.errors import CompileError, ConfigError, UnsupportedError
+from birl.errors import CompileError, ConfigError
+from birl.incompatible import check_compatible
 from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
 
@@ -372,21 +373,13 @@ def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator
 
 def check_stackable(engine: Engine) -> None:
     """Raise `UnsupportedError` if engines like this one cannot be stacked; some losses show it only later."""
+    used = {"fit_many": "fit_many"}
     if engine.recurrent:
-        raise UnsupportedError(
-            f"recurrent networks ({', '.join(engine.recurrent)}) cannot be trained for several seeds at once: use an "
-            "encoder without memory, or train each seed by itself"
-        )
+        used["recurrent network"] = f"a recurrent network ({', '.join(engine.recurrent)})"
     for name, optimizer in engine.optimizers.items():
         if type(optimizer) not in ELEMENTWISE:
-            names = sorted(each.__name__ for each in ELEMENTWISE)
-            raise UnsupportedError(
-                f"the optimiser {type(optimizer).__name__} of the step {name!r} does not treat numbers one by one, so "
-                f"several seeds cannot share it: use one of {', '.join(names)}, or train each seed by itself"
-            )
+            used["joint optimiser"] = f"the optimiser {type(optimizer).__name__} of the step {name!r}"
     for step in engine.steps:
         if step.apart:
-            raise UnsupportedError(
-                f"the step {step.name!r} cannot be made for several seeds at once, because {step.apart}: train each "
-                "seed by itself"
-            )
+            used["unstackable step"] = f"the step {step.name!r} ({step.apart})"
+    check_compatible(used)

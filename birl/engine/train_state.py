@@ -9,19 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
-from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, NonFiniteError
+from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.optimizers.saved_state import check_optimizer, first_nonfinite, moments_in, refuse_nonfinite
 from birl.optimizers.schedules import advance
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
-
-
-def no_errors(name: str) -> UnsupportedError:
-    """The algorithm called ``name`` is given a prioritised sampler, to which it has nothing to hand back."""
-    return UnsupportedError(
-        f"a prioritised sampler draws by TD errors, which {name} does not have: make the dataset or buffer without "
-        "sampler="
-    )
 
 
 class _Made(NamedTuple):
@@ -99,7 +92,8 @@ class TrainState:
     def check_priority(self, priority: Tensor | None) -> None:
         """Raise `UnsupportedError` if priorities are used, and no loss of the algorithm has reported any."""
         if priority is None and self.prioritised and all(self.step_counts.values()):
-            raise no_errors(type(self.config).__name__.removesuffix("Config"))
+            name = type(self.config).__name__.removesuffix("Config")
+            check_compatible(prioritised_without_errors(name))
 
     # -- optimisers ------------------------------------------------------------------------------------------------
 

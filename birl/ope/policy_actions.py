@@ -86,7 +86,7 @@ class WithPolicyActions(Transitions):
     are warmed up by ``burn_in``.
     """
 
-    single_seed: str = "prepares its minibatches with its networks, which seeds do not share"
+    single_seed: str = "prepares its minibatches with its networks"
 
     def draw(self, learner: Learner, source: Any) -> Any:
         """Minibatches with `TIMES`, where each member is fitted on episodes of its own."""

@@ -95,7 +95,8 @@ def asynchronous_fitter(
     if not isinstance(env, str):
         check_picklable("env", env, _PICKLE_ADVICE)
     run.settings |= {"workers": n_workers, "explorer": [part_settings(each) for each in explorers]}
-    algorithm.learner.check_apart(n_steps)
+    algorithm.learner.check_compatible({"workers": f"workers={n_workers}"})
+    algorithm.learner.experience.check_run(algorithm.learner, None, n_steps)
     rollout_steps = algorithm.config.rollout_length * number_of_environments(run.env)
     replay_limit = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
     generator = reset_generator(run.env, run.options["seed"])

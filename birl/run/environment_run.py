@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.agent_core import AgentCore, MeasureTime, check_buffer_and_explorer, example_observation, measure_nothing
 from birl.run.cluster import Cluster
@@ -25,7 +25,6 @@ from birl.run.session import Session
 from birl.run.workers.collector_group import (
     GeneratorPair,
     check_cluster,
-    check_learners,
     check_rollouts,
     example_environment,
     make_collectors,
@@ -279,14 +278,19 @@ class ClusterExecution(LocalExecution):
     def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
         cluster = self._cluster
         check_rollouts(algorithm, cluster)
+        learner, name = algorithm.learner, type(algorithm).__name__
         if cluster.shards:
-            raise UnsupportedError(
-                f"Cluster.shards is {cluster.shards}, but {type(algorithm).__name__} learns from rollouts, not from "
-                "a replay: leave shards out, or use an algorithm that replays, such as SAC"
-            )
+            learner.check_compatible({"shards": f"Cluster.shards={cluster.shards}"})
         if cluster.learners == 1:
             return super().rollout_updates(algorithm, experience)
-        check_learners(algorithm, cluster, experience)
+        used = {"learners": f"Cluster.learners={cluster.learners}"}
+        if experience:
+            used["further experience"] = (
+                f"{name}, which learns from {', '.join(experience)} in addition to its rollouts,"
+            )
+        if cluster.gradients == "pushed":
+            used["pushed gradients"] = "Cluster.gradients='pushed'"
+        learner.check_compatible(used)
         return Updates.with_learners(SynchronousLearners(algorithm, None, cluster), None)
 
     def step_source(

@@ -199,6 +199,9 @@ class Learner(Protocol):
     def learn(self, drawn: Minibatch) -> Metrics:
         """Make an update. It does not wait for the device."""
 
+    def check_compatible(self, ways: Mapping[str, str]) -> None:
+        """Raise `UnsupportedError` if it cannot learn in some ways; see `birl.incompatible`."""
+
     def check_finite(self) -> None:
         """Raise `NonFiniteError` if a parameter or optimiser moment is NaN or infinite. It waits for the device."""
 

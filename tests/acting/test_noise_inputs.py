@@ -123,7 +123,7 @@ def test_a_noisy_critic_goes_with_noise_on_actions() -> None:
 
 
 def test_rollouts_of_noisy_policies_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="PPO compares the probabilities .* leave noisy out"):
+    with pytest.raises(UnsupportedError, match="noise in the layers of PPO.s policy cannot .* leave noisy out"):
         algos.PPOConfig(actor_encoder_factory=NOISY).create().create_impl((4,), 2, discrete_action=True)
 
 

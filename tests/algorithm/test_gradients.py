@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
 
 
 def test_updates_that_are_no_gradient_steps_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"no gradient steps \(policy\)"):
+    with pytest.raises(UnsupportedError, match=r"not gradient steps \(policy\)"):
         made(TRPOConfig).compute_gradients(None)
     crossq = build_algorithm(CrossQConfig(batch_size=6))  # its encoders renormalise batches
     before = state(crossq)

@@ -374,9 +374,9 @@ def test_a_number_of_seeds_and_wrong_arguments() -> None:
         birl.fit_many(config, 3, 5)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.apart], ids=lambda row: row.name)
-def test_algorithms_whose_seeds_are_trained_apart_say_so(row: Row) -> None:
-    with pytest.raises(UnsupportedError, match=f"{row.apart}.*train each seed by itself"):
+@pytest.mark.parametrize("row", [row for row in ROWS if row.single_seed], ids=lambda row: row.name)
+def test_algorithms_whose_seeds_are_trained_one_by_one_say_so(row: Row) -> None:
+    with pytest.raises(UnsupportedError, match=f"{row.single_seed}.*train each seed by itself"):
         together(fill(row.config, SEEDS_ENCODER, SEEDS_FIELDS))
 
 
@@ -392,11 +392,11 @@ def test_what_cannot_be_stacked_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
         together(FQEConfig(), dataset=lambda: data_for(continuous(SACConfig)))
     with pytest.raises(UnsupportedError, match="does not learn"):
         together(RandomPolicyConfig(), dataset=lambda: data_for(continuous(SACConfig)))
-    with pytest.raises(UnsupportedError, match=f"recurrent networks .critic.*{each}"):
+    with pytest.raises(UnsupportedError, match=f"a recurrent network .critic.*{each}"):
         together(discrete(DQNConfig, encoder_factory=GRUEncoderFactory()))
     with pytest.raises(UnsupportedError, match=f"optimiser Adafactor of the step 'critic'.*{each}"):
         together(discrete(DQNConfig, optim_factory=OptimizerFactory("Adafactor")))
-    with pytest.raises(UnsupportedError, match=f"a _Other cannot be shared.*{each}"):
+    with pytest.raises(UnsupportedError, match=f"a _Other cannot be combined with fit_many.*{each}"):
         together(discrete(DQNConfig), dataset=_Other)
 
 

@@ -167,7 +167,9 @@ def test_products_are_differentiated_twice_whatever_library_multiplies() -> None
 def test_it_says_that_it_is_not_one_program() -> None:
     engine = build()
     assert not supports(engine)
-    with pytest.raises(UnsupportedError, match="the step 'policy' cannot be made for several seeds at once, because"):
+    with pytest.raises(
+        UnsupportedError, match=r"the step 'policy' \(it evaluates .*\) cannot be combined with fit_many"
+    ):
         check_stackable(engine)
 
 

@@ -205,12 +205,12 @@ def test_priorities_of_logged_data(birl_: Any, tmp_path: Path) -> None:
     birl_("train", "DiscreteCQL", "--dataset", "cartpole-random", *words, tmp_path / "a", "--seeds", 2)
     assert (tmp_path / "a" / "seed_1" / "model_5.d3").exists()
     told = birl_("train", "BC", "--dataset", "pendulum-random", *words, tmp_path / "b", status=1)
-    assert told.endswith("draws by TD errors, which BC does not have: leave out --prioritized")
+    assert told.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
     small = ["context_size=2", "num_layers=1"]
     told = birl_("train", "TACR", "--dataset", "pendulum-random", *words, tmp_path / "c", *small, status=1)
-    assert told.endswith("draws by TD errors, which TACR does not have: leave out --prioritized")
+    assert told.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
     told = birl_("train", "AWR", "--env-id", "Pendulum-v1", *words[:3], "--out", tmp_path / "d", status=1)
-    assert told.endswith("which AWR does not have: leave out --prioritized")
+    assert told.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
     assert not any((tmp_path / name).exists() for name in "bcd")  # refused at once
 
 
@@ -771,7 +771,7 @@ def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytes
         (["--address", "auto"], "--address: for collectors only"),
         (["--learners", 2, "--shards", 1], "--learners and --shards: for collectors only"),
         (["--explorer", "epsilon-ladder"], "epsilon-ladder: one for each collector; give --collectors N, too"),
-        (["--collectors", 2, "--workers", 2], "workers=2 and a cluster were given"),
+        (["--collectors", 2, "--workers", 2], "cluster=… cannot be combined with workers=2"),
     ],
 )
 def test_collectors_that_cannot_be(birl_: Any, tmp_path: Path, words: Any, says: str) -> None:

@@ -112,7 +112,7 @@ def test_compiled_updates_see_the_new_parameters(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_cannot_be_reset_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="reset_interval is not for several seeds"):
+    with pytest.raises(UnsupportedError, match="reset_interval=2 cannot be combined with fit_many"):
         birl.fit_many(algos.SACConfig(**FIELDS, reset_interval=2), random_dataset(), 2, seeds=2)
     with pytest.raises(ConfigError, match="reset_interval is 0"):
         algos.SACConfig(reset_interval=0)

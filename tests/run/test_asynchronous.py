@@ -544,12 +544,14 @@ def test_algorithms_that_workers_cannot_learn() -> None:
         with pytest.raises(error, match=match):
             config.create().fit_online("CartPole-v1", n_steps=20, **{**QUIET, "workers": 2, **options})
 
-    refused(DQNConfig(), "DQN learns from a replay buffer, which workers=2 would not share")
-    refused(REINFORCEConfig(), "REINFORCE learns from whole episodes")
-    refused(acer().config, "a buffer was given with workers=2", buffer=ReplayBuffer(InfiniteBuffer(), env=Drift()))
+    refused(DQNConfig(), "DQN, which learns from a replay buffer, cannot be combined with workers=2")
+    refused(REINFORCEConfig(), "REINFORCE, which learns from whole episodes, cannot be combined with workers=2")
+    refused(
+        acer().config, "a buffer cannot be combined with workers=2", buffer=ReplayBuffer(InfiniteBuffer(), env=Drift())
+    )
     running = A2CConfig(observation_scaler=RunningObservationScaler())
-    refused(running, "observation_scaler moves with what is seen")
-    refused(A2CConfig(compile_graph=True), "compile_graph=True was given with workers")
+    refused(running, "a running observation_scaler cannot be combined with workers=2")
+    refused(A2CConfig(compile_graph=True), "compile_graph=True cannot be combined with workers=2")
     refused(A2CConfig(), "workers is 0", ConfigError, workers=0)
     explored = {"explorer": ConstantEpsilonGreedy(0.1)}
     refused(A2CConfig(), "A2C learns from rollouts .* no use for explorer", ConfigError, **explored)
@@ -565,7 +567,7 @@ def test_the_command_line_has_workers(inline: None, tmp_path: Path, capsys: pyte
     assert main([*map(str, words), "--random-steps", "5"]) == 1
     assert "--random-steps: NStepDQN updates after each rollout" in capsys.readouterr().err
     assert main(["train", "DQN", "--env-id", "CartPole-v1", "--workers", "2", "--out", str(tmp_path / "dqn")]) == 1
-    assert "DQN learns from a replay buffer, which workers=2 would not share" in capsys.readouterr().err
+    assert "DQN, which learns from a replay buffer, cannot be combined with workers=2" in capsys.readouterr().err
     words = ["train", "DiscreteACER", "--env-id", "CartPole-v1", "--workers", "2", "--n-steps", "40", "--n-trials", "1"]
     assert main([*words, "--buffer-size", "90", "--out", str(tmp_path / "acer")]) == 1
     assert "--buffer-size: not with --workers" in capsys.readouterr().err  # each has a buffer of its own
@@ -578,7 +580,7 @@ def test_the_command_line_has_workers(inline: None, tmp_path: Path, capsys: pyte
         (PPOConfig(rollout_length=8, batch_size=4, n_epochs=1), "PPO made 2 updates of one rollout"),
         (
             A2CConfig(value_encoder_factory=VectorEncoderFactory(hidden_units=[4], use_batch_norm=True)),
-            "networks of A2C move buffers",
+            "networks of A2C that move buffers",
         ),
     ],
     ids=["several updates", "batch norm"],
@@ -613,7 +615,7 @@ def test_nothing_is_retuned_while_workers_learn(inline: None) -> None:
     """They have configurations of their own. Before and after, it is."""
 
     def retune(algorithm: Any, epoch: int, step: int) -> None:
-        with pytest.raises(UnsupportedError, match="while workers learn with it"):
+        with pytest.raises(UnsupportedError, match="workers learn with it"):
             algorithm.retune(entropy_coefficient=0.5)
 
     algorithm = a2c()

@@ -77,7 +77,7 @@ def test_what_is_no_hook() -> None:
             run(wrong)
     with pytest.raises(ConfigError, match="every is 0"):
         Counting(0)
-    with pytest.raises(UnsupportedError, match="not hooks"):
+    with pytest.raises(UnsupportedError, match="a hook, or a list of callbacks, cannot be combined with fit_many"):
         birl.fit_many(birl.algos.DQNConfig(), birl.datasets.get_cartpole()[0], seeds=2, n_steps=1, callback=[print])
 
 

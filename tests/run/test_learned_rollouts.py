@@ -144,9 +144,9 @@ def test_learners_in_processes_learn_the_same(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("make", "fields", "says"),
     [
-        (lambda: IMPALAConfig().create(), {}, "IMPALA learns from .* as well as its rollouts"),
-        (lambda: REINFORCEConfig().create(), {}, "REINFORCE learns from whole episodes"),
-        (ppo, {"gradients": "pushed", "learners": 3}, "PPO learns from rollouts of its newest weights"),
+        (lambda: IMPALAConfig().create(), {}, "IMPALA, which learns from .* in addition to its rollouts, cannot"),
+        (lambda: REINFORCEConfig().create(), {}, "REINFORCE, which learns from whole episodes, cannot"),
+        (ppo, {"gradients": "pushed", "learners": 3}, "PPO, which learns from rollouts of its newest weights, cannot"),
     ],
 )
 def test_what_several_learners_do_not_divide(make: Any, fields: Any, says: str) -> None:

@@ -25,7 +25,7 @@ from birl.distributed.transport import WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step
-from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
+from birl.errors import ConfigError, CorruptFileError, WorkerError
 from birl.logging import LOG
 from birl.run.agent_core import (
     AgentCore,
@@ -537,33 +537,4 @@ def check_rollouts(algorithm: Trainable, cluster: Cluster) -> None:
         raise ConfigError(
             f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
             "order='together'"
-        )
-
-
-def check_learners(algorithm: Trainable, cluster: Cluster, sources: Mapping[str, object]) -> None:
-    """Check that several learners can divide the rollouts of an algorithm.
-
-    Args:
-        algorithm: built.
-        cluster: with several learners.
-        sources: what the algorithm learns from in addition to its rollouts, by name.
-
-    Raises:
-        UnsupportedError: if they cannot.
-    """
-    name = type(algorithm).__name__
-    if sources:
-        raise UnsupportedError(
-            f"Cluster.learners is {cluster.learners}, but {name} learns from {', '.join(sources)} as well as its "
-            "rollouts, which learners do not divide: leave learners out, or use PPO or A2C"
-        )
-    if not hasattr(algorithm.config, "rollout_length"):
-        raise UnsupportedError(
-            f"Cluster.learners is {cluster.learners}, but {name} learns from whole episodes, which differ in "
-            "length: leave learners out, or use PPO or A2C"
-        )
-    if cluster.gradients == "pushed":
-        raise UnsupportedError(
-            f"Cluster.gradients is 'pushed', but {name} learns from rollouts of its newest weights: leave gradients "
-            "out, or use workers= with A3C"
         )

@@ -69,7 +69,8 @@ class ParameterServer(RemoteLearners):
     """
 
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
-        algorithm.learner.check_together(averaged=False)
+        pushed = {"learners": f"Cluster.learners={cluster.learners}", "pushed gradients": "Cluster.gradients='pushed'"}
+        algorithm.learner.check_compatible(pushed)
         super().__init__(algorithm, buffer, cluster, 1)
         self.source = _NoSource()
         self._updates: list[_OpenUpdate] = []  # in the order in which they are applied

@@ -16,7 +16,8 @@ from birl.dataset.reader import Source
 from birl.distributed.inline_allreduce import InlineAllReduce
 from birl.distributed.transport import WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
-from birl.errors import CorruptFileError, UnsupportedError
+from birl.errors import CorruptFileError
+from birl.incompatible import check_compatible
 from birl.run.cluster import Cluster
 from birl.run.session import Session
 from birl.run.workers.learner_worker import LearnerResult, LearnerSpec, LearnerTask, LearnerWorker
@@ -141,16 +142,11 @@ def _source(algorithm: Any, buffer: Any, cluster: Cluster) -> Source:
         UnsupportedError: if several cannot learn from the buffer.
     """
     sources: list[Source] = list(getattr(getattr(buffer, "reader", None), "sources", ()))
+    text = f"Cluster.learners={cluster.learners}"
     if len(sources) != 1:
-        raise UnsupportedError(
-            f"{len(sources)} buffers were given to several learners, which divide one: give one buffer, or leave "
-            "learners out"
-        )
+        check_compatible({"several buffers": f"{len(sources)} buffers", "learners": text})
     (source,) = sources
     uniform = isinstance(source.sampler, Uniform)
     if not uniform and (cluster.gradients == "pushed" or not algorithm.learner.experience.gathers):
-        raise UnsupportedError(
-            f"a {type(source.sampler).__name__} needs learners that make each update together: make the buffer without "
-            "sampler=, or leave gradients='pushed' out"
-        )
+        check_compatible({"sampler": f"a {type(source.sampler).__name__}", "pushed gradients": text})
     return source

@@ -22,7 +22,7 @@ from birl.dataset.views import M, View
 from birl.distributed.transport import WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
-from birl.errors import ConfigError, CorruptFileError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError
 from birl.run.cluster import Cluster
 from birl.run.workers.replay_worker import (
     PriorityTask,
@@ -253,18 +253,12 @@ def _sources(algorithm: Any, buffer: Any, cluster: Cluster) -> list[Source]:
         UnsupportedError: if shards cannot sample for the algorithm.
         ConfigError: if minibatches cannot be divided, or a part cannot be sent to another process.
     """
-    name, learner, batch_size = type(algorithm).__name__, algorithm.learner, algorithm.config.batch_size
+    learner, batch_size = algorithm.learner, algorithm.config.batch_size
     sources: list[Source] = list(getattr(getattr(buffer, "reader", None), "sources", ()))
+    used = {"shards": f"Cluster.shards={cluster.shards}"}
     if len(sources) != 1:
-        raise UnsupportedError(
-            f"{len(sources)} buffers were given with Cluster.shards, which divide one: give one buffer, or leave "
-            "shards out"
-        )
-    if not learner.experience.gathers or learner.returns is not None:
-        raise UnsupportedError(
-            f"{name} learns from returns up to the ends of episodes, which shards do not send: leave shards out, or "
-            "use an algorithm that learns from transitions or sequences"
-        )
+        used["several buffers"] = f"{len(sources)} buffers"
+    learner.check_compatible(used)
     if batch_size % cluster.shards:
         raise ConfigError(
             f"batch_size is {batch_size}, with Cluster.shards={cluster.shards}; every shard samples an equal part: "

@@ -48,7 +48,8 @@ class SynchronousLearners(RemoteLearners):
     """
 
     def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
-        algorithm.learner.check_together()
+        text = f"Cluster.learners={cluster.learners}"
+        algorithm.learner.check_compatible({"learners": text, "averaged gradients": text})
         super().__init__(algorithm, buffer, cluster, 0)
         self._sampling = None
         if self._replay is not None:

@@ -215,5 +215,5 @@ def test_what_cannot_be() -> None:
         birl.Cluster(3, learners=3, gradients="pushed")
     with pytest.raises(ConfigError, match="Cluster.gradients is 'sent'; it must be one of 'together', 'pushed'"):
         birl.Cluster(2, learners=2, gradients="sent")
-    with pytest.raises(UnsupportedError, match="CrossQ are normalised by minibatches"):
+    with pytest.raises(UnsupportedError, match="batch normalisation in the networks of CrossQ"):
         CrossQConfig(batch_size=4).create().fit_online(Drift(False), n_steps=20, cluster=cluster(), show_progress=False)

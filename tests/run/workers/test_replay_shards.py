@@ -273,9 +273,11 @@ def test_shards_that_cannot_be() -> None:
         birl.Cluster(shards=-1)
     with pytest.raises(ConfigError, match="batch_size is 4, with Cluster.shards=3; .*give batch_size=6"):
         run(cluster(3))
-    with pytest.raises(UnsupportedError, match="PPO learns from rollouts, not from a replay"):
+    with pytest.raises(
+        UnsupportedError, match="PPO, which learns from rollouts .* cannot be combined with Cluster.shards"
+    ):
         rolled(birl.Cluster(2, shards=2))
-    with pytest.raises(UnsupportedError, match="AWR learns from returns up to the ends of episodes"):
+    with pytest.raises(UnsupportedError, match="AWR, which learns from returns up to the ends of episodes, cannot"):
         AWRConfig().create().fit_online(Drift(False), cluster=cluster())
 
 

@@ -389,7 +389,9 @@ def test_what_cannot_be_averaged(make: Any, error: Any, says: str) -> None:
 
 def test_what_several_learners_do_not_go_with() -> None:
     buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=3, sampler=PrioritizedSampler())
-    with pytest.raises(UnsupportedError, match="a PrioritizedSampler needs learners that make each update together"):
+    with pytest.raises(
+        UnsupportedError, match="a PrioritizedSampler cannot be combined with .*: it chooses rows of minibatches"
+    ):
         dqn().fit_online(Drift(), buffer, cluster=cluster(4, collectors=3, gradients="pushed"))
 
 
