@@ -83,7 +83,7 @@ class BCQNets(ActorCriticNets):
 
     latents: Tensor
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: BCQConfig) -> None:
         super().__init__(spec, cfg, ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility))
         latent_size = 2 * spec.actions.size  # as in the paper
         self.vae_encoder = VAEEncoder(spec, cfg.imitator_encoder_factory, latent_size)
@@ -188,7 +188,7 @@ class ImitatorHead(nn.Module):
 class DiscreteBCQNets(DQNNets):
     """DQN's networks and the imitator."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: DiscreteBCQConfig) -> None:
         super().__init__(spec, cfg)
         self.imitator: nn.Module
         if cfg.share_encoder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
 class CrossQNets(sac.SACNets):
     """Every tensor that CrossQ learns: SAC's, without targets."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: CrossQConfig) -> None:
         super().__init__(spec, cfg)
         del self.critic_target
 
@@ -102,7 +102,7 @@ def critic_loss(nets: CrossQNets, batch: Batch, cfg: CrossQConfig) -> Loss:
     return td_loss(present, target, batch)
 
 
-def actor_loss(nets: CrossQNets, batch: Batch, cfg: Any) -> Loss:
+def actor_loss(nets: CrossQNets, batch: Batch, cfg: CrossQConfig) -> Loss:
     """SAC's (arXiv:1812.05905, eq. 9): ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
     with eval_mode(nets.critic):
         return sac.actor_loss(nets, batch, cfg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -21,6 +21,7 @@ from birl.algorithm import (
 )
 from birl.algos.td3 import TD3Nets, actor_loss
 from birl.losses import td_loss
+from birl.models import ActorCriticNets
 
 
 @config
@@ -37,7 +38,7 @@ class DDPGConfig(ActorCriticConfig):
     n_critics: int = 1
 
 
-def critic_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+def critic_loss(nets: ActorCriticNets, batch: Batch, cfg: ActorCriticConfig) -> Loss:
     """Eqs. 4-5: ``y = r + discount * Q'(s', pi'(s'))``."""
     with torch.no_grad():
         next_returns = nets.critic_target(batch.next_inputs, nets.actor_target(batch.next_inputs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -58,7 +58,7 @@ class DoubleDQNConfig(DQNConfig):
 class DQNNets(nn.Module):
     """Every tensor that DQN learns."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: ValueConfig) -> None:
         super().__init__()
         self.critic = DiscreteQFunction(spec, cfg.encoder_factory, cfg.q_func_factory, cfg.n_critics)
         self.critic_target = deepcopy(self.critic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -66,7 +66,7 @@ class ICML2018SACConfig(ResetConfig, PolicyConfig):
 class ICML2018SACNets(nn.Module):
     """Every tensor that it learns."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: ICML2018SACConfig) -> None:
         super().__init__()
         self.actor = SquashedNormalPolicy(spec, cfg.actor_encoder_factory)
         self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, MeanQFunctionFactory(), cfg.n_critics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -94,12 +94,12 @@ class DiscreteIQLNets(nn.Module):
         self.value = ValueFunction(spec, cfg.value_encoder_factory)
 
 
-def target_value(nets: Any, batch: Batch) -> Tensor:
+def target_value(nets: IQLNets | DiscreteIQLNets, batch: Batch) -> Tensor:
     """``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once in an update."""
     return shared(batch, "target_value", lambda: nets.critic_target(batch.inputs, batch.action).min().mean())
 
 
-def value_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
+def value_loss(nets: IQLNets | DiscreteIQLNets, batch: Batch, cfg: IQLConfig | DiscreteIQLConfig) -> Loss:
     """Eq. 5: expectile regression of V on the target Q."""
     target = target_value(nets, batch)
     difference = target - nets.value(batch.inputs)
@@ -107,14 +107,14 @@ def value_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
     return Loss(weighted_mean(expectile * difference.square(), batch.weight), share={"target_value": target})
 
 
-def critic_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
+def critic_loss(nets: IQLNets | DiscreteIQLNets, batch: Batch, cfg: IQLConfig | DiscreteIQLConfig) -> Loss:
     """Eq. 6: ``y = r + discount * V(s')`` with the V that has just moved (algorithm 1)."""
     with torch.no_grad():
         target = MeanReturns(nets.value(batch.next_inputs)).backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch, metric="q_loss")
 
 
-def actor_loss(nets: Any, batch: Batch, cfg: IQLConfig) -> Loss:
+def actor_loss(nets: IQLNets | DiscreteIQLNets, batch: Batch, cfg: IQLConfig | DiscreteIQLConfig) -> Loss:
     """Eq. 7: log-likelihood weighted with ``exp(beta * (Q - V))``, at most ``max_weight``."""
     with torch.no_grad():
         advantage = target_value(nets, batch) - nets.value(batch.inputs)

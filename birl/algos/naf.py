@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class NAFConfig(ResetConfig, NetworkConfig):
 class NAFNets(nn.Module):
     """Every tensor that NAF learns."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: NAFConfig) -> None:
         super().__init__()
         self.critic = QuadraticQFunction(spec, cfg.encoder_factory)
         self.critic_target = deepcopy(self.critic)

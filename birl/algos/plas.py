@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class PLASWithPerturbationConfig(PLASConfig):
 class PLASNets(ActorCriticNets):
     """Every tensor that PLAS learns. The policy's actions are latents."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: PLASConfig) -> None:
         latent_size = 2 * spec.actions.size
         latents = replace(spec, actions=Continuous(latent_size))
         super().__init__(spec, cfg, DeterministicPolicy(latents, cfg.actor_encoder_factory))
@@ -96,7 +96,7 @@ class PLASNets(ActorCriticNets):
 class PLASWithPerturbationNets(PLASNets):
     """PLAS's networks and the perturbation."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: PLASWithPerturbationConfig) -> None:
         super().__init__(spec, cfg)
         self.perturbation = ResidualPolicy(spec, cfg.actor_encoder_factory, cfg.action_flexibility)
         self.perturbation_target = deepcopy(self.perturbation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.losses import td_loss, temperature_loss
-from birl.models import ContinuousQFunction, Returns, Scalar, SquashedNormalPolicy
+from birl.models import ContinuousQFunction, Returns, Scalar, SoftFields, SquashedNormalPolicy
 
 
 @config
@@ -44,7 +44,7 @@ class SACConfig(TemperatureConfig, ActorCriticConfig):
 class SACNets(nn.Module):
     """Every tensor that SAC learns."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: SoftFields) -> None:
         super().__init__()
         self.actor = SquashedNormalPolicy(spec, cfg.actor_encoder_factory)
         self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
@@ -67,7 +67,7 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
-def actor_loss(nets: SACNets, batch: Batch, cfg: SACConfig) -> Loss:
+def actor_loss(nets: SACNets, batch: Batch, cfg: TemperatureConfig) -> Loss:
     """Eq. 9: ``E[alpha * log pi(a|s) - min_j Q_j(s, a)]`` with reparametrised ``a``."""
     action, log_prob = nets.actor(batch.inputs).sample()
     value = nets.critic(batch.inputs, action).min().mean()

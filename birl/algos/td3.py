@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class TD3Config(ActorCriticConfig):
 class TD3Nets(ActorCriticNets):
     """Every tensor that TD3 learns."""
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: ActorCriticConfig) -> None:
         super().__init__(spec, cfg, DeterministicPolicy(spec, cfg.actor_encoder_factory))
 
 

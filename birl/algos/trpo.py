@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +90,7 @@ class TRPONets(PolicyAndValue):
         self.make_orthogonal()
 
 
-def with_old_policy(nets: Any, batch: Batch) -> Batch:
+def with_old_policy(nets: TRPONets | ICML2015TRPONets, batch: Batch) -> Batch:
     """The policy that collected a rollout, and the log-probabilities of its actions, as columns."""
     with torch.no_grad():
         policy = nets.actor(batch.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from birl.algos.mpo import MPOConfig
 from birl.algos.ppo import PPOConfig, tanh_encoder
 from birl.losses import generalized_advantage, old_policy, shared
 from birl.models import EncoderFactory, NormalFactory, PolicyAndValue, Scalar
-from birl.models.distributions import Normal
+from birl.models.distributions import Distribution, Normal
 from birl.optimizers import AdamFactory, OptimizerFactory
 
 
@@ -115,10 +115,12 @@ def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
     return advantage.masked_fill(~better_half(batch), -torch.inf)
 
 
-def divergences(policy: Any, batch: Batch) -> Tensor:
+def divergences(policy: Distribution, batch: Batch) -> Tensor:
     """Mean divergences ``[K]`` from the policy that made the rollout, in the order of `VMPONets.bounds`."""
-    old = old_policy(policy, batch)
-    parts = [each.sum(-1) for each in old.decoupled_kl(policy)] if isinstance(policy, Normal) else [old.kl(policy)]
+    if isinstance(policy, Normal):
+        parts = [each.sum(-1) for each in old_policy(policy, batch).decoupled_kl(policy)]
+    else:
+        parts = [old_policy(policy, batch).kl(policy)]
     return weighted_mean(torch.stack(parts), batch.weight)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from birl.models.distributions import Distribution
 from birl.types import Batch
+
+DistributionT = TypeVar("DistributionT", bound=Distribution)
 
 
 def shares(weight: Tensor) -> Tensor:
@@ -29,7 +32,7 @@ def standardized(x: Tensor, share: Tensor) -> Tensor:
     return x / (torch.dot(x.square().flatten(), share).sqrt() + 1e-8)
 
 
-def old_policy(policy: Any, batch: Batch) -> Any:
+def old_policy(policy: DistributionT, batch: Batch) -> DistributionT:
     """The distribution like ``policy`` with the parameters ``batch.extra["policy"]`` ``[..., P]``.
 
     At padding it is ``policy`` itself, without a gradient: zeros need not be parameters of any distribution.

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
+
+from torch import nn
 
 from birl.losses.sharing import shared
+from birl.models import Scalar
 from birl.types import Batch, Loss, weighted_mean
 
 
-def temperature_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+class TemperatureFields(Protocol):
+    """The field of a configuration that the temperature's loss reads; see `birl.config.TemperatureConfig`."""
+
+    @property
+    def log_temperature_loss(self) -> bool: ...
+
+
+class SoftNets(Protocol):
+    """Networks with a policy and a learned temperature."""
+
+    @property
+    def actor(self) -> nn.Module: ...
+    @property
+    def temperature(self) -> Scalar: ...
+    @property
+    def target_entropy(self) -> float: ...
+
+
+def temperature_loss(nets: SoftNets, batch: Batch, cfg: TemperatureFields) -> Loss:
     """``J(alpha) = E[alpha * (entropy - target)]`` (arXiv:1812.05905, eq. 18; arXiv:1910.07207, eq. 11).
 
     The entropy is that of the policy that the actor's loss saw; SAC's is estimated by ``-log pi(a|s)`` of the sampled

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from birl.models import torch as torch  # a path of d3rlpy's
-from birl.models.actor_critic import ActorCriticNets, PolicyAndCritics, PolicyAndValue
+from birl.models.actor_critic import (
+    ActorCriticNets,
+    CriticFields,
+    PolicyAndCritics,
+    PolicyAndValue,
+    PolicyFields,
+    SoftFields,
+)
 from birl.models.distribution_factories import (
     BetaFactory,
     DistributionFactory,
@@ -90,6 +97,7 @@ __all__ = [
     "ContinuousDecisionTransformer",
     "ContinuousQFunction",
     "CosineAnnealingLRFactory",
+    "CriticFields",
     "DecisionTransformerNetwork",
     "DefaultEncoderFactory",
     "DeterministicPolicy",
@@ -116,6 +124,7 @@ __all__ = [
     "PixelEncoderFactory",
     "PolicyAndCritics",
     "PolicyAndValue",
+    "PolicyFields",
     "PositionEncodingType",
     "Power",
     "QFunctionFactory",
@@ -131,6 +140,7 @@ __all__ = [
     "Scalar",
     "ShareSchedulerFactory",
     "SimBaEncoderFactory",
+    "SoftFields",
     "SquashedNormalFactory",
     "SquashedNormalPolicy",
     "StepwiseSchedulerFactory",

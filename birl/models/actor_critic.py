@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from birl.models.distribution_factories import DistributionFactory
 from birl.models.distributions import Distribution
-from birl.models.encoders import VectorEncoderFactory
-from birl.models.policies import policy_of
-from birl.models.q_functions import ContinuousQFunction
+from birl.models.encoders import EncoderFactory, VectorEncoderFactory
+from birl.models.policies import StochasticPolicy, policy_of
+from birl.models.q_functions import ContinuousQFunction, QFunctionFactory
 from birl.models.values import ValueFunction
 from birl.spaces.specs import Spec
 from birl.types import Inputs
+
+
+class CriticFields(Protocol):
+    """Fields of a configuration that Q-functions are built from; see `birl.config.ActorCriticConfig`."""
+
+    @property
+    def critic_encoder_factory(self) -> EncoderFactory: ...
+    @property
+    def q_func_factory(self) -> QFunctionFactory: ...
+    @property
+    def n_critics(self) -> int: ...
+
+
+class SoftFields(CriticFields, Protocol):
+    """Fields of a configuration with a learned temperature; see `birl.config.TemperatureConfig`."""
+
+    @property
+    def actor_encoder_factory(self) -> EncoderFactory: ...
+    @property
+    def initial_temperature(self) -> float: ...
+    @property
+    def target_entropy(self) -> float | None: ...
+
+
+class PolicyFields(Protocol):
+    """Fields of a configuration that a policy with a value function is built from."""
+
+    @property
+    def actor_encoder_factory(self) -> EncoderFactory: ...
+    @property
+    def value_encoder_factory(self) -> EncoderFactory | None: ...
+    @property
+    def distribution_factory(self) -> DistributionFactory: ...
 
 
 class ActorCriticNets(nn.Module):
@@ -25,7 +59,7 @@ class ActorCriticNets(nn.Module):
         actor: the policy.
     """
 
-    def __init__(self, spec: Spec, cfg: Any, actor: nn.Module) -> None:
+    def __init__(self, spec: Spec, cfg: CriticFields, actor: nn.Module) -> None:
         super().__init__()
         self.actor, self.actor_target = actor, deepcopy(actor)
         self.critic = ContinuousQFunction(spec, cfg.critic_encoder_factory, cfg.q_func_factory, cfg.n_critics)
@@ -45,7 +79,7 @@ class PolicyAndCritics(nn.Module):
         one_encoder: whether the critics read the policy's features; they are built for `critic_spec`.
     """
 
-    def __init__(self, spec: Spec, actor: Any, *, one_encoder: bool) -> None:
+    def __init__(self, spec: Spec, actor: StochasticPolicy, *, one_encoder: bool) -> None:
         super().__init__()
         self.actor, self.one_encoder = actor, one_encoder
         self.critic_spec = Spec((actor.feature_size,), spec.actions) if one_encoder else spec
@@ -73,7 +107,7 @@ class PolicyAndValue(PolicyAndCritics):
             is ``None`` for one encoder.
     """
 
-    def __init__(self, spec: Spec, cfg: Any) -> None:
+    def __init__(self, spec: Spec, cfg: PolicyFields) -> None:
         own = cfg.value_encoder_factory
         actor = policy_of(spec, cfg.actor_encoder_factory, cfg.distribution_factory)
         super().__init__(spec, actor, one_encoder=own is None)

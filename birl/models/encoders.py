@@ -320,7 +320,7 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
     return size if isinstance(size, int) else int(_tried(member, observation_shape, action_size).shape[-1])
 
 
-def _tried(encoder: nn.Module, observation_shape: Shape, action_size: int | None) -> Any:
+def _tried(encoder: nn.Module, observation_shape: Shape, action_size: int | None) -> Tensor:
     """What ``encoder`` makes of a batch of two zeros."""
     device = next((weight.device for weight in encoder.parameters()), None)
     zeros = shape_map(lambda shape: torch.zeros(2, *shape, device=device), observation_shape)
@@ -334,7 +334,7 @@ def _tried(encoder: nn.Module, observation_shape: Shape, action_size: int | None
     return features
 
 
-def _check_encoder(method: str, encoder: Any, observation_shape: Shape, actions: Actions | None) -> None:
+def _check_encoder(method: str, encoder: object, observation_shape: Shape, actions: Actions | None) -> None:
     """Raise `ConfigError` unless ``method``, a user's own, returned an encoder that fits."""
     if not isinstance(encoder, nn.Module):
         raise ConfigError(f"{method} returned {encoder!r:.80}; it must return a torch.nn.Module")
@@ -376,7 +376,7 @@ def flat_size(shape: Shape) -> int:
     return sum(map(math.prod, leaf_shapes(shape)))
 
 
-def check_hidden_units(given: Any) -> None:
+def check_hidden_units(given: object) -> None:
     """Raise `ConfigError` unless these are the sizes of layers."""
     if not isinstance(given, list | tuple) or not all(map(SIZE.accepts, given)):
         raise ConfigError(f"hidden_units is {given!r}; it must be a list of ints >= 1")

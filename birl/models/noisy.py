@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ def sigma(noisy: Noisy) -> float:
     return SIGMA_0 if noisy is True else float(noisy)
 
 
-def check_noisy(name: str, noisy: Any) -> None:
+def check_noisy(name: str, noisy: object) -> None:
     """Raise `ConfigError` unless ``noisy`` is a bool or a number above 0."""
     if not isinstance(noisy, bool):
         check(name, noisy, float, above=0, hint=", or True for 0.5, False for no noise")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -228,9 +228,12 @@ def _categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categoric
     return Categorical(actions.branched(logits), actions.branched_mask(mask, logits), bool(actions.shape))
 
 
+StochasticPolicy: TypeAlias = CategoricalPolicy | NormalPolicy | DistributionPolicy | JointPolicy
+
+
 def policy_of(
     spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory | None = None
-) -> CategoricalPolicy | NormalPolicy | DistributionPolicy | JointPolicy:
+) -> StochasticPolicy:
     """A stochastic policy of any kind of actions.
 
     Args:
