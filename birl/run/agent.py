@@ -23,8 +23,10 @@ from birl.run.agent_core import (
     ReplayAgentCore,
     check_buffer_and_explorer,
     check_lanes,
+    default_buffer,
     example_observation,
     observation_spec,
+    start_schedule,
 )
 from birl.run.checkpoint import (
     check_checkpoint_folder,
@@ -34,9 +36,8 @@ from birl.run.checkpoint import (
     restore_parts,
     save_checkpoint,
 )
-from birl.run.fingerprint import ACTIONS, part_settings, run_settings
+from birl.run.fingerprint import ACTIONS, buffer_settings, part_settings, replay_settings, run_settings
 from birl.run.protocols import Environment, ExplorerProtocol, Stateful, StepBuffer, Trainable
-from birl.run.replay_setup import buffer_settings, default_buffer, replay_settings, start_schedule
 from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.spaces import all_finite, environment_actions, one_of, open_masks

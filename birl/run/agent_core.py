@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from gymnasium import Space
 
 from birl.checks import check
-from birl.dataset import ReplayBuffer
+from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
@@ -33,6 +33,8 @@ from birl.spaces.observations import leaf_spaces, part_names, picked
 from birl.types import Array, State, Tree, tree_leaves, tree_map
 
 GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+
+DEFAULT_BUFFER_LIMIT: Final = 1_000_000
 
 MeasureTime: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
 """``measure(name)`` is a context that times its block."""
@@ -128,6 +130,14 @@ def example_observation(observations: Tree, env: Environment, n: int) -> Tree:
     """Return zeros ``[n, *shape]`` in the dtypes of the environments' space, for the parts in ``observations``."""
     leaves = picked(observations, leaf_spaces(single_spaces(env)[0]))
     return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)
+
+
+def default_buffer(
+    algorithm: Trainable, env: Environment, limit: int = DEFAULT_BUFFER_LIMIT, *, lanes: int
+) -> ReplayBuffer:
+    """Make a buffer of the newest ``limit`` steps, with the observations that a built algorithm reads."""
+    keys = part_names(algorithm.spec.observations)
+    return create_fifo_replay_buffer(limit, env=env, observation_keys=keys, lanes=lanes)
 
 
 def clip_episodes(buffer: StepBuffer, lanes: Iterable[int]) -> None:
@@ -377,6 +387,27 @@ class UpdateSchedule(NamedTuple):
     n_updates: int
     update_start_step: int
     counted: TransitionCounter | None = None
+
+
+def start_schedule(
+    algorithm: Trainable,
+    source: ReplaySource,
+    options: Mapping[str, Any],
+    n_steps: int,
+    counted: TransitionCounter | None = None,
+) -> UpdateSchedule:
+    """Start a run of a built algorithm on replayed steps.
+
+    Args:
+        algorithm: built.
+        source: where minibatches are sampled from.
+        options: options of the run.
+        n_steps: length of the run in steps.
+        counted: see `UpdateSchedule`.
+    """
+    interval, count, start = options["update_interval"], options["n_updates"], options["update_start_step"]
+    placed = algorithm.learner.begin_run(source, (n_steps - start) // interval * count, growing=True)
+    return UpdateSchedule(placed, interval, count, start, counted)
 
 
 class ReplayAgentCore(AgentCore):

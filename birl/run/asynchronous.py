@@ -31,12 +31,11 @@ from birl.envs import number_of_environments, reset_generator
 from birl.errors import CorruptFileError
 from birl.files.state_restore import checked_array
 from birl.logging import LOG
-from birl.run.agent_core import explorers_per_process
+from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import part_settings
 from birl.run.options import OnlineOptions
 from birl.run.protocols import Environment, ExplorerProtocol
-from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT
 from birl.run.workers.gradient_worker import (
     GradientResult,
     GradientWorker,

@@ -1,4 +1,4 @@
-"""Run checkpoints: one file that resumes a run exactly."""
+"""Run checkpoints: one file from which a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEP = "step"
 
 
 class _Absent:
-    """A value that one side does not have."""
+    """A value that is missing on one side."""
 
     def __repr__(self) -> str:
         return "not given"
@@ -33,12 +33,12 @@ _ABSENT = _Absent()
 
 
 def checkpoint_path(folder: str | Path) -> Path:
-    """Path of the checkpoint in a run folder."""
+    """Return the path of the checkpoint in a run folder."""
     return Path(folder) / CHECKPOINT
 
 
 def checkpoint_step(folder: str | Path) -> int:
-    """Number of steps that the run in a folder has made, 0 without a checkpoint. Reads no arrays."""
+    """Read the number of steps that the run in a folder has made, 0 without a checkpoint. Reads no arrays."""
     path = checkpoint_path(folder)
     if not path.is_file():
         return 0
@@ -51,23 +51,23 @@ def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) 
 
     Args:
         folder: run folder, which exists.
-        settings: settings of the run, as JSON values. A run with other settings will not resume from it.
-        state: everything the run depends on except the global random generators, which are added here.
+        settings: settings of the run, as JSON values. A run with other settings does not resume from it.
+        state: everything that the run depends on, except for the global random generators, which are added.
 
     Raises:
-        WriteError: if it cannot be written; an earlier checkpoint is untouched.
+        WriteError: if it cannot be written; the previous checkpoint is kept.
     """
     path = checkpoint_path(folder)
     step = state["session"]["step"]
     save_archive(path, _KIND, {**settings, _STEP: step}, {**state, "random": random_state()})
 
 
-def check_checkpoint_folder(folder: Any) -> None:
-    """Raise an error if ``folder`` is not the path of a folder, there or not.
+def check_checkpoint_folder(folder: object) -> None:
+    """Raise an error if ``folder`` is not the path of a folder, which need not exist.
 
     Raises:
-        ConfigError: if it is no path, or a file.
-        FileError: if it cannot be looked at.
+        ConfigError: if it is not a path, or the path of a file.
+        FileError: if it cannot be accessed.
     """
     if not isinstance(folder, str | os.PathLike) or folder == "":
         raise ConfigError(f"checkpoint is {folder!r}; it must be the path of a folder, or None")
@@ -79,7 +79,7 @@ def check_checkpoint_folder(folder: Any) -> None:
 
 
 def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | None:
-    """Read the checkpoint, or return ``None`` if there is none. The folder must be one, see `check_checkpoint_folder`.
+    """Read the checkpoint of a folder that `check_checkpoint_folder` accepts; ``None`` if there is none.
 
     Raises:
         ResumeError: if the run has other settings; the message names them.
@@ -93,18 +93,17 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
     different = differences(saved, settings)
     if different:
         raise ResumeError(
-            f"{path} belongs to a run with other settings: {'; '.join(different)}. Use the settings (and the "
-            "build of birl) it was started with to continue it, or another folder (or remove this one) to start anew"
+            f"{path} belongs to a run with other settings: {'; '.join(different)}. Use the settings (and the build of "
+            "birl) it was started with to continue it, or another folder (or remove this one) to start from scratch"
         )
     return state
 
 
-def differences(saved: Any, given: Any, name: str = "") -> list[str]:
+def differences(saved: object, given: object, name: str = "") -> list[str]:
     """Describe the differences between two nested settings.
 
-    A parameter of a scaler that is ``None`` on one side does not count, nor do statistics: they are fitted to the data
-    or move with them, and come with the checkpoint. Nor does a field that one build of birl has and another has not, as
-    long as it is ``None`` or ``False``.
+    Fitted parameters of scalers (``None`` on one side) and their statistics do not count: they come with the
+    checkpoint. Nor does a field that exists on one side only, if it is ``None`` or ``False``.
     """
     if "_scaler.params" in name and name.endswith(".statistics"):
         return []
@@ -120,8 +119,8 @@ def differences(saved: Any, given: Any, name: str = "") -> list[str]:
     return [f"{name} was {_short(saved)}, now {_short(given)}"]
 
 
-def _short(value: Any) -> str:
-    """A setting for people: of a part with parameters of its own its type alone."""
+def _short(value: object) -> str:
+    """Format a setting: a part with parameters of its own by its type alone."""
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         value = value["type"]
     text = repr(value)
@@ -129,7 +128,7 @@ def _short(value: Any) -> str:
 
 
 def random_state() -> State:
-    """State of the global generators of Python, numpy and torch, including all CUDA devices in use."""
+    """Return the state of the global generators of Python, numpy and torch, including all CUDA devices in use."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: State = {
@@ -144,7 +143,7 @@ def random_state() -> State:
 
 @contextlib.contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Restore the global random state on exit, so that evaluation does not affect training."""
+    """Return a context that restores the global random state on exit, so that evaluation does not affect training."""
     state = random_state()
     try:
         yield
@@ -156,8 +155,8 @@ def set_random_state(state: State) -> None:
     """Inverse of `random_state`."""
     python, legacy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(np.asarray(python["internal"]).tolist()), python["gauss"]))
-    words = (legacy["kind"], legacy["keys"], legacy["position"], legacy["has_gauss"], legacy["cached"])
-    np.random.set_state(words)
+    fields = (legacy["kind"], legacy["keys"], legacy["position"], legacy["has_gauss"], legacy["cached"])
+    np.random.set_state(fields)
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(list(state["cuda"].values()))
@@ -177,16 +176,16 @@ class GlobalRandomness:
 
 @contextlib.contextmanager
 def restore_parts(parts: Mapping[str, Part], state: State, label: object) -> Iterator[None]:
-    """Set parts and the global random generators to the states of a checkpoint; not if that or the block fails.
+    """Return a context that restores parts and the global random generators, unless that or its block fails.
 
     Args:
-        parts: by name; see `birl.files.state_restore.put_back`.
+        parts: parts of the checkpoint by name; see `birl.files.state_restore.put_back`.
         state: from `load_checkpoint`.
-        label: name of the file for messages.
+        label: name of the file, for messages.
     """
     parts = {**parts, "random": GlobalRandomness()}
     with all_or_nothing(parts):
         with damage_as_typed_errors(label):
             saved = {**state["parts"], "random": state["random"]}
-        put_back(parts, saved, label)  # evaluators may have been added since
+        put_back(parts, saved, label)  # evaluators may have been added after it was written
         yield

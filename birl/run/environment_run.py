@@ -6,9 +6,9 @@ An `EnvironmentRun` selects its execution strategy from the run's `Cluster`, so 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,18 @@ from birl.run.cluster import Cluster
 from birl.run.collector import Collector
 from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
-from birl.run.protocols import Environment, Evaluator, ExplorerProtocol, Stateful, Trainable
+from birl.run.protocols import (
+    Environment,
+    EnvironmentLike,
+    Evaluator,
+    ExplorerProtocol,
+    Minibatch,
+    ReplaySource,
+    Stateful,
+    StepBuffer,
+    Trainable,
+    TransitionCounter,
+)
 from birl.run.session import Session
 from birl.run.workers.collector_group import (
     GeneratorPair,
@@ -36,7 +47,10 @@ from birl.run.workers.replay_shards import ReplayShards
 from birl.run.workers.synchronous_learners import SynchronousLearners
 from birl.types import Tree
 
-MakeAgent = Callable[[Tree, ExplorerProtocol | None, np.random.Generator], AgentCore]
+Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
+"""An explorer for all processes, or a list with one for each."""
+
+MakeAgent: TypeAlias = Callable[[Tree, ExplorerProtocol | None, np.random.Generator], AgentCore]
 """Makes the agent of a run: ``(example observation, explorer, generator of random actions)``."""
 
 
@@ -77,16 +91,16 @@ class Updates:
         compilable: whether a long run may compile its updates.
     """
 
-    source: Any
-    counted: Any = None
-    update: Callable[[Session, Any], None] = Session.update
+    source: ReplaySource | None
+    counted: TransitionCounter | None = None
+    update: Callable[[Session, Minibatch], None] = Session.update
     before_step: Callable[[], None] = _do_nothing
     context: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
     parts: Mapping[str, Stateful] = field(default_factory=dict)
     compilable: bool = True
 
     @classmethod
-    def with_learners(cls, learners: RemoteLearners, source: Any) -> Updates:
+    def with_learners(cls, learners: RemoteLearners, source: ReplaySource | None) -> Updates:
         """Several learners compute each update."""
         return cls(source, learners, learners.learn, context=learners, parts={"learners": learners}, compilable=False)
 
@@ -95,7 +109,7 @@ class EnvironmentRun:
     """A run in environments whose options are checked and whose networks are built.
 
     Args:
-        algorithm: its networks are made if they do not exist.
+        algorithm: its networks are built if they do not exist.
         loop: name of the loop.
         env: environment or vector environment, or the name of one. With a cluster, see its documentation.
         n_steps: length of the run.
@@ -116,12 +130,12 @@ class EnvironmentRun:
         self,
         algorithm: Trainable,
         loop: str,
-        env: Environment,
+        env: EnvironmentLike,
         n_steps: int,
         options: OnlineOptions,
         *,
-        buffer: Any = None,
-        explorer: Any = None,
+        buffer: StepBuffer | None = None,
+        explorer: Explorers = None,
         batch_size: int = 1,
         order: str = "together",
     ) -> None:
@@ -136,7 +150,7 @@ class EnvironmentRun:
         self.settings |= self.execution.settings
         algorithm.build_with_env(self.env)
 
-    def session(self, parts: Mapping[str, Stateful], dataset: Any) -> Session:
+    def session(self, parts: Mapping[str, Stateful], dataset: StepBuffer | None) -> Session:
         """Start the session of the run: its folders, its logger, and its checkpoint if there is one.
 
         Args:
@@ -187,22 +201,22 @@ class LocalExecution:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
 
-    def check_inputs(self, buffer: Any, explorer: Any, batch_size: int) -> None:
+    def check_inputs(self, buffer: object, explorer: object, batch_size: int) -> None:
         """Raise an error for a buffer or an explorer that cannot be used; see `check_buffer_and_explorer`."""
         check_buffer_and_explorer(buffer, explorer, batch_size)
 
-    def template_environment(self, env: Any) -> Any:
+    def template_environment(self, env: EnvironmentLike) -> EnvironmentLike:
         """The environment, or its name, that has the spaces of the run."""
         return env
 
-    def check_environment(self, env: Environment, buffer: Any, overlap: bool) -> None:
+    def check_environment(self, env: Environment, buffer: object, overlap: bool) -> None:
         """Raise an error if the environment cannot be used."""
 
     def lanes(self, env: Environment) -> int:
         """Number of environments in total."""
         return number_of_environments(env)
 
-    def replay_updates(self, algorithm: Trainable, buffer: Any) -> Updates:
+    def replay_updates(self, algorithm: Trainable, buffer: StepBuffer) -> Updates:
         """How updates on minibatches of a replay buffer are computed."""
         return Updates(buffer)
 
@@ -216,7 +230,7 @@ class LocalExecution:
         return Updates(None)
 
     def step_source(
-        self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Any, *, rollouts: bool
+        self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Explorers, *, rollouts: bool
     ) -> StepSource:
         """Make the collector or collectors of a run.
 
@@ -236,7 +250,7 @@ class LocalExecution:
                 "processes of their own can be stepped in the meantime: use gymnasium.vector.AsyncVectorEnv without a "
                 "wrapper around it (birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
             )
-        return Collector(stepper, make_agent(stepper.observation, explorer, random), overlap)
+        return Collector(stepper, make_agent(stepper.observation, _first(explorer), random), overlap)
 
 
 class ClusterExecution(LocalExecution):
@@ -252,19 +266,19 @@ class ClusterExecution(LocalExecution):
         self._cluster = cluster
         self.settings = {"cluster": cluster.settings()}
 
-    def check_inputs(self, buffer: Any, explorer: Any, batch_size: int) -> None:
+    def check_inputs(self, buffer: object, explorer: object, batch_size: int) -> None:
         check_buffer_and_explorer(buffer, None, batch_size)  # there may be an explorer for each collector
 
-    def template_environment(self, env: Any) -> Any:
+    def template_environment(self, env: EnvironmentLike) -> EnvironmentLike:
         return example_environment(env)
 
-    def check_environment(self, env: Environment, buffer: Any, overlap: bool) -> None:
+    def check_environment(self, env: Environment, buffer: object, overlap: bool) -> None:
         check_cluster(env, buffer, overlap, self._cluster)
 
     def lanes(self, env: Environment) -> int:
         return self._cluster.lanes
 
-    def replay_updates(self, algorithm: Trainable, buffer: Any) -> Updates:
+    def replay_updates(self, algorithm: Trainable, buffer: StepBuffer) -> Updates:
         cluster = self._cluster
         if cluster.learners > 1:
             kind = ParameterServer if cluster.gradients == "pushed" else SynchronousLearners
@@ -294,12 +308,12 @@ class ClusterExecution(LocalExecution):
         return Updates.with_learners(SynchronousLearners(algorithm, None, cluster), None)
 
     def step_source(
-        self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Any, *, rollouts: bool
+        self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Explorers, *, rollouts: bool
     ) -> StepSource:
         algorithm, cluster = run.algorithm, self._cluster
         generators = _generators(run, cluster.collectors, rollouts=rollouts)
-        own = explorer[0] if isinstance(explorer, list | tuple) else explorer
-        agent = make_agent(example_observation(observations, run.env, cluster.lanes), own, generators[0][1])
+        observation = example_observation(observations, run.env, cluster.lanes)
+        agent = make_agent(observation, _first(explorer), generators[0][1])
         length = getattr(algorithm.config, "rollout_length", None) if rollouts else None
         return make_collectors(
             *(algorithm, run.given_env, agent, cluster, explorer, generators, run.n_steps),
@@ -310,6 +324,10 @@ class ClusterExecution(LocalExecution):
         )
 
 
+def _first(explorer: Explorers) -> ExplorerProtocol | None:
+    return explorer[0] if isinstance(explorer, Sequence) else explorer
+
+
 def _generators(run: EnvironmentRun, n: int, *, rollouts: bool) -> list[GeneratorPair]:
     """Make the generators of resets and of random actions for ``n`` collectors."""
     base = reset_generator(run.env, run.options["seed"])
@@ -318,28 +336,31 @@ def _generators(run: EnvironmentRun, n: int, *, rollouts: bool) -> list[Generato
     return spawn_generators(base, n)
 
 
-def checked_environments(env: Environment, options: OnlineOptions) -> Environment:
-    """The training environment; ``eval_env`` is replaced in the options. Those that are given by name are made.
+def checked_environments(env: EnvironmentLike, options: OnlineOptions) -> Environment:
+    """Make the environments that are given by their names; ``eval_env`` is replaced in the options.
+
+    Returns:
+        The training environment.
 
     Raises:
-        ConfigError: if both are one: evaluating there would interrupt the running episode.
-        EnvironmentMismatchError: if one is no environment.
+        ConfigError: if both are the same environment: evaluation would interrupt the running episode.
+        EnvironmentMismatchError: if one is not an environment.
     """
-    env = as_environment(env)
+    training: Environment = as_environment(env)
     if options["eval_env"] is not None:
-        options["eval_env"] = as_environment(options["eval_env"], "eval_env")
-        if options["eval_env"].unwrapped is env.unwrapped:
-            raise ConfigError("eval_env is the training environment; it must be one of its own: make a second one")
-    return env
+        evaluation = options["eval_env"] = as_environment(options["eval_env"], "eval_env")
+        if evaluation.unwrapped is training.unwrapped:
+            raise ConfigError("eval_env is the training environment; it must be a separate one: make a second one")
+    return training
 
 
 def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
-    """The evaluator of online training, if there is an environment for it."""
+    """Make the evaluator of a run in environments, if it has an ``eval_env``."""
     env = options["eval_env"]
     if env is None:
         idle = [name for name in ("eval_n_steps", "eval_statistics", "eval_epsilon") if options[name]]  # type: ignore[literal-required]
         if idle:
-            raise ConfigError(f"{', '.join(idle)}: for evaluations in eval_env=, which is not given: give it, too")
+            raise ConfigError(f"{', '.join(idle)} need eval_env=, which is missing: give it, or leave them out")
         return {}
     kind = EnvironmentStatistics if options["eval_statistics"] else EnvironmentEvaluator
     return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], n_steps=options["eval_n_steps"])}

@@ -1,4 +1,4 @@
-"""Hooks: what is called after steps of a run, with a rhythm and a state of its own."""
+"""Hooks: callbacks with an interval and a state of their own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from birl.run.protocols import Callback, Stateful
 
 
 class Hook:
-    """Base of objects for ``callback=``: called after every ``every``-th step. A function does, too, at every step.
+    """Base class of objects for ``callback=`` that are called after every ``every``-th step.
 
-    With ``get_state`` and ``set_state`` it is a part of the run's checkpoint, and goes on from there.
+    A plain function also works; it is called after every step. With ``get_state`` and ``set_state``, the state of a
+    hook is a part of the run's checkpoint.
 
     Args:
         every: number of steps between two calls, >= 1.
 
     Attributes:
-        adapter: what the run writes to, set before the first call: `LoggerAdapter.write_histogram` and its siblings.
+        adapter: the run's logger adapter, set before the first call, for `LoggerAdapter.write_histogram` and others.
     """
 
     adapter: LoggerAdapter
@@ -28,24 +29,26 @@ class Hook:
         self.every = check("every", every, int, low=1)
 
     def __call__(self, algo: Any, epoch: int, step: int) -> object:
-        """Called with the number of the epoch and of the steps made so far. The run ends if it returns ``False``."""
+        """Called with the numbers of the epoch and of the steps so far. ``False`` as the result ends the run."""
         raise NotImplementedError
 
 
 class Hooks(NamedTuple):
-    """The hooks of a run, each with its rhythm."""
+    """The callbacks of a run, each with its interval."""
 
     hooks: tuple[Callback, ...]
     every: tuple[int, ...]
 
     @classmethod
-    def of(cls, given: Any) -> Hooks:
-        """What users give: nothing, a function or `Hook`, or a list of them.
+    def of(cls, callback: object) -> Hooks:
+        """Make the hooks of ``callback=``: ``None``, a function or `Hook`, or a list of them.
 
         Raises:
             ConfigError: for anything else.
         """
-        listed = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+        listed: list[Any] = (
+            [] if callback is None else list(callback) if isinstance(callback, list | tuple) else [callback]
+        )
         for each in listed:
             if not callable(each) or isinstance(each, type):
                 raise ConfigError(
@@ -55,17 +58,19 @@ class Hooks(NamedTuple):
         return cls(tuple(listed), tuple(check("every", getattr(each, "every", 1), int, low=1) for each in listed))
 
     def parts(self) -> dict[str, Stateful]:
-        """Those with a state, by names for checkpoints."""
-        named: dict[str, Any] = {f"hook {place} {type(each).__name__}": each for place, each in enumerate(self.hooks)}
+        """Return the hooks with a state, by their names in checkpoints."""
+        named: dict[str, object] = {
+            f"hook {place} {type(each).__name__}": each for place, each in enumerate(self.hooks)
+        }
         return {name: each for name, each in named.items() if isinstance(each, Stateful)}
 
-    def begin(self, adapter: LoggerAdapter) -> None:
-        """Tell hooks where the run writes."""
+    def start(self, adapter: LoggerAdapter) -> None:
+        """Set the adapter of the hooks."""
         for each in self.hooks:
             if isinstance(each, Hook):
                 each.adapter = adapter
 
     def call(self, algo: Any, epoch: int, step: int) -> list[object]:
-        """Call those whose step it is; their answers."""
+        """Call the hooks that are due, and return their results."""
         due = zip(self.hooks, self.every, strict=True)
         return [hook(algo, epoch, step) for hook, every in due if step % every == 0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
+from birl.dataset import ReplayBufferBase
 from birl.run.fingerprint import dataset_settings, run_settings
 from birl.run.options import Options, checked_options
 from birl.run.protocols import Evaluator, Trainable
@@ -13,7 +14,7 @@ from birl.run.session import SamplerPart, Session
 
 def fitter(
     algorithm: Trainable,
-    dataset: Any,
+    dataset: ReplayBufferBase,
     n_steps: int,
     *,
     evaluators: Mapping[str, Evaluator] | None = None,
@@ -22,11 +23,10 @@ def fitter(
     """Train on a dataset, one epoch per iteration.
 
     Args:
-        algorithm: its networks are made if they do not exist.
-        dataset: replay buffer. Its sampling generator is part of a checkpoint, its contents are
-            not, but a digest of them.
-        n_steps: number of updates. Exactly so many are made: the last epoch may be shorter.
-        evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
+        algorithm: its networks are built if they do not exist.
+        dataset: dataset. A checkpoint holds the state of its sampling generator and a digest of its contents.
+        n_steps: exact number of updates: the last epoch may be shorter.
+        evaluators: evaluators by name, called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         **options: see `Options`.
 
     Yields:
@@ -36,28 +36,28 @@ def fitter(
         NonFiniteError: if a loss, a parameter or a moment becomes NaN or infinite.
         ResumeError: if ``checkpoint`` holds a run with other settings.
     """
-    n_steps, given = checked_options(n_steps, options)
-    data = {} if given["checkpoint"] is None else dataset_settings(dataset)
+    n_steps, all_options = checked_options(n_steps, options)
+    data = {} if all_options["checkpoint"] is None else dataset_settings(dataset)
     settings = run_settings(algorithm, "offline", **data)
     algorithm.build_with_dataset(dataset)
     learner = algorithm.learner
     source = learner.begin_run(dataset, n_steps)
     parts = {"sampler": SamplerPart(source)}
     name = type(algorithm).__name__
-    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, given)
-    many = learner.updates_at_once(source)
+    session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, all_options)
+    block = learner.updates_at_once(source)
 
     def step() -> None:
-        if 1 < many <= session.steps_until_check:
-            with session.time("step", many):
-                several = learner.learn_many(source, many)
-            session.averages.add_many(several)
-            session.tick(many)
+        if 1 < block <= session.steps_until_check:
+            with session.time("step", block):
+                metrics = learner.learn_many(source, block)
+            session.averages.add_many(metrics)
+            session.tick(block)
             return
         with session.time("step"):
             with session.time("sample_batch"):
-                drawn = learner.draw(source)
-            session.update(drawn)
+                minibatch = learner.draw(source)
+            session.update(minibatch)
         session.tick()
 
     yield from session.epochs(step)

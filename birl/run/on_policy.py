@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Unpack
+from collections.abc import Generator, Sequence
+from typing import Unpack
 
 import numpy as np
 
 from birl.envs import single_spaces
 from birl.run.agent_core import observation_spec
 from birl.run.environment_run import EnvironmentRun
+from birl.run.fingerprint import explorer_settings
 from birl.run.options import OnlineOptions
-from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.run.replay_setup import explorer_settings
+from birl.run.protocols import EnvironmentLike, ExplorerProtocol, StepBuffer, Trainable
 from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.types import Tree
 
 
 def on_policy_fitter(
     algorithm: Trainable,
-    env: Environment,
+    env: EnvironmentLike,
     n_steps: int = 1_000_000,
-    explorer: ExplorerProtocol | None = None,
-    buffer: Any = None,
+    explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
+    buffer: StepBuffer | None = None,
     *,
     replays: bool = False,
     **options: Unpack[OnlineOptions],
@@ -30,15 +30,15 @@ def on_policy_fitter(
     """Train on the policy's own rollouts, one epoch per iteration.
 
     Args:
-        algorithm: on-policy algorithm; its networks are made if they do not exist.
-        env: environment, or vector environment in any autoreset mode, or the name of one. It is given actions clipped
-            to its bounds; the learner sees them as they were sampled.
-        n_steps: number of environment steps over all environments that are trained on, exactly: the last rollout may be
-            shorter. With rollouts of whole episodes, steps of episodes that still run at the end are not.
-        explorer: turns greedy actions into the ones taken; by default the policy acts by itself. With a cluster, a list
-            may have one for each collector.
+        algorithm: on-policy algorithm; its networks are built if they do not exist.
+        env: environment, or vector environment in any autoreset mode, or the name of one. It receives actions clipped
+            to its bounds; updates use them as they were sampled.
+        n_steps: exact number of environment steps to train on, over all environments: the last rollout may be shorter.
+            With rollouts of whole episodes, steps of episodes that have not ended at the end are left out.
+        explorer: turns greedy actions into exploratory ones; by default the policy itself acts. With a cluster, it may
+            be a list with one for each collector.
         buffer: see `birl.run.rollouts.start_rollouts`.
-        replays: whether older rollouts are learned from as well.
+        replays: whether older rollouts are replayed.
         **options: see `OnlineOptions`.
 
     Yields:

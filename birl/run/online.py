@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
-from typing import Any, Unpack
+from collections.abc import Generator, Sequence
+from typing import Unpack
 
 import numpy as np
 
 from birl.envs import single_spaces
-from birl.run.agent_core import ReplayAgentCore, observation_spec
+from birl.run.agent_core import ReplayAgentCore, default_buffer, observation_spec, start_schedule
 from birl.run.environment_run import EnvironmentRun
+from birl.run.fingerprint import buffer_settings, replay_settings
 from birl.run.options import OnlineOptions
-from birl.run.protocols import Environment, ExplorerProtocol, Trainable
-from birl.run.replay_setup import buffer_settings, default_buffer, replay_settings, start_schedule
+from birl.run.protocols import EnvironmentLike, ExplorerProtocol, StepBuffer, Trainable
 from birl.run.session import SamplerPart
 from birl.types import Tree
 
 
 def online_fitter(
     algorithm: Trainable,
-    env: Environment,
-    buffer: Any = None,
-    explorer: ExplorerProtocol | None = None,
+    env: EnvironmentLike,
+    buffer: StepBuffer | None = None,
+    explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
     n_steps: int = 1_000_000,
     **options: Unpack[OnlineOptions],
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train in an environment or vector environment, one epoch per iteration.
 
-    Steps are counted over all environments. Where a vector environment makes ``n`` steps at once, the updates that are
-    due for them follow one by one: the ratio of updates to steps does not depend on ``n``.
+    Steps are counted over all environments. After the ``n`` simultaneous steps of a vector environment, the updates
+    that are due for each of them follow: the ratio of updates to steps does not depend on ``n``.
 
     Args:
-        algorithm: off-policy algorithm; its networks are made if they do not exist.
+        algorithm: off-policy algorithm; its networks are built if they do not exist.
         env: environment, or vector environment in any autoreset mode, or the name of one (see `birl.envs.make_env`).
         buffer: replay buffer with one lane per environment; by default the newest million steps are kept.
-        explorer: turns greedy actions into the ones taken; by default the policy samples. With a cluster, a list may
-            have one for each collector.
-        n_steps: number of environment steps that are trained on, exactly. (A vector environment may have made up to
-            ``n - 1`` more.)
+        explorer: turns greedy actions into exploratory ones; by default the policy samples. With a cluster, it may be a
+            list with one for each collector.
+        n_steps: exact number of environment steps to train on. (A vector environment may make up to ``n - 1`` more.)
         **options: see `OnlineOptions`.
 
     Yields:
@@ -46,11 +45,20 @@ def online_fitter(
 
     Raises:
         ConfigError: if the buffer can never hold a minibatch, or if the environments cannot overlap.
-        ActionError: if the policy or the explorer chooses an action outside of the environment's space.
+        ActionError: if the policy or the explorer selects an action outside of the environment's space.
     """
     batch_size = algorithm.config.batch_size
-    parts = {"buffer": buffer, "explorer": explorer}
-    run = EnvironmentRun(algorithm, "online", env, n_steps, options, batch_size=batch_size, order="turns", **parts)
+    run = EnvironmentRun(
+        algorithm,
+        "online",
+        env,
+        n_steps,
+        options,
+        buffer=buffer,
+        explorer=explorer,
+        batch_size=batch_size,
+        order="turns",
+    )
     given, env = run.options, run.env
     run.settings |= replay_settings(given, explorer) | ({"overlap": True} if given["overlap"] else {})
     if buffer is None:
@@ -63,6 +71,7 @@ def online_fitter(
             stacklevel=2,
         )
     updates = run.execution.replay_updates(algorithm, buffer)
+    assert updates.source is not None
     length = run.n_steps if updates.compilable else 0
     schedule = start_schedule(algorithm, updates.source, given, length, updates.counted)
     run.settings |= buffer_settings(buffer, digested=given["checkpoint"] is not None)

@@ -18,15 +18,17 @@ from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError
 from birl.run.agent_core import (
+    DEFAULT_BUFFER_LIMIT,
     AgentCore,
     MeasureTime,
     SelectedActions,
     append_steps,
     check_lanes,
     clip_episodes,
+    default_buffer,
     measure_nothing,
 )
-from birl.run.fingerprint import dataset_settings
+from birl.run.fingerprint import buffer_settings, dataset_settings
 from birl.run.protocols import (
     Environment,
     ExplorerProtocol,
@@ -39,7 +41,6 @@ from birl.run.protocols import (
     StepBuffer,
     Trainable,
 )
-from birl.run.replay_setup import DEFAULT_BUFFER_LIMIT, buffer_settings, default_buffer
 from birl.run.session import SamplerPart
 from birl.types import Array, State, Tree, tree_map
 

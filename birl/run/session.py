@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 import os
+import shlex
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
@@ -18,9 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from birl._version import __version__
 from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
 from birl.files.state_restore import compare, damage_as_typed_errors, put_back
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
+from birl.logging.averages import GradientStatistics
 from birl.logging.logger import LOG
 from birl.run.checkpoint import (
     check_checkpoint_folder,
@@ -31,12 +37,10 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.fingerprint import ACTIONS
-from birl.run.gradient_statistics import GradientStatistics
 from birl.run.hooks import Hooks
 from birl.run.options import Options
 from birl.run.progress import Progress
 from birl.run.protocols import Evaluator, Stateful, Trainable
-from birl.run.provenance import origin
 from birl.run.run_lock import only_run
 from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
@@ -128,7 +132,7 @@ class Session:
         self._logger.add_params(self._described)
         if state is None:
             self._logger.add_origin(origin())
-        self._hooks.begin(self._logger.adapter)
+        self._hooks.start(self._logger.adapter)
         first = "the first update compiles" if compiled else ""
         finished = self._done and self._closed == self.step
         self._progress = Progress(self._n_steps, self.step, given["show_progress"] and not finished, first)
@@ -427,6 +431,24 @@ def evaluate_with(name: str, evaluator: Evaluator, algorithm: Any, dataset: Any)
     if not isinstance(found, Mapping):
         return {name: float(found)}
     return {name if key == "mean" else f"{name}_{key}": float(value) for key, value in found.items()}
+
+
+def origin() -> dict[str, Any]:
+    """The command that started this process, birl's version, and the commit of the working folder, if it has one.
+
+    ``-dirty`` after the commit says that files differed from it. Environment variables are nowhere: they hold secrets.
+    """
+    return {"command": shlex.join(sys.argv), "birl": __version__, "commit": _commit(os.getcwd())}
+
+
+@functools.cache
+def _commit(folder: str) -> str | None:
+    words = ["git", "-C", folder, "--no-optional-locks", "describe", "--always", "--dirty"]
+    words += ["--abbrev=40", "--exclude=*"]  # the whole commit, and no tags
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
+        return found.stdout.strip() or None
+    return None
 
 
 def _same(one: Any, other: Any) -> bool:

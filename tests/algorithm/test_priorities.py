@@ -24,7 +24,7 @@ from birl.envs import make_env
 from birl.errors import ResumeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import C51QFunctionFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
-from birl.run.replay_setup import buffer_settings
+from birl.run.fingerprint import buffer_settings
 from birl.testing import build_algorithm, random_dataset
 from tests.algorithms import CONTRACT_RUNS, Run, tiers
 

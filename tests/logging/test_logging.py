@@ -34,8 +34,8 @@ from birl.logging import (
     TensorboardAdapterFactory,
     WanDBAdapterFactory,
 )
+from birl.logging.averages import GradientStatistics
 from birl.logging.logger import optional
-from birl.run.gradient_statistics import GradientStatistics
 from tests.tiers import slow_but
 
 

@@ -15,7 +15,7 @@ from birl.errors import ConfigError, UnsupportedError
 from birl.logging import CombineAdapterFactory, FileAdapterFactory, LoggerAdapter, NoopAdapterFactory
 from birl.run import Hook
 from birl.run.online import online_fitter
-from birl.run.provenance import _commit, origin
+from birl.run.session import _commit, origin
 from run.fakes import Drift, FakeLearner
 
 

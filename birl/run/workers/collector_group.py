@@ -13,7 +13,7 @@ but holds them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self, TypeAlias
 
@@ -436,7 +436,7 @@ def make_collectors(
     env: EnvSource,
     agent: AgentCore,
     cluster: Cluster,
-    explorer: ExplorerProtocol | list[ExplorerProtocol] | None,
+    explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None,
     generators: list[GeneratorPair],
     n_steps: int,
     *,
