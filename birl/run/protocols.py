@@ -21,7 +21,7 @@ from birl.spaces.specs import Spec
 from birl.types import Array, State, Tree
 
 Environment: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
-EnvironmentLike: TypeAlias = "Environment | str | Callable[[int], gymnasium.Env[Any, Any]]"
+EnvironmentLike: TypeAlias = "Environment | str | Callable[[int], Environment]"
 """An environment, its name, or, for collectors, a function that makes the environment of a number."""
 
 Metrics: TypeAlias = "dict[str, Tensor]"

@@ -38,10 +38,10 @@ from birl.run.agent_core import (
 )
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_length
-from birl.run.protocols import Environment, ExplorerProtocol, Trainable
+from birl.run.protocols import Environment, EnvironmentLike, ExplorerProtocol, Trainable
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
-from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, EnvSource, Fragment
+from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
 from birl.types import Array, State, Tree, tree_map
 
 GeneratorPair: TypeAlias = tuple[np.random.Generator, np.random.Generator]
@@ -433,7 +433,7 @@ def _selected_and_step(row: dict[str, Tree]) -> tuple[SelectedActions, Step]:
 
 def make_collectors(
     algorithm: Trainable,
-    env: EnvSource,
+    env: EnvironmentLike,
     agent: AgentCore,
     cluster: Cluster,
     explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None,
@@ -504,7 +504,7 @@ def spawn_generators(base: np.random.Generator, n: int) -> list[GeneratorPair]:
     return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
 
 
-def example_environment(env: EnvSource) -> EnvSource:
+def example_environment(env: EnvironmentLike) -> EnvironmentLike:
     """The environment, or its name, whose spaces are those of the run. Collectors make environments of their own."""
     return env(0) if callable(env) and not hasattr(env, "step") else env
 

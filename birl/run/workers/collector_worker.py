@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Env
@@ -24,14 +24,11 @@ from birl.files.state_restore import damage_as_typed_errors
 from birl.run.agent_core import AgentCore, ReplayAgentCore, SelectedActions
 from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.collector import Collector
-from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.protocols import EnvironmentLike, ExplorerProtocol
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.workers.restartable_envs import RestartableEnvs, describe_actions
 from birl.seeding import root_kept, seed
 from birl.types import Array, State, Tree, tree_map
-
-EnvSource: TypeAlias = "Environment | str | Callable[[int], Env[Any, Any]]"
-"""What collectors make environments of: an environment to copy, its name, or a function of the environment's number."""
 
 
 class CollectorSpec(NamedTuple):
@@ -56,7 +53,7 @@ class CollectorSpec(NamedTuple):
 
     collector: int
     algorithm: tuple[Any, Any, Any, Any]
-    env: EnvSource
+    env: EnvironmentLike
     env_numbers: range
     observed: Tree
     explorer: ExplorerProtocol | None
@@ -297,7 +294,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         self._stepper.close()
 
 
-def make_env(source: EnvSource, number: int) -> Env[Any, Any]:
+def make_env(source: EnvironmentLike, number: int) -> Env[Any, Any]:
     """Make an environment for a collector.
 
     Args:
