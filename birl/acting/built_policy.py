@@ -16,7 +16,7 @@ from birl.errors import ActionError, ConfigError, CorruptFileError, NonFiniteErr
 from birl.files.state_restore import checked_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
-from birl.preprocessing.units import Units, owned
+from birl.preprocessing.units import Units, copy_array
 from birl.spaces import allowed_actions
 from birl.spaces.observations import check_inside, check_mask, picked
 from birl.spaces.specs import Spec
@@ -171,7 +171,7 @@ class BuiltPolicy:
 
     def observed(self, x: Tree) -> Tree:
         """Observations as networks read them, in memory of their own: a user's scaler or encoder may write into it."""
-        return self.units.observation(tree_map(owned, x))
+        return self.units.observation(tree_map(copy_array, x))
 
     def predict(self, x: Tree, greedy: bool) -> Array:
         """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""

@@ -21,7 +21,7 @@ from birl.models import (
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
-from birl.preprocessing.units import owned
+from birl.preprocessing.units import copy_array
 from birl.spaces.observations import Numbers
 from birl.types import ActionSpace, Array
 
@@ -187,7 +187,7 @@ class FlatPolicy:
         if unscaled and observation.flags.writeable and units.device.type == "cpu":
             x = torch.from_numpy(observation)
         else:
-            x = units.observation(owned(observation))  # a user's scaler may write into it
+            x = units.observation(copy_array(observation))  # a user's scaler may write into it
         with torch.inference_mode():
             for activation, weight, bias in self._layers:
                 x = activation(F.linear(x, weight, bias))

@@ -28,7 +28,7 @@ from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedE
 from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
 from birl.models.networks import normalises_by_batch
-from birl.preprocessing.running_scalers import frozen
+from birl.preprocessing.running_scalers import freeze_statistics
 from birl.preprocessing.units import Units
 from birl.spaces.observations import choices_in, picked
 from birl.spaces.specs import Spec
@@ -226,7 +226,7 @@ class Learner:
         given = config.observation_scaler, config.action_scaler, config.reward_scaler
         self.units = Units(device, spec.actions, *given, spec.observations)
         self.running = {name: scaler for name, scaler in scalers.items() if scaler is not None and scaler.running}
-        self._frozen = frozen if self.running else contextlib.nullcontext
+        self._frozen = freeze_statistics if self.running else contextlib.nullcontext
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
         if self.policy.noisy and self.experience.on_policy and not self.experience.explored:

@@ -31,7 +31,7 @@ from birl.errors import ShapeError, UnsupportedError
 from birl.metrics import EnvironmentEvaluator
 from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
-from birl.preprocessing.units import owned
+from birl.preprocessing.units import copy_array
 from birl.run.agent import Agent
 from birl.run.options import AgentOptions
 from birl.types import Array, State, Tree, tree_leaves, tree_map
@@ -166,7 +166,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
 
     def predict_context(self, observation: Tree, action: Array, returns_to_go: Array, timestep: Array) -> Array:
         """Outputs for the newest steps ``[n, A]`` of ``n`` contexts ``[n, L, …]``; padding has timestep 0."""
-        policy, context = self.learner.policy, tree_map(owned, (observation, action, returns_to_go, timestep))
+        policy, context = self.learner.policy, tree_map(copy_array, (observation, action, returns_to_go, timestep))
         policy.set_mode(True)
         with torch.no_grad():
             output = newest_output(self.nets.get_submodule(policy.policy.network), self.units, *context)

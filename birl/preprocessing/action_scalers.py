@@ -1,9 +1,8 @@
-"""Action scalers. Policies act in ``[-1, 1]``; these translate to the units of the environment and back."""
+"""Action scalers, which map between the environment's actions and the policy's range ``[-1, 1]``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +13,15 @@ from birl.types import Array
 
 
 class ActionScaler(Scaler, Serializable):
-    """Base of scalers of continuous actions. Your own is ``class Mine(ActionScaler, type="mine")``."""
+    """Base class of scalers of continuous actions. Define your own with ``class Mine(ActionScaler, type="mine")``."""
 
-    _scaled = "action"
+    _quantity = "action"
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """Logarithm of the slope of `reverse_transform` at actions ``x`` ``[..., A]``, minus infinity where it is flat.
+        """Return the logarithm of the slope of `reverse_transform` at actions ``x`` ``[..., A]``.
 
-        Densities are divided by it. A scaler maps each dimension by itself.
+        It is minus infinity where the map is flat. Densities are divided by the slope. A scaler must map each dimension
+        independently of the others.
         """
         with torch.enable_grad():
             at = x.detach().requires_grad_()
@@ -34,23 +34,23 @@ register_action_scaler = ActionScaler.register
 
 @dataclass(eq=False)
 class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
-    """Map ``[minimum, maximum]`` to ``[-1, 1]``, each dimension by itself.
+    """Map ``[minimum, maximum]`` to ``[-1, 1]``, for each dimension.
 
-    A constant dimension becomes 0, and every action of the policy comes back as the constant.
+    A constant dimension is mapped to 0, and its inverse is the constant.
 
     Args:
-        minimum: lower bounds ``[action_size]``, or ``None`` to be fitted.
+        minimum: lower bounds ``[action_size]``; ``None`` to fit them.
         maximum: upper bounds.
     """
 
-    def reverse_transform(self, x: Any) -> Any:
-        """Inverse of `transform`. -1 and 1 give the bounds to the last bit, so no action leaves its space."""
+    def reverse_transform(self, x: Tensor) -> Tensor:
+        """Compute the inverse of `transform`. -1 and 1 give exactly the bounds, so no action is outside its space."""
         x = as_float(x)
         *_, minimum, maximum = self._tensors(x)
         return torch.lerp(minimum, maximum, (x + 1) / 2)
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """See `ActionScaler.log_slope`. The same everywhere, and so without differentiation in exports."""
+        """See `ActionScaler.log_slope`. The slope is constant, so exports need no differentiation."""
         *_, minimum, maximum = self._tensors(x)
         return ((maximum - minimum) / 2).log().expand_as(x)
 

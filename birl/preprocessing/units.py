@@ -1,8 +1,6 @@
-"""Conversion of data to the training device and the units of the networks, and back."""
+"""Conversion of unscaled data to scaled tensors on the training device, and back."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,19 +9,19 @@ from torch import Tensor
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.spaces import Actions
 from birl.spaces.observations import Choices, picked
-from birl.types import Array, Tree, beside_mask, tree_leaves, tree_map
+from birl.types import Array, ArrayOrTensor, Tree, beside_mask, tree_leaves, tree_map
 
 _DOUBLE = np.dtype(np.float64)
 
 
 class Units:
-    """Conversion between the units of environments and datasets and those of networks.
+    """Converts between the units of environments and datasets and those of networks.
 
     Args:
         device: training device.
-        actions: what actions are.
+        actions: spec of the actions.
         observation_scaler, action_scaler, reward_scaler: fitted scalers or ``None``.
-        observations: what observations are, if any of them is more than numbers; see `birl.spaces.observations`.
+        observations: spec of the observations, see `birl.spaces.observations`; ``None`` if all are numbers.
     """
 
     def __init__(
@@ -36,16 +34,16 @@ class Units:
         observations: Tree = None,
     ) -> None:
         self.device, self.actions, self.observations = device, actions, observations
-        self._chooses = any(isinstance(leaf, Choices) for leaf in tree_leaves(observations))
+        self._has_choices = any(isinstance(leaf, Choices) for leaf in tree_leaves(observations))
         self.observation_scaler, self.action_scaler = observation_scaler, action_scaler
         self.reward_scaler = reward_scaler
 
     def tensor(self, array: Array | Tensor) -> Tensor:
-        """Move to the device in its own dtype: pixels travel as bytes.
+        """Copy an array to the device in its own dtype: pixels stay uint8.
 
         Copies to a CUDA device go through pinned memory, so that they do not wait for the device. Torch's host
-        allocator reuses a freed pinned block only after the copies from it are done, so the block need not be kept
-        here. (It finds the block by the address of its first byte, where a place begins to gather.)
+        allocator reuses a freed pinned block only after the copies from it are done, so no reference to the block is
+        needed. (It finds the block by the address of its first byte, which is where a `PinnedPlace` gathers to.)
         """
         if not isinstance(array, Tensor):
             array = np.asarray(array)
@@ -59,17 +57,17 @@ class Units:
         return array.to(self.device, non_blocking=True)
 
     def observation(self, observation: Tree) -> Tree:
-        """Observations as float tensors, scaled, choices as one-hot vectors. Further parts of dicts are left out."""
+        """Convert observations to scaled float tensors, choices to one-hot vectors. Drops unused parts of dicts."""
         return self.as_input(tree_map(self.tensor, picked(self.observations, observation)))
 
     def as_input(self, tensors: Tree) -> Tree:
-        """Observations that are tensors on the device already, as `observation` gives them. Masks are not scaled."""
+        """Convert observations that are tensors on the device, see `observation`. Action masks are not scaled."""
         if self.observation_scaler is None:
             numbers = tree_map(to_float, tensors)
         else:
             scale = self.observation_scaler.transform
             numbers = beside_mask(scale, tensors) if self.actions.options else scale(tensors)
-        if not self._chooses:
+        if not self._has_choices:
             return numbers
         return tree_map(
             lambda leaf, raw, number: leaf.as_input(raw) if isinstance(leaf, Choices) else number,
@@ -77,36 +75,36 @@ class Units:
         )
 
     def action(self, action: Array | Tensor) -> Tensor:
-        """Stored actions ``[..., *actions.leaf.shape]`` as the policy gives them, in its range."""
+        """Convert stored actions ``[..., *actions.leaf.shape]`` to the policy's actions in its range."""
         tensor = self.actions.from_stored(self.tensor(action))
         return tensor if self.action_scaler is None else self.action_scaler.transform(tensor)
 
     def column(self, array: Array | Tensor) -> Tensor:
-        """Numbers ``[..., 1]`` as floats ``[...]``."""
+        """Convert numbers ``[..., 1]`` to floats ``[...]``."""
         return to_float(self.tensor(array).select(-1, 0))
 
     def environment_action(self, action: Tensor) -> Tensor:
-        """Inverse of `action`."""
+        """Convert the policy's actions to those of the environment, the inverse of `action`."""
         action = action if self.action_scaler is None else self.action_scaler.reverse_transform(action)
         return self.actions.given(action)
 
     def log_slope(self, action: Tensor) -> Tensor:
-        """How many units of the environment one of the policy's is at its actions ``[..., A]``, as a logarithm."""
+        """Return the logarithm of the slope of `environment_action` at the policy's actions ``[..., A]``."""
         if self.action_scaler is None:
             return torch.zeros_like(action, dtype=torch.float64)
         return self.action_scaler.log_slope(action.to(torch.float64))
 
     def reward(self, reward: Array | Tensor) -> Tensor:
-        """Rewards ``[..., 1]`` as scaled floats ``[...]``."""
+        """Convert rewards ``[..., 1]`` to scaled floats ``[...]``."""
         tensor = self.column(reward)
         return tensor if self.reward_scaler is None else self.reward_scaler.transform(tensor)
 
 
-def owned(leaf: Any) -> Any:
-    """A copy of an array or tensor."""
+def copy_array(leaf: ArrayOrTensor) -> ArrayOrTensor:
+    """Copy an array or tensor."""
     return leaf.clone() if isinstance(leaf, Tensor) else np.array(leaf)
 
 
 def to_float(x: Tensor) -> Tensor:
-    """As single precision."""
+    """Convert to float32."""
     return x.to(torch.float32)

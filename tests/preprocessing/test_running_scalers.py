@@ -405,7 +405,7 @@ def test_recorded_updates_see_them_move() -> None:
     with torch.inference_mode():
         scaler.transform(torch.zeros(1, 2, dtype=torch.float64))
     moments = scaler._leaves[0]  # type: ignore[index]
-    kept = [(tensor, tensor.data_ptr()) for pair in moments._kept.values() for tensor in pair]  # type: ignore[union-attr]
+    kept = [(tensor, tensor.data_ptr()) for pair in moments._cache.values() for tensor in pair]  # type: ignore[union-attr]
     assert len(kept) == 4
     scaler.update(np.array([[1.0, 2.0], [3.0, 8.0]]))
     assert [tensor.data_ptr() for tensor, _ in kept] == [place for _, place in kept]
