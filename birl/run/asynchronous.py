@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
 import numpy as np
@@ -45,6 +45,7 @@ from birl.run.workers.gradient_worker import (
     RolloutTask,
     StartTask,
 )
+from birl.run.workers.protocols import DistributedAlgorithm
 from birl.seeding import is_seed
 from birl.types import Array, State
 
@@ -61,7 +62,7 @@ _PICKLE_ADVICE: Final = (
 
 
 def asynchronous_fitter(
-    algorithm: Any,
+    algorithm: DistributedAlgorithm,
     env: Environment,
     n_steps: int = 1_000_000,
     explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
@@ -96,7 +97,8 @@ def asynchronous_fitter(
     run.settings |= {"workers": n_workers, "explorer": [part_settings(each) for each in explorers]}
     algorithm.learner.check_compatible({"workers": f"workers={n_workers}"})
     algorithm.learner.experience.check_run(algorithm.learner, None, n_steps)
-    rollout_steps = algorithm.config.rollout_length * number_of_environments(run.env)
+    config: Any = algorithm.config
+    rollout_steps = config.rollout_length * number_of_environments(run.env)
     replay_limit = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
     generator = reset_generator(run.env, run.options["seed"])
     workers = GradientWorkers(algorithm, env, explorers, generator, rollout_steps, replay_limit)
@@ -172,7 +174,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
 
     def __init__(
         self,
-        algorithm: Any,
+        algorithm: DistributedAlgorithm,
         env: Environment | str,
         explorers: Sequence[ExplorerProtocol | None],
         generator: np.random.Generator,
@@ -216,14 +218,13 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         self.uncounted_steps = result.steps
         return result.returns
 
-    def update(self) -> dict[str, Tensor | float]:
+    def update(self) -> Mapping[str, Tensor | float]:
         """Apply the gradients of the present result, if there is one. Returns metrics."""
         if not self._results:
             return {}
         result = self._results[0][1]
         (step,) = self._algorithm.engine.gradient_steps
         gradients = {name: torch.from_numpy(value) for name, value in result.gradients.items()}
-        metrics: dict[str, Tensor | float]
         metrics = self._algorithm.learner.move({step.name: (gradients, result.loss, result.metrics)})
         del self._results[0]
         return metrics if self.restarts == 0 else {**metrics, "workers_replaced": float(self.restarts)}

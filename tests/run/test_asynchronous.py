@@ -535,7 +535,7 @@ def test_environments_and_explorers_must_reach_other_processes() -> None:
     explorer.hook = lambda: None  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="explorer is .* cannot be sent to another process"):
         fit(a2c(), 10, explorer=explorer)
-    with pytest.raises(ConfigError, match="explorer is a list of 1; with workers=2 it must have one for each"):
+    with pytest.raises(ConfigError, match="explorer is a list of 1; with workers=2 it must be a list of 2, or one explorer for all"):
         fit(a2c(), 10, workers=2, explorer=[ConstantEpsilonGreedy(0.1)])
 
 

@@ -13,8 +13,9 @@ from birl.files.state_restore import damage_as_typed_errors
 from birl.run.agent_core import measure_nothing
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
-from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.protocols import Environment, ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
+from birl.run.workers.protocols import DistributedAlgorithm
 from birl.seeding import seed
 from birl.types import Array, State
 
@@ -138,7 +139,7 @@ class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | N
 
 
 def compute_gradients(
-    algorithm: Any,
+    algorithm: DistributedAlgorithm,
     collector: Collector,
     experience: RolloutExperience,
     task: RolloutTask,
@@ -157,7 +158,9 @@ def compute_gradients(
     return _gradient_result(algorithm, experience.sample_replay(measure_nothing), [], 0)
 
 
-def _gradient_result(algorithm: Any, minibatch: Any, returns: list[float], steps: int) -> GradientResult:
+def _gradient_result(
+    algorithm: DistributedAlgorithm, minibatch: Minibatch, returns: list[float], steps: int
+) -> GradientResult:
     """The gradients of a rollout, or of older steps."""
     found = algorithm.learner.find(minibatch)
     gradients = {name: value.numpy() for name, value in found.gradients.items()}

@@ -9,7 +9,7 @@ fast.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,8 +20,10 @@ from birl.dataset.views import View
 from birl.errors import CorruptFileError
 from birl.files.state_restore import checked_array
 from birl.run.cluster import Cluster
+from birl.run.protocols import Minibatch, StepBuffer, Trainable
 from birl.run.session import Session
 from birl.run.workers.learner_worker import GradientTask, LearnerResult, LearnerTask, StepGradients
+from birl.run.workers.protocols import DistributedAlgorithm
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.types import Array, State
 
@@ -68,15 +70,15 @@ class ParameterServer(RemoteLearners):
         UnsupportedError: if several learners cannot learn the algorithm, or from the buffer.
     """
 
-    def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
+    def __init__(self, algorithm: Trainable, buffer: StepBuffer, cluster: Cluster) -> None:
         pushed = {"learners": f"Cluster.learners={cluster.learners}", "pushed gradients": "Cluster.gradients='pushed'"}
-        algorithm.learner.check_compatible(pushed)
+        cast(DistributedAlgorithm, algorithm).learner.check_compatible(pushed)
         super().__init__(algorithm, buffer, cluster, 1)
         self.source = _NoSource()
         self._updates: list[_OpenUpdate] = []  # in the order in which they are applied
         self._gradients: dict[int, dict[str, StepGradients]] = {}  # received and not applied, by update
 
-    def learn(self, session: Session, minibatch: Any) -> None:
+    def learn(self, session: Session, minibatch: Minibatch) -> None:
         """Apply the next gradients. ``minibatch`` is not used."""
         learner = self._algorithm.learner
         for index in self.slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 
@@ -19,8 +19,10 @@ from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.errors import CorruptFileError
 from birl.incompatible import check_compatible
 from birl.run.cluster import Cluster
+from birl.run.protocols import Minibatch, StepBuffer, Trainable
 from birl.run.session import Session
 from birl.run.workers.learner_worker import LearnerResult, LearnerSpec, LearnerTask, LearnerWorker
+from birl.run.workers.protocols import DistributedAlgorithm
 from birl.run.workers.replay_worker import ReplayParts
 from birl.seeding import is_seed, new_generator
 from birl.types import State
@@ -48,15 +50,17 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
     inline_transport = InlineAllReduce
     source: Any
 
-    def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster, first: int) -> None:
+    def __init__(self, algorithm: Trainable, buffer: StepBuffer | None, cluster: Cluster, first: int) -> None:
         super().__init__(LearnerWorker, cluster.placement(), range(1, cluster.learners), cluster.restarts)
-        self._algorithm, self._cluster = algorithm, cluster
-        self._replay = None if buffer is None else _source(algorithm, buffer, cluster)
+        self._algorithm, self._cluster = cast(DistributedAlgorithm, algorithm), cluster
+        self._replay = None if buffer is None else _source(self._algorithm, buffer, cluster)
         each = cluster.lanes // (cluster.learners - first)
         numbers = range(first, cluster.learners)
         self._lane_numbers = {number: range(i * each, (i + 1) * each) for i, number in enumerate(numbers)}
-        stored = {} if buffer is None else self._lane_numbers
-        self.lanes = {number: Lanes(buffer.storage, own[0], each) for number, own in stored.items()}
+        self.lanes: dict[int, Lanes] = {}
+        if self._replay is not None:
+            storage = self._replay.storage
+            self.lanes = {number: Lanes(storage, own[0], each) for number, own in self._lane_numbers.items()}
         self._seed = int(new_generator().integers(2**32))
         self._complete = True  # whether no learner was lost, in `wait_complete`
 
@@ -68,7 +72,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         return min(lanes.transition_count for lanes in self.lanes.values())
 
     @abstractmethod
-    def learn(self, session: Session, minibatch: Any) -> None:
+    def learn(self, session: Session, minibatch: Minibatch) -> None:
         """Make the next update.
 
         Args:
@@ -106,7 +110,8 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
 
     def spec(self, index: int) -> LearnerSpec:
         own = self._algorithm
-        config = replace(own.config, compile_graph=False)
+        config: Any = own.config
+        config = replace(config, compile_graph=False)
         algorithm = (type(own), config, str(own.torch_device), own.spec.observations, own.spec.actions)
         replay = None if self._replay is None else ReplayParts.of(self._replay, self.lanes[index])
         inline = self._cluster.transport == "inline"
@@ -135,7 +140,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         self._seed = state["seed"]
 
 
-def _source(algorithm: Any, buffer: Any, cluster: Cluster) -> Source:
+def _source(algorithm: DistributedAlgorithm, buffer: StepBuffer, cluster: Cluster) -> Source:
     """What learners sample with.
 
     Raises:

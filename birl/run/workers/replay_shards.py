@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Final, Self, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.errors import ConfigError, CorruptFileError
 from birl.run.cluster import Cluster
+from birl.run.protocols import StepBuffer, Trainable
+from birl.run.workers.protocols import DistributedAlgorithm
 from birl.run.workers.replay_worker import (
     PriorityTask,
     RepeatTask,
@@ -90,9 +92,9 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
 
     worker_name = "shard"
 
-    def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
+    def __init__(self, algorithm: Trainable, buffer: StepBuffer, cluster: Cluster) -> None:
         super().__init__(ReplayWorker, cluster.placement(), range(cluster.shards), cluster.restarts)
-        self.sources = _sources(algorithm, buffer, cluster)
+        self.sources = _sources(cast(DistributedAlgorithm, algorithm), buffer, cluster)
         source, lanes_each = self.sources[0], cluster.lanes // cluster.shards
         self.transition_picker = source.picker
         self._cluster = cluster
@@ -100,7 +102,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         for index in range(cluster.shards):
             generators = source.generators if index == 0 else Generators()
             state = replace(source, generators=generators).get_state()
-            lanes = Lanes(buffer.storage, index * lanes_each, lanes_each)
+            lanes = Lanes(source.storage, index * lanes_each, lanes_each)
             self._shards.append(_Shard(index, lanes, state, self._send_priorities))
         self._number = 0
 
@@ -116,14 +118,14 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         if all(shard.part is None for shard in self._shards):
             self._send_sampling(view, count)
         self.wait_all()
-        batch: M = self._concatenate([shard.part for shard in self._shards if shard.part is not None])
+        batch = cast(M, self._concatenate([shard.part for shard in self._shards if shard.part is not None]))
         for shard in self._shards:
             shard.part = None
         if self._cluster.ahead:
             self._send_sampling(view, count)
         return batch
 
-    def _concatenate(self, parts: Sequence[ReplayResult]) -> Any:
+    def _concatenate(self, parts: Sequence[ReplayResult]) -> MiniBatch:
         first, *others = batches = [part.batch for part in parts if part.batch is not None]
         batch = first.concatenate(*others) if others else first
         if parts[0].generation is None:
@@ -246,7 +248,7 @@ def _load_part(saved: State | None, source: Source) -> ReplayResult | None:
     return ReplayResult(kind(**fields), saved.get("generation"), float(saved["scale"]))
 
 
-def _sources(algorithm: Any, buffer: Any, cluster: Cluster) -> list[Source]:
+def _sources(algorithm: DistributedAlgorithm, buffer: StepBuffer, cluster: Cluster) -> list[Source]:
     """What shards sample with.
 
     Raises:

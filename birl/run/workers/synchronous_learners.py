@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final, cast
 
 from birl.dataset import Uniform
 from birl.dataset.reader import Reader
@@ -23,9 +23,10 @@ from birl.distributed.process_group import GlooStore, GroupBroken, GroupStore, L
 from birl.errors import WorkerError
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import Cluster
-from birl.run.protocols import Rollout
+from birl.run.protocols import Minibatch, Rollout, StepBuffer, Trainable
 from birl.run.session import Session
 from birl.run.workers.learner_worker import LearnerResult, LearnerTask, SetStateTask, UpdateTask, parameter_digest
+from birl.run.workers.protocols import DistributedAlgorithm
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.run.workers.shared_sampling import SharedSampling
 from birl.types import tree_map
@@ -47,9 +48,9 @@ class SynchronousLearners(RemoteLearners):
         UnsupportedError: if several learners cannot learn the algorithm, or from the buffer.
     """
 
-    def __init__(self, algorithm: Any, buffer: Any, cluster: Cluster) -> None:
+    def __init__(self, algorithm: Trainable, buffer: StepBuffer | None, cluster: Cluster) -> None:
         text = f"Cluster.learners={cluster.learners}"
-        algorithm.learner.check_compatible({"learners": text, "averaged gradients": text})
+        cast(DistributedAlgorithm, algorithm).learner.check_compatible({"learners": text, "averaged gradients": text})
         super().__init__(algorithm, buffer, cluster, 0)
         self._sampling = None
         if self._replay is not None:
@@ -63,7 +64,7 @@ class SynchronousLearners(RemoteLearners):
         self._ended = False  # whether another learner has ended its part of the present update
         self._uneven = 0  # times in a row that a learner waited for a minibatch that another did not have
 
-    def learn(self, session: Session, minibatch: Any) -> None:
+    def learn(self, session: Session, minibatch: Minibatch) -> None:
         if not isinstance(minibatch, Rollout):
             self.update(partial(session.update, minibatch))
         elif minibatch.valid.all():
