@@ -62,8 +62,8 @@ def start_process(target: Callable[..., None], args: tuple[object, ...]) -> Base
 class _Name(str):
     """The name of a process, which carries the environment variables.
 
-    The new process unpickles its name first, and thereby sets the variables before it imports further modules. Its own
-    variables are those that the server was started with.
+    The new process unpickles its name first, which sets the variables before further modules are imported. Without
+    that, its variables would be those of the server's start.
     """
 
     def __init__(self, name: str) -> None:

@@ -78,17 +78,17 @@ def test_workers_start_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_
     Of what a spawned one has in memory, 200 MB, they share nearly all where they are forked from a server.
     """
     found = []
-    for number in range(2):
-        monkeypatch.setenv("BIRL_TESTED", str(number))
+    for value in range(2):
+        monkeypatch.setenv("BIRL_TESTED", str(value))
         monkeypatch.chdir(tmp_path)
         worker = WorkerProcess(_about, None)
-        environment, folder, drawn, pid = worker.receive()
+        environment, folder, number, pid = worker.receive()
         own = _own_megabytes(pid) if sys.platform == "linux" else 0.0
         stop_all([worker])
         assert environment == dict(os.environ)
         assert Path(folder) == tmp_path and pid not in (os.getpid(), *(each[1] for each in found))
         assert own < 50
-        found.append((drawn, pid))
+        found.append((number, pid))
     assert found[0][0] != found[1][0]
 
 
@@ -107,7 +107,7 @@ def test_modules_of_a_worker_see_the_environment_of_now(monkeypatch: pytest.Monk
 
 
 def _status(pid: int | None) -> dict[str, str]:
-    """What Linux says of a process; nothing if it has ended."""
+    """The status of a process in /proc; empty if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -182,14 +182,14 @@ def test_workers_end_in_order() -> None:
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("own", "words"), [(3, "the task is -1"), (None, "unsupported operand")])
-def test_workers_that_fail_end_in_order(own: Any, words: str) -> None:
+@pytest.mark.parametrize(("own", "message"), [(3, "the task is -1"), (None, "unsupported operand")])
+def test_workers_that_fail_end_in_order(own: Any, message: str) -> None:
     """In their work or at its start."""
     transport = ProcessTransport(_Adding if own else _starting_badly, 60.0)
     transport.start(0, own)
     transport.send(0, -1, 0)
     (worker,) = transport._workers.values()
-    with pytest.raises(WorkerError, match=words):
+    with pytest.raises(WorkerError, match=message):
         transport.wait()
     transport.close()
     assert worker._process.exitcode == 0

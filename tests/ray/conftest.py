@@ -1,4 +1,4 @@
-"""What the tests with Ray begin ends with them: no process is left behind."""
+"""All processes that the tests with Ray start end with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from left_behind import MARK, begun_here
+from left_behind import MARK, processes_started_here
 
 PATIENCE = 60.0
 
@@ -19,7 +19,7 @@ def nothing_left() -> Iterator[None]:
     mark = os.environ[MARK] = uuid.uuid4().hex
     yield
     until = time.monotonic() + PATIENCE
-    while (left := begun_here(mark)) and time.monotonic() < until:
+    while (left := processes_started_here(mark)) and time.monotonic() < until:
         time.sleep(0.5)
     assert not left, "left behind: " + "; ".join(f"{pid} {words[:120]}" for pid, words in left.items())
     print("\nno process is left behind")

@@ -1,4 +1,4 @@
-"""Processes that tests have begun, found by a mark in their environment."""
+"""Processes that tests have started, found by a mark in their environment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 MARK = "BIRL_TESTS_WITH_RAY"
 
 
-def begun_here(mark: str) -> dict[int, str]:
+def processes_started_here(mark: str) -> dict[int, str]:
     """Processes that have inherited a mark from this one, with their command lines."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             continue
     found.pop(os.getpid(), None)
-    return {pid: words for pid, words in found.items() if words}  # zombies have none
+    return {pid: line for pid, line in found.items() if line}  # zombies have none

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import ray
-from left_behind import MARK, begun_here
+from left_behind import MARK, processes_started_here
 from run.fakes import Drift
 from run.workers.test_collector_group import dqn, run, sac, same
 
@@ -67,7 +67,7 @@ class Naps(Dies):
         return Drift.step(self, action)
 
 
-def test_collectors_that_hang_are_made_anew(tmp_path: Path) -> None:
+def test_collectors_that_hang_are_restarted(tmp_path: Path) -> None:
     env = Naps(str(tmp_path))
     expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=env)
     (tmp_path / "once").touch()
@@ -82,8 +82,8 @@ class Sticks(Drift):
 
 
 def test_what_hangs_again_is_named() -> None:
-    says = "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 .* step 4"
-    with pytest.raises(WorkerError, match=says):
+    message = "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 .* step 4"
+    with pytest.raises(WorkerError, match=message):
         run(birl.Cluster(1, 1, 6, transport="ray", step_timeout=8.0), env=Sticks(end=0.0))
 
 
@@ -107,7 +107,7 @@ class Holds:
         return Drift()
 
 
-def test_what_cannot_be_sent_is_told() -> None:
+def test_unpicklable_environments_are_an_error() -> None:
     cause = r"cannot be sent to another process \(cannot pickle '_thread.lock' object\): give the environment"
     with pytest.raises(ConfigError, match=cause):
         run(birl.Cluster(1, transport="ray"), env=Holds())
@@ -133,8 +133,8 @@ def test_a_killed_worker_is_lost_with_its_tasks() -> None:
     remote.start(0, "a")
     shared = remote.share({"x": 1})
     remote.send(0, 0.0, shared)
-    index, (given, _, beside, process) = remote.wait()
-    assert (index, given, beside) == (0, "a", {"x": 1}) and process != os.getpid()
+    index, (spec, _, payload, process) = remote.wait()
+    assert (index, spec, payload) == (0, "a", {"x": 1}) and process != os.getpid()
     for _ in range(2):
         remote.send(0, 30.0, shared)
     os.kill(process, signal.SIGKILL)
@@ -147,31 +147,31 @@ def test_a_killed_worker_is_lost_with_its_tasks() -> None:
     remote.close()
 
 
-def test_no_resources_are_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_resources_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
     with pytest.raises(WorkerError, match=r"within 3 seconds: each asks for CPU 1; Ray has CPU 4, and CPU 0 free"):
         run(birl.Cluster(6, 1, 5, transport="ray"), dqn)
     given = {"num_cpus": 0.5, "num_gpus": 1, "simulator": 2}
     has = "CPU 4, GPU 0, simulator 3"
-    says = f"asks for CPU 0.5, GPU 1, simulator 2; Ray has {has}, and {has} free"
-    with pytest.raises(WorkerError, match=says):
+    message = f"asks for CPU 0.5, GPU 1, simulator 2; Ray has {has}, and {has} free"
+    with pytest.raises(WorkerError, match=message):
         run(birl.Cluster(1, 1, 5, transport="ray", resources=given), dqn)
 
 
-def test_collectors_have_what_they_ask_for() -> None:
+def test_collectors_get_their_resources() -> None:
     given = {"num_cpus": 2, "simulator": 1.5, "memory": 50 * 2**20}
     cluster = birl.Cluster(2, 1, 5, transport="ray", resources=given)
     assert same(run(cluster, sac), run(birl.Cluster(2, 1, 5, transport="inline"), sac))
 
 
-def test_an_address_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(ConfigError, match="Ray cannot be reached at the address '127.0.0.1:1' .*refused"):
         run(birl.Cluster(1, transport="ray", address="127.0.0.1:1"))
 
 
 def test_an_address_that_is_not_rays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever takes the connection and says nothing is not waited for; Ray itself answers."""
+    """A server that does not answer is an error; Ray itself answers."""
     where, port = ray.get_runtime_context().gcs_address.split(":")
     birl.distributed.ray._check_server(where, int(port))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -184,5 +184,5 @@ def test_an_address_that_is_not_rays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_of_ray_are_found() -> None:
     """So that what `conftest.py` asserts in the end can fail."""
-    found = " ".join(begun_here(os.environ[MARK]).values())
+    found = " ".join(processes_started_here(os.environ[MARK]).values())
     assert "raylet" in found and "gcs_server" in found

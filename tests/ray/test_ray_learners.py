@@ -38,7 +38,7 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
     expected = run(cluster(transport="inline"), sac)
     made: list[Any] = []
     times: list[float] = []
-    mean, begin, lose = (
+    mean, make, lose = (
         GlooGroup.all_reduce_mean,
         real_transport(LearnerWorker, "ray"),
         learners.SynchronousLearners._handle_lost,
@@ -56,7 +56,7 @@ def test_lost_learners_change_nothing(kind: int, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(GlooGroup, "all_reduce_mean", meant)
     monkeypatch.setattr(learners.SynchronousLearners, "_handle_lost", lost)
-    use_transport(monkeypatch, LearnerWorker, lambda placement: made.append(begin(placement)) or made[-1], "ray")
+    use_transport(monkeypatch, LearnerWorker, lambda placement: made.append(make(placement)) or made[-1], "ray")
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(transport="ray", step_timeout=6.0), sac), expected)
     print(f"noticed after {made[1]:.1f} s")

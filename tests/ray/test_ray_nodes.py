@@ -41,12 +41,12 @@ class Slow(Drift):
 
 @pytest.mark.parametrize("patience", [120.0, 5.0])
 def test_a_lost_node(nodes: Any, patience: float) -> None:
-    """Its collectors go on where there is a place; if there is none in time, the run says so."""
+    """Its collectors go on on another node; without one in time, the run ends with an error."""
     expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=Drift(False))
     lost = nodes.add_node(num_cpus=2, object_store_memory=STORE)
     nodes.wait_for_nodes()
     cluster = birl.Cluster(2, 1, 4, transport="ray", patience=patience)
-    with ThreadPoolExecutor(1) as pool:  # Ray begins nodes in the main thread only
+    with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread only
         result = pool.submit(run, cluster, sac, env=Slow(False), n_steps=50 if patience > 60 else 2000)
         time.sleep(12.0)  # in the middle of the run, or before it: either way it must go on
         nodes.remove_node(lost, allow_graceful=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import ray
-from left_behind import MARK, begun_here
+from left_behind import MARK, processes_started_here
 
 from birl.cli import main
 from birl.cli.run_processes import begin, end, last_line, starter
@@ -55,31 +55,31 @@ def script(folder: Path, text: str) -> list[str]:
     return ["python", str(folder / "work.py")]
 
 
-def test_a_run_whose_actor_is_lost_is_begun_again(launcher: RayLauncher, tmp_path: Path) -> None:
-    """It says which process it is in, and ends when there have been two."""
+def test_a_run_whose_actor_is_lost_is_started_again(launcher: RayLauncher, tmp_path: Path) -> None:
+    """The script writes its process id, and ends the second time."""
     text = "import os, sys, time\n"
     text += "from pathlib import Path\n"
-    text += "file = Path(sys.argv[0]).parent / 'begun'\n"
+    text += "file = Path(sys.argv[0]).parent / 'started'\n"
     text += "lines = file.read_text().split() if file.exists() else []\n"
     text += "file.write_text(' '.join([*lines, f'{os.getppid()}:{os.getpid()}']))\n"
     text += "time.sleep(0 if lines else 600)\n"
     run = launcher.start(script(tmp_path, text), tmp_path / "run")
     until = time.monotonic() + 120
-    while not (tmp_path / "begun").exists() or not (tmp_path / "begun").read_text():
+    while not (tmp_path / "started").exists() or not (tmp_path / "started").read_text():
         assert run.poll() is None and time.monotonic() < until
         time.sleep(0.1)
     while run.poll() is None and not run._started:
         time.sleep(0.1)
-    actor, process = map(int, (tmp_path / "begun").read_text().split(":"))
+    actor, process = map(int, (tmp_path / "started").read_text().split(":"))
     os.kill(actor, signal.SIGKILL)
     os.kill(process, signal.SIGKILL)
     assert run.wait(120) == 0
-    assert len((tmp_path / "begun").read_text().split()) == 2
+    assert len((tmp_path / "started").read_text().split()) == 2
     assert "Ray has lost this run" in last_line(tmp_path / "run")
 
 
 def test_a_run_ends_with_its_actor_and_goes_on(tmp_path: Path) -> None:
-    """The actor alone is killed: its run must not hold the folder when the next one begins."""
+    """The actor alone is killed: its run must not hold the folder when the next one starts."""
     words = ["train", "DQN", *TRAIN, "--n-steps", "4000"]
     assert main([*words, "--out", str(tmp_path / "here")]) == 0
     with starter(1, "local") as start:
@@ -89,7 +89,9 @@ def test_a_run_ends_with_its_actor_and_goes_on(tmp_path: Path) -> None:
         while not list(there.glob("model_*.d3")):
             assert run.poll() is None and time.monotonic() < until
             time.sleep(0.01)
-        process = next(pid for pid, line in begun_here(os.environ[MARK]).items() if line.endswith(str(there)))
+        process = next(
+            pid for pid, line in processes_started_here(os.environ[MARK]).items() if line.endswith(str(there))
+        )
         os.kill(int(Path(f"/proc/{process}/stat").read_text().split()[3]), signal.SIGKILL)
         assert run.wait(120) == 0, last_line(there)
     assert "Ray has lost this run" in Path(f"{there}.log").read_text()
@@ -117,7 +119,7 @@ def test_errors_are_those_of_a_run(launcher: RayLauncher, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="all machines must have birl, share this folder, and have"):
         lost.wait(60)
     sleeps = launcher.start(script(tmp_path, "import time\ntime.sleep(600)"), tmp_path / "sleeps")
-    end([lost, sleeps])  # what cannot begin does not keep others running
+    end([lost, sleeps])  # a run that cannot start does not keep others running
     assert sleeps.returncode == -signal.SIGTERM
 
 
@@ -134,7 +136,7 @@ def test_a_cluster_without_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "asks for a GPU, and no machine of Ray's cluster has one" in capsys.readouterr().err
 
 
-def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "DQN", *TRAIN, "--seeds", "2", "--address", "127.0.0.1:1", "--out", str(tmp_path / "runs")]
     assert main(words) == 1
     assert "Ray cannot be reached at the address '127.0.0.1:1'" in capsys.readouterr().err

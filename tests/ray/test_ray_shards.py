@@ -28,8 +28,8 @@ def test_a_shard_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch,
     options |= {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
     expected = run(cluster("inline"), dqn, **options)
     made: list[Any] = []
-    begin = real_transport(ReplayWorker, "ray")
-    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(begin(placement)) or made[-1], "ray")
+    make = real_transport(ReplayWorker, "ray")
+    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(make(placement)) or made[-1], "ray")
 
     def callback(_: Any, epoch: int, step: int) -> None:
         if step == 50:

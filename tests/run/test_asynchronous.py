@@ -237,9 +237,9 @@ def test_a_killed_worker_takes_its_buffer_along(
     assert ledger.deaths >= 5
     assert ledger.steps == 150
     assert algorithm.grad_step == len(ledger.learned) == len(ledger.found) - ledger.deaths
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == ledger.deaths
-    assert all("is lost, with its replay buffer, and another worker" in words for words in said)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == ledger.deaths
+    assert all("is lost, with its replay buffer, and another worker" in message for message in messages)
 
 
 def test_a_worker_that_is_killed_after_the_last_step_is_not_waited_for(
@@ -264,7 +264,7 @@ ASKED: list[tuple[float, int, int]] = []
 
 
 class Recorded(ConstantEpsilonGreedy):
-    """Notes its share of random actions, the step it is told and a number that its generator would draw."""
+    """Notes its share of random actions, the step and the next number of its generator."""
 
     def sample(self, algo: Any, x: Any, step: int) -> Any:
         action, ahead = super().sample(algo, x, step), self.generator.bit_generator.jumped()  # type: ignore[attr-defined]
@@ -377,9 +377,9 @@ def test_twenty_deaths_lose_what_is_said_and_nothing_else(
     lost = list(ledger.found)
     for each in ledger.learned:
         lost.remove(each)  # raises if a result was learned from twice
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == ledger.deaths
-    assert all("was ended by SIGKILL; the rollout that it was making, of up to" in words for words in said)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == ledger.deaths
+    assert all("was ended by SIGKILL; the rollout that it was making, of up to" in message for message in messages)
     assert epochs[-1][1]["workers_replaced"] == pytest.approx(ledger.deaths, abs=3)
 
 
@@ -421,10 +421,10 @@ def test_checkpoints_that_do_not_fit_are_refused(inline: None, tmp_path: Path) -
         name: {"results": {"0": {**result, "gradients": {**result["gradients"], name: np.zeros(3, np.float32)}}}},
         "state of a worker": {"workers": {"0": {"seed": 1, "state": {"collector": {}, "random": {}}}}},
     }
-    for words, damage in damages.items():
+    for message, damage in damages.items():
         state["parts"]["workers"] = {**own, **damage}
         save_archive(path, "checkpoint", settings, state)
-        with pytest.raises(CorruptFileError, match=words):
+        with pytest.raises(CorruptFileError, match=message):
             fit(a2c(), 90, workers=2, checkpoint=tmp_path, go_on=True)
 
 
@@ -504,7 +504,7 @@ def test_twenty_real_processes_are_killed_at_random(monkeypatch: pytest.MonkeyPa
     assert algorithm.grad_step == len(ledger.learned)
 
 
-# -- what cannot be ----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 class Broken(Drift):
@@ -535,11 +535,11 @@ def test_environments_and_explorers_must_reach_other_processes() -> None:
     explorer.hook = lambda: None  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="explorer is .* cannot be sent to another process"):
         fit(a2c(), 10, explorer=explorer)
-    with pytest.raises(ConfigError, match="explorer is a list of 1; with workers=2 it must be a list of 2, or one explorer for all"):
+    with pytest.raises(ConfigError, match="explorer is a list of 1; with workers=2 it must be a list of 2"):
         fit(a2c(), 10, workers=2, explorer=[ConstantEpsilonGreedy(0.1)])
 
 
-def test_algorithms_that_workers_cannot_learn() -> None:
+def test_algorithms_that_workers_cannot_train() -> None:
     def refused(config: Any, match: str, error: type[Exception] = UnsupportedError, **options: Any) -> None:
         with pytest.raises(error, match=match):
             config.create().fit_online("CartPole-v1", n_steps=20, **{**QUIET, "workers": 2, **options})
@@ -585,7 +585,7 @@ def test_the_command_line_has_workers(inline: None, tmp_path: Path, capsys: pyte
     ],
     ids=["several updates", "batch norm"],
 )
-def test_updates_that_one_gradient_does_not_make(inline: None, config: Any, match: str) -> None:
+def test_updates_of_several_gradients_are_refused(inline: None, config: Any, match: str) -> None:
     with pytest.raises(UnsupportedError, match=match):
         config.create().fit_online(Drift(), n_steps=20, **QUIET, workers=1)
 
@@ -604,11 +604,11 @@ class Noisy:
 def test_explorers_with_equal_random_numbers_are_refused() -> None:
     explorer = Noisy(0)
     for given in (explorer, [explorer] * 2):
-        with pytest.raises(ConfigError, match="Noisy has random numbers of its own in 'rng'.*a list with one for each"):
+        with pytest.raises(ConfigError, match="Noisy has a random generator of its own in 'rng'.*a list with one"):
             explorers_per_process(given, 2, "workers")
     assert len(explorers_per_process([Noisy(0), Noisy(1)], 2, "workers")) == 2
     assert explorers_per_process(explorer, 1, "workers") == [explorer]
-    assert len(explorers_per_process(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # it is made anew in each
+    assert len(explorers_per_process(ConstantEpsilonGreedy(0.1), 2, "workers")) == 2  # each worker makes a copy of it
 
 
 def test_nothing_is_retuned_while_workers_learn(inline: None) -> None:

@@ -1,4 +1,4 @@
-"""Hindsight with several learners, and with shards: goals are of the step's own episode, drawn anew each time."""
+"""Hindsight with several learners, and with shards: goals are sampled from the step's own episode each time."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ def test_goals_are_later_states_of_the_same_episode(part: str, sampler: Any, mon
 
 
 @pytest.mark.parametrize("sampler", [Uniform, PrioritizedSampler])
-def test_one_shard_draws_what_the_plain_loop_draws(sampler: Any) -> None:
+def test_one_shard_samples_what_the_plain_loop_samples(sampler: Any) -> None:
     one = birl.Cluster(1, 1, 1, "together", shards=1, ahead=False)
     assert same(ran(one, sampler()), ran(None, sampler()))

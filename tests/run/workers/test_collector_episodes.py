@@ -26,7 +26,7 @@ def reinforce(**fields: Any) -> Any:
 def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, drawn: found.append(drawn) or learn(self, drawn))
+    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: found.append(minibatch) or learn(self, minibatch))
     return found
 
 

@@ -29,7 +29,7 @@ __all__ = ["here"]
 
 
 class Breaks(Drift):
-    """Fails in the fifth step of every third episode, which its seed tells."""
+    """Fails in the fifth step of every third episode, which depends on its seed."""
 
     def __init__(self, at: int = 5, **options: Any) -> None:
         super().__init__(end=0.0, **options)
@@ -46,12 +46,12 @@ class Breaks(Drift):
         return super().step(action)
 
 
-def test_the_error_of_an_environment_tells_what_leads_there() -> None:
+def test_the_error_of_an_environment_names_its_seed_and_actions() -> None:
     with pytest.raises(WorkerError, match=r"environment [01] of collector 0, reset with seed [0-9]+") as e:
         run(birl.Cluster(2, 2, 6), env=Breaks())
-    said = str(e.value)
-    assert "ZeroDivisionError: of the user" in said and "on_error='restart'" in said
-    seed, actions = int(said.split("seed ")[1].split(",")[0]), said.split("by its actions: [")[1].split("]")[0]
+    text = str(e.value)
+    assert "ZeroDivisionError: of the user" in text and "on_error='restart'" in text
+    seed, actions = int(text.split("seed ")[1].split(",")[0]), text.split("by its actions: [")[1].split("]")[0]
     env = Breaks()
     env.reset(seed=seed)
     *before, last = map(int, actions.split(", "))
@@ -69,7 +69,7 @@ ORDERS = [(order, fragment) for order in ("together", "turns") for fragment in (
 
 
 @pytest.mark.parametrize(("order", "fragment"), slow_but([("together", 4), ("turns", 7)], ORDERS))
-def test_failed_environments_are_made_anew(
+def test_failed_environments_are_remade(
     order: str, fragment: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = birl.Cluster(3, 2, fragment, order, on_error="restart")
@@ -79,7 +79,7 @@ def test_failed_environments_are_made_anew(
     warned = [record.getMessage() for record in caplog.records if "remade" in record.getMessage()]
     buffer = expected[1]
     assert 120 <= buffer.step_count < 126 and len(warned) > 3
-    assert all("ZeroDivisionError: of the user by its actions: [" in words for words in warned)
+    assert all("ZeroDivisionError: of the user by its actions: [" in message for message in warned)
     broken = 0
     for episode in buffer.episodes:  # an episode that failed has all its steps but the one that did, and is truncated
         steps = episode.observations[:, 1]
@@ -104,7 +104,7 @@ def test_rollouts_are_full_whatever_fails(cluster: Any, monkeypatch: pytest.Monk
     learned: list[Any] = []
     monkeypatch.setattr("run.workers.test_collector_group.Drift", Breaks)
     learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
+    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: learned.append(minibatch) or learn(self, minibatch))
     own = birl.Cluster(*cluster, on_error="restart")
     expected = rolled(own, ppo, n_steps=120)
     assert [len(each.valid) for each in learned[:-1]] == [10] * (len(learned) - 1)
@@ -132,7 +132,7 @@ def test_what_fails_again_and_again_ends_the_run() -> None:
         run(birl.Cluster(2, 1, 4, restarts=3, on_error="restart"), env=NeverWorks())
 
 
-# -- environments that never begin -------------------------------------------------------------------------------------
+# -- environments that never start -------------------------------------------------------------------------------------
 
 
 class NoReset(Drift):
@@ -148,15 +148,15 @@ def no_third(number: int) -> Any:
 
 
 @pytest.mark.parametrize("on_error", ["stop", "restart"])
-def test_the_error_of_a_first_reset_tells_its_seed(on_error: str) -> None:
-    says = "environment 3 of collector 1 has failed in its first reset, with seed ([0-9]+), and(.|\n)*restart"
-    with pytest.raises(WorkerError, match=says) as e:
+def test_the_error_of_a_first_reset_names_its_seed(on_error: str) -> None:
+    message = "environment 3 of collector 1 has failed in its first reset, with seed ([0-9]+), and(.|\n)*restart"
+    with pytest.raises(WorkerError, match=message) as e:
         run(birl.Cluster(2, 2, 6, on_error=on_error), env=lambda number: NoReset() if number == 3 else Drift())
     seed = str(e.value).split("with seed ")[1].split(",")[0]
     assert f"ZeroDivisionError: with seed {seed} of the user" in str(e.value)
 
 
-def test_the_error_of_a_factory_tells_which_environment() -> None:
+def test_the_error_of_a_factory_names_the_environment() -> None:
     with pytest.raises(WorkerError, match="environment 2 of collector 1 has failed while it was made, and") as e:
         run(birl.Cluster(2, 2, 6, on_error="restart"), env=no_third)
     assert "ZeroDivisionError: of the maker" in str(e.value)
@@ -170,10 +170,10 @@ def test_an_error_of_birl_while_environments_are_made_keeps_its_type() -> None:
 
 
 def test_environments_of_a_run_have_the_same_spaces() -> None:
-    says = r"environment 3 of collector 1 is not like the first .* \(2,\) and 3 discrete .* and 2 action dim"
-    with pytest.raises(EnvironmentMismatchError, match=says) as e:
+    message = r"environment 3 of collector 1 is not like the first .* \(2,\) and 3 discrete .* and 2 action dim"
+    with pytest.raises(EnvironmentMismatchError, match=message) as e:
         run(birl.Cluster(2, 2, 6), env=lambda number: Drift(discrete=number != 3))
-    assert not hasattr(e.value, "__notes__")  # the message says it all
+    assert not hasattr(e.value, "__notes__")  # the message names the collector
 
 
 # -- fragments whose length is measured --------------------------------------------------------------------------------
@@ -181,15 +181,15 @@ def test_environments_of_a_run_have_the_same_spaces() -> None:
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What a step takes, as collectors tell it."""
-    told = [0.1 / 7]
+    """What a step takes, as collectors report it."""
+    durations = [0.1 / 7]
     kept = CollectorWorker.__call__
 
     def call(self: Any, task: Any, weights: Any) -> Any:
-        return kept(self, task, weights)._replace(seconds=told[0])
+        return kept(self, task, weights)._replace(seconds=durations[0])
 
     monkeypatch.setattr(CollectorWorker, "__call__", call)
-    return told
+    return durations
 
 
 @pytest.mark.parametrize("order", ["together", "turns", "arrival"])
@@ -235,7 +235,7 @@ def test_how_long_fragments_are() -> None:
 def test_measured_time_is_that_of_steps() -> None:
     found: list[float] = []
 
-    class Told(CollectorWorker):
+    class Recorded(CollectorWorker):
         def __call__(self, task: Any, weights: Any) -> Any:
             fragment = super().__call__(task, weights)
             found.append(fragment.seconds)
@@ -247,13 +247,13 @@ def test_measured_time_is_that_of_steps() -> None:
             return super().step(action)
 
     with pytest.MonkeyPatch.context() as patch:
-        use_transport(patch, CollectorWorker, lambda placement: InlineTransport(Told))
+        use_transport(patch, CollectorWorker, lambda placement: InlineTransport(Recorded))
         run(birl.Cluster(1, 2, 3), env=Waits(), n_steps=12)
     assert min(found) >= 0.04  # two environments, one after another
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"fragment": "long"}, "Cluster.fragment is 'long'; it must be an int >= 1 or 'auto' or None"),
         ({"on_error": "ignore"}, "Cluster.on_error is 'ignore'; it must be one of 'stop', 'restart'"),
@@ -263,12 +263,12 @@ def test_measured_time_is_that_of_steps() -> None:
         ({"resources": 2, "transport": "ray"}, "Cluster.resources is 2; it must be a dict"),
     ],
 )
-def test_clusters_that_cannot_be(fields: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_invalid_clusters(fields: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         birl.Cluster(**fields)
 
 
-def test_what_collectors_are_given() -> None:
+def test_resources_of_collectors() -> None:
     assert birl.Cluster(transport="ray").ray_resources == {"CPU": 1.0}
     given = {"num_cpus": 2, "num_gpus": 0.5, "simulator": 1}
     assert birl.Cluster(transport="ray", resources=given).ray_resources == {"CPU": 2.0, "GPU": 0.5, "simulator": 1.0}

@@ -72,13 +72,13 @@ def run(cluster: Any = None, make: Any = dqn, n_steps: int = 50, env: Any = None
     return algorithm, buffer
 
 
-def told(result: tuple[Any, Any]) -> tuple[str, dict[str, Any]]:
+def contents(result: tuple[Any, Any]) -> tuple[str, dict[str, Any]]:
     algorithm, buffer = result
     return digest([buffer.storage]), algorithm.engine.get_state()["nets"]
 
 
 def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    own, theirs = told(one), told(other)
+    own, theirs = contents(one), contents(other)
     return own[0] == theirs[0] and all(torch.equal(tensor, theirs[1][name]) for name, tensor in own[1].items())
 
 
@@ -125,7 +125,7 @@ def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) ->
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectors are in this process, unless a test says otherwise."""
+    """Collectors are in this process, unless a test changes that."""
     run_inline(monkeypatch)
 
 
@@ -259,7 +259,7 @@ def test_lag_is_what_the_order_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(each["in_flight"] for each in found) == 10
 
 
-def test_old_fragments_are_dropped_and_ordered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_fragments_are_dropped_and_assigned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     unruly(monkeypatch, 2)
     found = lags(birl.Cluster(3, 1, 4, "arrival", in_flight=2, max_lag=4), monkeypatch, n_steps=60)
     assert max(each["lag"] for each in found) <= 4
@@ -358,7 +358,7 @@ def test_rollouts_of_one_collector_are_those_of_the_plain_loop(make: Any, fields
 def test_rollouts_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     learned: list[Any] = []
     learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
+    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: learned.append(minibatch) or learn(self, minibatch))
     cluster = birl.Cluster(3, 2, 5)
     expected = rolled(cluster, n_steps=150)
     first, second, last = learned
@@ -384,7 +384,7 @@ def test_rollouts_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_rollouts_have_exact_steps(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[Any] = []
     learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, drawn: learned.append(drawn) or learn(self, drawn))
+    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: learned.append(minibatch) or learn(self, minibatch))
     rolled(birl.Cluster(2, 3), n_steps=n_steps, fields={"batch_size": 2})
     assert sum(int(each.valid.sum()) for each in learned) == n_steps
 
@@ -436,7 +436,7 @@ def test_a_run_resumes_with_its_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (lambda group: group["weights"].clear(), "task with weights"),
         (lambda group: group["counts"].update(number=-1), "number is -1"),
@@ -446,7 +446,7 @@ def test_a_run_resumes_with_its_cluster(tmp_path: Path) -> None:
         (lambda group: group["collectors"]["1"]["state"]["collector"].pop("actor"), "state of a collector cannot"),
     ],
 )
-def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
+def test_damage_is_an_error(damage: Any, message: str, tmp_path: Path) -> None:
     def callback(_: Any, epoch: int, step: int) -> Any:
         return step < 30
 
@@ -455,7 +455,7 @@ def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
     config, state = load_archive(path, "checkpoint")
     damage(state["parts"]["collector"])
     save_archive(path, "checkpoint", config, state)
-    with pytest.raises(CorruptFileError, match=says):
+    with pytest.raises(CorruptFileError, match=message):
         run(TURNS, checkpoint=tmp_path, go_on=True)
 
 
@@ -470,24 +470,24 @@ class Breaks(Drift):
 
 
 def test_an_error_of_an_environment_names_it() -> None:
-    says = "environment 1 of collector 0, reset with seed [0-9]+, in step 5 of 6 of its task 0"
-    with pytest.raises(WorkerError, match=says) as e:
+    message = "environment 1 of collector 0, reset with seed [0-9]+, in step 5 of 6 of its task 0"
+    with pytest.raises(WorkerError, match=message) as e:
         run(birl.Cluster(2, 2, 6), env=lambda number: Breaks(end=0.0) if number == 1 else Drift())
     assert "ZeroDivisionError: of the user" in str(e.value)
 
 
 def test_all_machines_need_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(given: Any) -> Any:
-        return CollectorWorker(given._replace(birl="0.0.9"))
+    def other_version(spec: Any) -> Any:
+        return CollectorWorker(spec._replace(birl="0.0.9"))
 
-    use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(begin))
-    says = r"collector 0 is on a machine .* with birl .*, and the run has birl 0.0.9: install the same version"
-    with pytest.raises(ConfigError, match=says):
+    use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(other_version))
+    message = r"collector 0 is on a machine .* with birl .*, and the run has birl 0.0.9: install the same version"
+    with pytest.raises(ConfigError, match=message):
         run(birl.Cluster(2, 1, 4))
 
 
 class Forgets(Drift):
-    """Its seed does not tell where it begins."""
+    """It ignores the seed of a reset."""
 
     def reset(self, **options: Any) -> Any:
         return super().reset(seed=None, options=None)
@@ -509,7 +509,7 @@ def test_collectors_that_are_killed_again_and_again(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"collectors": 0}, "Cluster.collectors is 0; it must be an int >= 1"),
         ({"environments": 1.5}, "Cluster.environments is 1.5"),
@@ -523,15 +523,15 @@ def test_collectors_that_are_killed_again_and_again(monkeypatch: pytest.MonkeyPa
         ({"address": "auto"}, "Cluster.address is 'auto', but collectors are 'processes'"),
     ],
 )
-def test_clusters_that_cannot_be(fields: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_invalid_clusters(fields: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         birl.Cluster(**fields)
 
 
-def test_what_a_cluster_does_not_go_with() -> None:
+def test_options_that_exclude_a_cluster() -> None:
     with pytest.raises(ConfigError, match="cluster is 4; it must be a Cluster"):
         dqn().fit_online(Drift(), cluster=4)
-    with pytest.raises(ConfigError, match="workers=2 and a cluster were given"):
+    with pytest.raises(ConfigError, match="cannot be combined with workers=2"):
         dqn().fit_online(Drift(), cluster=TURNS, workers=2)
     with pytest.raises(ConfigError, match="SyncVectorEnv was given with cluster"):
         dqn().fit_online(SyncVectorEnv([Drift]), cluster=TURNS)

@@ -54,11 +54,11 @@ class Hangs(Drift):
 
 @pytest.mark.slow
 def test_what_hangs_again_in_the_same_place_is_named() -> None:
-    says = (
+    message = (
         "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 of collector "
         "0, reset with seed [0-9]+, in step 4 of 6 of its task 0"
     )
-    with pytest.raises(WorkerError, match=says):
+    with pytest.raises(WorkerError, match=message):
         run(birl.Cluster(1, 1, 6, step_timeout=8.0), env=Hangs(end=0.0))
 
 

@@ -83,7 +83,7 @@ def test_a_task_that_was_never_sent_is_an_error(order: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "make", [InlineTransport, InlineAllReduce, lambda begin: ProcessTransport(begin, 60.0)], ids=["i", "r", "p"]
+    "make", [InlineTransport, InlineAllReduce, lambda factory: ProcessTransport(factory, 60.0)], ids=["i", "r", "p"]
 )
 def test_there_is_no_result_without_a_task(make: Callable[[Any], Transport]) -> None:
     made = make(CollectorWorker)
@@ -121,7 +121,7 @@ def test_a_run_that_is_stopped_while_it_waits_resumes_exactly(
 
 
 class Sleeps(Drift):
-    """Writes a file when it begins a step, which never ends."""
+    """Writes a file at the start of a step that never ends."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(False)

@@ -29,19 +29,19 @@ from run.workers.transports import real_transport, run_inline, use_transport
 SMALL = VectorEncoderFactory(hidden_units=[4])
 
 
-def cluster(finders: int = 2, **fields: Any) -> birl.Cluster:
-    given = {"collectors": finders, "fragment": 3, "learners": finders + 1, "gradients": "pushed", **fields}
+def cluster(workers: int = 2, **fields: Any) -> birl.Cluster:
+    given = {"collectors": workers, "fragment": 3, "learners": workers + 1, "gradients": "pushed", **fields}
     return birl.Cluster(**given)
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process, unless a test says otherwise."""
+    """All are in this process, unless a test changes that."""
     run_inline(monkeypatch)
 
 
-@pytest.mark.parametrize("finders", [1, 3])
-def test_gradients_of_older_parameters_move_the_newest(finders: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_gradients_of_older_parameters_move_the_newest(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: dict[int, Any] = {}
     first: dict[str, Any] = {}
     find, learn = Engine.find, ParameterServer.learn
@@ -59,15 +59,15 @@ def test_gradients_of_older_parameters_move_the_newest(finders: int, monkeypatch
         finally:
             del engine.update
 
-    def learned(pushed: Any, session: Any, drawn: Any) -> None:
+    def learned(pushed: Any, session: Any, minibatch: Any) -> None:
         if not first:
             first.update(pushed._algorithm.engine.get_state())
-        learn(pushed, session, drawn)
+        learn(pushed, session, minibatch)
 
     with monkeypatch.context() as patched:
         patched.setattr(Engine, "find", found)
         patched.setattr(ParameterServer, "learn", learned)
-        pushed, buffer = run(cluster(finders), dqn, n_steps=60)
+        pushed, buffer = run(cluster(workers), dqn, n_steps=60)
     assert pushed.grad_step > 10 and buffer.step_count == 60
     assert set(batches) >= set(range(1, pushed.grad_step + 1))
 
@@ -81,7 +81,7 @@ def test_gradients_of_older_parameters_move_the_newest(finders: int, monkeypatch
     adam = torch.optim.Adam(trained.values(), lr=own.config.learning_rate)
     history = [{name: x.clone() for name, x in own.nets.state_dict().items()}]
     for number in range(1, pushed.grad_step + 1):
-        old.nets.load_state_dict(history[max(0, number - finders)])
+        old.nets.load_state_dict(history[max(0, number - workers)])
         value = step.loss(old.nets, batches[number], old.config).value
         theirs = dict(old.nets.named_parameters())
         gradients = torch.autograd.grad(value, [theirs[name] for name in trained])
@@ -102,7 +102,7 @@ def test_all_steps_are_pushed_and_their_age_is_bounded(make: Any, monkeypatch: p
     lags: list[float] = []
     learn = ParameterServer.learn
 
-    class Told:
+    class Recorded:
         def __init__(self, session: Any) -> None:
             self.session, self.time, self.averages = session, session.time, self
 
@@ -110,7 +110,9 @@ def test_all_steps_are_pushed_and_their_age_is_bounded(make: Any, monkeypatch: p
             lags.append(metrics["gradient_lag"])
             self.session.averages.add(metrics)
 
-    monkeypatch.setattr(ParameterServer, "learn", lambda self, session, drawn: learn(self, Told(session), drawn))
+    monkeypatch.setattr(
+        ParameterServer, "learn", lambda self, session, minibatch: learn(self, Recorded(session), minibatch)
+    )
     env = Drift(False)
     expected = run(cluster(3), make, env=env, n_steps=60)
     assert lags == [0, 1, *[2] * (len(lags) - 2)] and len(lags) == expected[0].grad_step > 10
@@ -162,14 +164,14 @@ def test_learners_in_processes_survive_sigkill(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.undo()
     use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(CollectorWorker))
     made: list[Any] = []
-    begin, assign = real_transport(LearnerWorker), ParameterServer._assign
+    make, assign = real_transport(LearnerWorker), ParameterServer._assign
 
     def assigned(pushed: Any, index: int) -> None:
         assign(pushed, index)
         if pushed._algorithm.grad_step == 5 and not pushed.restarts:
             os.kill(made[0]._workers[1].pid, signal.SIGKILL)
 
-    use_transport(monkeypatch, LearnerWorker, lambda placement: made.append(begin(placement)) or made[-1])
+    use_transport(monkeypatch, LearnerWorker, lambda placement: made.append(make(placement)) or made[-1])
     monkeypatch.setattr(ParameterServer, "_assign", assigned)
     with caplog.at_level(logging.WARNING):
         algorithm, _ = run(cluster(1), sac)
@@ -192,23 +194,23 @@ def test_a_resumed_run_is_the_same(make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (lambda each: each.update(learner=0), "learner is 0"),
         (lambda each: each["steps"]["critic"]["gradients"].popitem(), "gradients of other parameters than critic's"),
     ],
 )
-def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
+def test_damage_is_an_error(damage: Any, message: str, tmp_path: Path) -> None:
     run(cluster(), sac, checkpoint=tmp_path, callback=lambda _, epoch, step: step < 40)
     path = tmp_path / "checkpoint.d3c"
     config, state = load_archive(path, "checkpoint")
     damage(next(iter(state["parts"]["learners"]["gradients"].values())))
     save_archive(path, "checkpoint", config, state)
-    with pytest.raises(CorruptFileError, match=says):
+    with pytest.raises(CorruptFileError, match=message):
         run(cluster(), sac, checkpoint=tmp_path, go_on=True)
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_settings() -> None:
     with pytest.raises(ConfigError, match="Cluster.gradients is 'pushed', but Cluster.learners is 1"):
         birl.Cluster(2, gradients="pushed")
     with pytest.raises(ConfigError, match="every learner but the first must .*: give collectors=4"):

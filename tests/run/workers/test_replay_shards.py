@@ -1,4 +1,4 @@
-"""Shards of the replay: one draws what the plain loop draws, several weigh steps alike, and lost ones lose nothing."""
+"""Shards of the replay: one samples what the plain loop samples, several weigh steps alike, and nothing gets lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def prioritized() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process, unless a test says otherwise."""
+    """All are in this process, unless a test changes that."""
     run_inline(monkeypatch)
 
 
@@ -64,7 +64,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["prioritized", "n-step", "sequences", "recent", "uniform"],
 )
-def test_one_shard_draws_what_the_plain_loop_draws(make: Any, fields: Any, stored: Any) -> None:
+def test_one_shard_samples_what_the_plain_loop_samples(make: Any, fields: Any, stored: Any) -> None:
     options: Any = {"fields": fields, "stored": stored, "n_steps": 80, **(GREEDY if make is dqn else {})}
     one = birl.Cluster(1, 1, 1, "together", shards=1, ahead=False)
     assert same(run(one, make, **options), run(None, make, **options))
@@ -85,7 +85,7 @@ class Batches:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_every_shard_draws_its_part_from_its_own_collectors(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shard_samples_its_part_from_its_own_collectors(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     batches, seen = Batches(monkeypatch), []
     buffer = create_fifo_replay_buffer(60, env=Drift(), lanes=4, sampler=PrioritizedSampler())
     append = buffer.append_batch
@@ -103,8 +103,8 @@ def test_every_shard_draws_its_part_from_its_own_collectors(ahead: bool, monkeyp
         assert rows <= {row for shard, row in seen if shard == half} and len(rows) > 10
 
 
-def test_weights_of_several_shards_correct_how_often_their_steps_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step is drawn in proportion to ``priority / total of its shard``, whichever shard has the larger total."""
+def test_weights_of_several_shards_correct_how_often_their_steps_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are sampled in proportion to ``priority / total of its shard``, whichever shard has the larger total."""
     batches, totals = Batches(monkeypatch), []
     find = SumTree.find
 
@@ -124,7 +124,7 @@ def test_weights_of_several_shards_correct_how_often_their_steps_are_drawn(monke
         np.testing.assert_allclose(batch.weight.numpy(), expected, rtol=1e-5)
 
 
-def test_minibatches_drawn_ahead_do_not_know_the_newest_priorities() -> None:
+def test_minibatches_sampled_ahead_lack_the_newest_priorities() -> None:
     options: Any = {"stored": prioritized, "n_steps": 80, **GREEDY}
     assert not same(run(cluster(ahead=True), **options), run(cluster(ahead=False), **options))
     algorithm, buffer = run(cluster(), **options)
@@ -195,9 +195,9 @@ def test_shards_in_processes_survive(kind: int, monkeypatch: pytest.MonkeyPatch,
     expected = run(cluster(), **options)
     monkeypatch.undo()
     made: list[Any] = []
-    begin = real_transport(ReplayWorker)
+    make = real_transport(ReplayWorker)
     use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(CollectorWorker))
-    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(begin(placement)) or made[-1])
+    use_transport(monkeypatch, ReplayWorker, lambda placement: made.append(make(placement)) or made[-1])
     left = {30: 0, 55: 1, 56: 1, 90: 0}
 
     class Kills:
@@ -241,7 +241,7 @@ def test_a_resumed_run_is_the_same_with_lost_shards_too(
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (lambda state: state["shards"].pop("1"), r"the checkpoint has shards \['0'\]"),
         (lambda state: state["shards"]["0"].pop("part"), "only a part of the next minibatch"),
@@ -250,21 +250,21 @@ def test_a_resumed_run_is_the_same_with_lost_shards_too(
         (lambda state: state["shards"]["0"]["state"]["sampler"].pop("greatest"), "greatest"),
     ],
 )
-def test_damage_is_told(damage: Any, says: str, tmp_path: Path) -> None:
+def test_damage_is_an_error(damage: Any, message: str, tmp_path: Path) -> None:
     options: Any = {"stored": prioritized, "checkpoint": tmp_path}
     run(cluster(), callback=lambda _, epoch, step: step < 40, **options)
     path = tmp_path / "checkpoint.d3c"
     config, state = load_archive(path, "checkpoint")
     damage(state["parts"]["sampler"])
     save_archive(path, "checkpoint", config, state)
-    with pytest.raises(CorruptFileError, match=says):
+    with pytest.raises(CorruptFileError, match=message):
         run(cluster(), go_on=True, **options)
 
 
 # -- what cannot be ----------------------------------------------------------------------------------------------------
 
 
-def test_shards_that_cannot_be() -> None:
+def test_invalid_shards() -> None:
     with pytest.raises(ConfigError, match="Cluster.shards is 2, with 5 collectors; .*give collectors=6"):
         birl.Cluster(5, shards=2)
     with pytest.raises(ConfigError, match="Cluster.shards is 2, with 2 learners"):

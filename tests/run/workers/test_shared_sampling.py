@@ -1,4 +1,4 @@
-"""Several learners with a sampler that is not uniform: rows are chosen, weighed and given priorities as one would."""
+"""Several learners with a sampler that is not uniform: rows, weights and priorities are those of one learner."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are over the largest one of all minibatches, and every tree gets the errors of its own steps."""
-    notes, drawn, given = Notes(monkeypatch), [], []
+    notes, sampled, given = Notes(monkeypatch), [], []
     find, update = SumTree.find, PrioritizedSampler.update
 
     def found(tree: Any, mass: Any) -> Any:
         leaf = find(tree, mass)
-        drawn.append((tree.total, tree.of(leaf)))
+        sampled.append((tree.total, tree.of(leaf)))
         return leaf
 
     def updated(sampler: Any, rows: Any, priority: Any) -> None:
@@ -37,9 +37,9 @@ def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(PrioritizedSampler, "update", updated)
     run(cluster(order="together"), dqn, n_steps=60, stored=lambda: {"sampler": PrioritizedSampler(0.7, 0.5)})
     first, second = notes.batches.values()
-    assert len(first) == len(second) == len(drawn) // 2 == len(given) // 2 > 10
+    assert len(first) == len(second) == len(sampled) // 2 == len(given) // 2 > 10
     for number, batches in enumerate(zip(first, second, strict=True)):
-        probability = [priority / total for total, priority in drawn[2 * number : 2 * number + 2]]
+        probability = [priority / total for total, priority in sampled[2 * number : 2 * number + 2]]
         least = np.concatenate(probability).min()
         for batch, own in zip(batches, probability, strict=True):
             np.testing.assert_allclose(batch.weight.numpy(), (least / own) ** 0.5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Several learners: one update of joined minibatches, the same bits for all, and nothing is lost with one of them."""
+"""Several learners: one update of concatenated minibatches, the same bits for all, and nothing gets lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process, unless a test says otherwise, and are compared after every update."""
+    """All are in this process, unless a test changes that, and are compared after every update."""
     run_inline(monkeypatch)
     monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
 
@@ -202,16 +202,16 @@ def test_learners_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch)
         run(cluster(restarts=3))
 
 
-def test_learners_wait_for_one_another_as_long_as_the_cluster_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
+def test_learners_wait_for_one_another_for_the_step_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[float] = []
     meet = InlineAllReduce.new_rendezvous
     monkeypatch.setattr(
         InlineAllReduce,
         "new_rendezvous",
-        lambda self, size, timeout: told.append(timeout) or meet(self, size, timeout),
+        lambda self, size, timeout: recorded.append(timeout) or meet(self, size, timeout),
     )
     run(cluster(step_timeout=40.0), n_steps=30)
-    assert told == [40.0]
+    assert recorded == [40.0]
     assert _real(cluster(step_timeout=40.0).placement())._watchdog._limits[True] == 40.0
 
 
@@ -231,12 +231,12 @@ class Real:
             self.count += 1
             kind = self.kinds.pop(self.count, None)
             if kind is not None:
-                self.begin = time.monotonic()
+                self.start = time.monotonic()
                 os.kill(self.workers[-1]._workers[1].pid, kind)
             try:
                 return mean(group, value)
             except GroupBroken:
-                self.pauses.append(time.monotonic() - self.begin)
+                self.pauses.append(time.monotonic() - self.start)
                 raise
 
         use_transport(monkeypatch, LearnerWorker, made)
@@ -263,17 +263,17 @@ def test_learners_in_processes_survive_sigkill(stored: Any, monkeypatch: pytest.
 @pytest.mark.slow
 def test_stopped_learners_are_noticed(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     expected = run(cluster(collectors=2), sac)
-    told: list[float] = []
+    recorded: list[float] = []
     lose = learners.SynchronousLearners._handle_lost
     monkeypatch.setattr(
         learners.SynchronousLearners,
         "_handle_lost",
-        lambda self, error: told.append(time.monotonic()) or lose(self, error),
+        lambda self, error: recorded.append(time.monotonic()) or lose(self, error),
     )
     real = Real(monkeypatch, {8: signal.SIGSTOP})
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(collectors=2, step_timeout=3.0), sac), expected)
-    print(f"noticed after {told[0] - real.begin:.1f} s")
+    print(f"noticed after {recorded[0] - real.start:.1f} s")
     assert "learner 1 was ended because it did not move" in caplog.text
     assert not multiprocessing.active_children()
 
@@ -350,7 +350,7 @@ def test_a_resumed_run_is_the_same(make: Any, order: str, stored: Any, tmp_path:
     assert same(run(cluster(order=order), make, checkpoint=tmp_path, **options), expected)
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_an_error(tmp_path: Path) -> None:
     run(cluster(), checkpoint=tmp_path, callback=lambda _, epoch, step: step < 30)
     path = tmp_path / "checkpoint.d3c"
     config, state = load_archive(path, "checkpoint")
@@ -363,7 +363,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
 # -- what cannot be ----------------------------------------------------------------------------------------------------
 
 
-def test_learners_that_cannot_be() -> None:
+def test_invalid_learners() -> None:
     with pytest.raises(ConfigError, match="Cluster.learners is 3, with 2 collectors; .*give collectors=3"):
         birl.Cluster(2, learners=3)
     with pytest.raises(ConfigError, match="Cluster.learners is 2, with 5 collectors; .*give collectors=6"):
@@ -373,7 +373,7 @@ def test_learners_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "says"),
+    ("make", "error", "message"),
     [
         (
             lambda: CrossQConfig(batch_size=4).create(),
@@ -398,12 +398,12 @@ def test_learners_that_cannot_be() -> None:
         ),
     ],
 )
-def test_what_cannot_be_averaged(make: Any, error: Any, says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_what_cannot_be_averaged(make: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
         make().fit_online(Drift(False), n_steps=20, cluster=cluster(), show_progress=False)
 
 
-def test_what_several_learners_do_not_go_with() -> None:
+def test_samplers_that_exclude_pushed_gradients() -> None:
     buffer = create_fifo_replay_buffer(100, env=Drift(), lanes=3, sampler=PrioritizedSampler())
     with pytest.raises(
         UnsupportedError, match="a PrioritizedSampler cannot be combined with .*: it chooses rows of minibatches"
@@ -411,7 +411,7 @@ def test_what_several_learners_do_not_go_with() -> None:
         dqn().fit_online(Drift(), buffer, cluster=cluster(4, collectors=3, gradients="pushed"))
 
 
-def test_parameters_that_somebody_changed_are_noticed() -> None:
+def test_changed_parameters_are_an_error() -> None:
     def callback(algorithm: Any, epoch: int, step: int) -> None:
         if step == 40:
             with torch.no_grad():
