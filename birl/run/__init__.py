@@ -1,9 +1,10 @@
 """Training loops, resumable runs, agents, and the worker processes of a run.
 
-The loops are `offline`, `online`, `on_policy` and `asynchronous`, which are generators of epochs, and `collect`. What
-acts, stores and learns in environments is a `player`, which knows none: a `collector` lets it play in environments that
-birl steps, an `agent` in everybody's own loop. `evaluate` makes the evaluator of online training. `session` has
-everything around a loop (logging, models, progress, checkpoints, signals), `options` the options of the loops.
+The loops `offline`, `online`, `on_policy` and `asynchronous` are generators of epochs; `data_collection` stores steps
+without learning. An `agent_core` acts, stores steps and samples minibatches; a `collector` steps environments with it,
+and an `agent` is driven by a user's own loop. `environment_run` has the checks that all loops in environments share and
+selects where steps and updates are made. `session` has everything around a loop: logging, models, progress, checkpoints
+and signals. `options` has the options of the loops, and `protocols` the interfaces of what they drive.
 """
 
 from birl.run.agent import Agent

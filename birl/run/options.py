@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 
 from birl.checks import Allowed, check
+from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.cluster import Cluster
@@ -47,43 +48,44 @@ class Options(NamedOptions, total=False):
     Attributes:
         n_steps_per_epoch: steps between evaluations, logging and models; epochs end at its multiples and at the end.
         experiment_name: name of the run; by default the algorithm's.
-        with_timestamp: whether the time is appended to it. A resumed run keeps its name.
-        logger_adapter: makes the adapter that metrics are written to; by default `FileAdapterFactory`.
+        with_timestamp: whether to append the time to the name. A resumed run keeps its name.
+        logger_adapter: makes the adapter that writes metrics; by default `FileAdapterFactory`.
         show_progress: whether to show a progress bar (on a terminal only).
         save_interval: epochs between saved models and checkpoints. Both are also written at the end.
-        keep_models: number of models kept, the newest ones; by default all. The best one is kept beside them.
-        score: name of the metric that says how good a model is, higher is better: of an evaluator, or online
-            ``"rollout_return"`` or ``"evaluation"``, which is the default where there is an ``eval_env``. At each new
-            best the model is saved as ``model_best.d3``, with its step and score in ``model_best.json``.
-        stop_at: score that ends the run as soon as it is reached at the end of an epoch.
-        go_on: whether to go on with a run that ended early, by ``stop_at`` or by a callback, where ``checkpoint`` holds
-            one. A run that made all its steps goes on with a larger number of steps.
-        callback: called with ``(algorithm, epoch, total_step)`` after every step. The run ends if it returns ``False``.
-            Also a `birl.run.Hook`, which may have a rhythm and a state, or a list of functions and hooks.
-        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch. ``False`` ends the run, too.
-        checkpoint: folder that the whole state of the run is kept in. If it holds one, the run goes on from there and
-            ends up bit for bit where it would have without the interruption.
+        keep_models: number of models to keep, the newest ones; by default all. The best model is kept as well.
+        score: name of the metric that ranks models, higher is better: an evaluator or, online, ``"rollout_return"`` or
+            ``"evaluation"``, which is the default with an ``eval_env``. At each new best the model is saved as
+            ``model_best.d3``, with its step and score in ``model_best.json``.
+        stop_at: score at which the run ends, as soon as it is reached at the end of an epoch.
+        go_on: whether to continue a run that ended early, by ``stop_at`` or by a callback, if ``checkpoint`` holds one.
+            A run that made all its steps continues with a larger number of steps.
+        callback: called with ``(algorithm, epoch, total_step)`` after every step; ``False`` as its result ends the run.
+            It may also be a `birl.run.Hook`, which has an interval and may have a state, or a list of functions and
+            hooks.
+        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch; ``False`` ends the run.
+        checkpoint: folder for the complete state of the run. If it holds a checkpoint, the run continues from there,
+            with results that are bit for bit those of an uninterrupted run.
         logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
         logging_strategy: EPOCH: metrics are written at the end of each epoch, as means over it. STEPS: also at every
             multiple of ``logging_steps``, as means since the last writing; evaluators are still called once an epoch.
-        log_gradients: whether statistics of the gradients of every parameter are written with the metrics.
+        log_gradients: whether statistics of the gradients of all parameters are written with the metrics.
     """
 
     n_steps_per_epoch: int
 
 
 class AgentOptions(TypedDict, total=False):
-    """Options of an agent in one's own loop; ``n_updates`` and the others of `OnlineOptions` mean the same here.
+    """Options of an agent in a user's own loop. Those of `OnlineOptions` have the same meaning.
 
     Attributes:
-        demonstrations: as there.
-        update_interval: as there, or ``None`` for an agent that does not learn.
-        deterministic: whether the policy acts greedily where there is no explorer.
-        seed: fixes the random actions of ``random_steps``; by default drawn from `birl.seed`. Algorithms that learn
-            from rollouts, which make none, refuse it.
+        demonstrations: see `OnlineOptions`.
+        update_interval: see `OnlineOptions`; ``None`` for an agent that does not learn.
+        deterministic: whether the policy acts greedily if there is no explorer.
+        seed: fixes the random actions of ``random_steps``; by default derived from `birl.seed`. Algorithms that learn
+            from rollouts have no such steps and refuse it.
     """
 
-    demonstrations: Any
+    demonstrations: ReplayBufferBase | None
     update_interval: int | None
     n_updates: int
     update_start_step: int
@@ -99,13 +101,13 @@ class EnvironmentOptions(NamedOptions, total=False):
     update_start_step: int
     random_steps: int
     overlap: bool
-    eval_env: Environment | None
+    eval_env: Environment | str | None
     eval_epsilon: float
     eval_n_trials: int
     eval_n_steps: int | None
     eval_statistics: bool
     seed: int | None
-    demonstrations: Any
+    demonstrations: ReplayBufferBase | None
     workers: int | None
     cluster: Cluster | None
 
@@ -115,27 +117,27 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
 
     Attributes:
         update_interval, n_updates: ``n_updates`` updates after every ``update_interval`` steps, once the buffer holds a
-            minibatch. By default one after every step, and as many as they are made for with REDQ and DroQ: 20.
+            minibatch. By default one update after every step; 20 for REDQ and DroQ.
         update_start_step: number of steps before the first update.
         random_steps: number of steps with uniformly random actions at the start of the run. A resumed run does not
-            begin with them again.
-        overlap: whether the updates that are due for a step are made while the environments make the next one. Where a
-            step takes long, a run then takes the longer of both times instead of their sum. What changes: the actions
-            of a step are chosen before these updates instead of after them. Only for environments in processes of their
-            own (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
+            repeat them.
+        overlap: whether the updates for a step are made while the environments make the next step. A run with slow
+            steps then takes the longer of both times instead of their sum. The actions of a step are selected before
+            these updates instead of after them. Only for environments in other processes
+            (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
         eval_env: a separate environment, or the name of one, for the metric ``evaluation``, the mean greedy return.
-        eval_epsilon: share of random actions in it.
-        eval_n_trials: number of its episodes.
-        eval_n_steps: number of its steps, instead of episodes; see `birl.metrics.evaluate`.
-        eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are metrics, too.
-        seed: fixes the environment's resets; by default drawn from `seed_env` or `birl.seed`.
+        eval_epsilon: share of random actions in evaluations.
+        eval_n_trials: number of episodes of an evaluation.
+        eval_n_steps: number of steps of an evaluation, instead of episodes; see `birl.metrics.evaluate`.
+        eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are also metrics.
+        seed: fixes the environment's resets; by default derived from `seed_env` or `birl.seed`.
         demonstrations: dataset of an expert's steps, for algorithms that imitate them in the environment: GAIL.
-        workers: number of processes that act in environments of their own and find gradients on the newest parameters,
-            which this process moves by them (`birl.run.asynchronous`); by default none. Only for algorithms that learn
-            from rollouts, with one gradient of each, such as A3C; ACER and IMPALA replay older ones in each worker from
-            a buffer of its own. The environment is given by its name, or is one that
-            can be sent to other processes. With one worker the same seed gives the same result.
-        cluster: `birl.Cluster`: collectors that make the steps, each in environments of its own.
+        workers: number of processes that act in their own environments and compute gradients at the newest parameters,
+            which this process applies (`birl.run.asynchronous`); by default none. Only for algorithms that make one
+            gradient step for each rollout, such as A3C; with ACER and IMPALA, each worker replays older rollouts from
+            its own buffer. The environment is given by its name, or can be sent to other processes. With one worker the
+            same seed gives the same result.
+        cluster: `birl.Cluster`: collectors that make the steps, each in its own environments.
     """
 
     update_interval: int
@@ -195,51 +197,51 @@ _ALLOWED: Final = {
 }
 
 
-def checked_options(n_steps: Any, options: Options) -> tuple[int, Options]:
-    """``n_steps``, and the options with their defaults, once they are checked. For the start of a loop.
+def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
+    """Check ``n_steps`` and the options of a loop, and return them with the defaults.
 
     Raises:
-        ConfigError: naming the first that cannot be.
+        ConfigError: names the first option that is not allowed.
     """
-    n_steps = check("n_steps", n_steps, int, low=1)
-    given = cast(Options, _checked({**DEFAULTS, **options}))
-    Hooks.of(given["callback"])
-    after: Any = given["epoch_callback"]
+    steps: int = check("n_steps", n_steps, int, low=1)
+    full = cast(Options, _checked({**DEFAULTS, **options}))
+    Hooks.of(full["callback"])
+    after = full["epoch_callback"]
     if after is not None and not callable(after):
         raise ConfigError(f"epoch_callback is {after!r:.80}; it must be a function (algo, epoch, step)")
-    factory = given["logger_adapter"]
+    factory = full["logger_adapter"]
     if factory is not None and (inspect.isclass(factory) or not callable(getattr(factory, "create", None))):
         raise ConfigError(
             f"logger_adapter is {factory!r:.80}; it must make adapters, such as birl.logging.FileAdapterFactory() or "
             "TensorboardAdapterFactory()"
         )
-    given["logging_strategy"] = _strategy(given["logging_strategy"])
-    return n_steps, given
+    full["logging_strategy"] = _strategy(full["logging_strategy"])
+    return steps, full
 
 
-def _checked(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: _ALLOWED[name].check(name, value) if name in _ALLOWED else value for name, value in given.items()}
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: _ALLOWED[name].check(name, value) if name in _ALLOWED else value for name, value in options.items()}
 
 
 def checked_agent_options(options: AgentOptions) -> dict[str, Any]:
-    """The options of an agent with their defaults, once they are checked.
+    """Check the options of an agent, and return them with the defaults.
 
     Raises:
-        ConfigError: naming the first that is unknown, or that cannot be.
+        ConfigError: names the first option that is unknown, or not allowed.
     """
     known = {name: ONLINE_DEFAULTS.get(name) for name in AgentOptions.__annotations__} | {"deterministic": False}
     check_options("agent", options, known, common=())
-    chosen = {name: value for name, value in options.items() if name != "update_interval" or value is not None}
-    return _checked({**known, **chosen})
+    own = {name: value for name, value in options.items() if name != "update_interval" or value is not None}
+    return _checked({**known, **own})
 
 
-def checked_online_options(n_steps: Any, options: OnlineOptions) -> tuple[int, OnlineOptions]:
-    """The same for the loops in environments."""
-    n_steps, given = checked_options(n_steps, cast(Options, {**ONLINE_DEFAULTS, **options}))
-    return n_steps, cast(OnlineOptions, given)
+def checked_online_options(n_steps: object, options: OnlineOptions) -> tuple[int, OnlineOptions]:
+    """Check ``n_steps`` and the options of a loop in environments, and return them with the defaults."""
+    steps, full = checked_options(n_steps, cast(Options, {**ONLINE_DEFAULTS, **options}))
+    return steps, cast(OnlineOptions, full)
 
 
-def _strategy(strategy: Any) -> LoggingStrategy:
+def _strategy(strategy: object) -> LoggingStrategy:
     try:
         return LoggingStrategy(strategy)
     except ValueError as error:
@@ -251,7 +253,7 @@ def _strategy(strategy: Any) -> LoggingStrategy:
 def check_options(
     loop: str, options: Iterable[str], more: Iterable[str] = (), common: Iterable[str] = tuple(DEFAULTS)
 ) -> None:
-    """Raise `ConfigError` if one of the options is neither among the common ones nor among ``more`` of this loop."""
+    """Raise `ConfigError` for an option that is neither common to all loops nor one of ``more`` of this loop."""
     known = [name for name in dict.fromkeys([*more, *common]) if name != "options"]
     for name in options:
         if name not in known:

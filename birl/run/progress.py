@@ -11,21 +11,21 @@ from tqdm import tqdm
 
 _HIDDEN_PREFIX = "time_"
 _WIDTH = 80
-"""Columns of a terminal that does not tell."""
+"""Columns of a terminal whose width is unknown."""
 
 _BAR = 10
-"""Columns of the bar itself, at least, and of numbers that become longer."""
+"""Minimum columns of the bar itself, with room for growing numbers."""
 
 
 class Progress:
-    """A bar with rate, remaining time and key metrics. Silent if standard error is not a terminal.
+    """A progress bar with rate, remaining time and metrics. Silent if standard error is not a terminal.
 
     Args:
-        total: number of steps of the whole run.
+        total: total number of steps.
         done: number of steps made before.
-        show: whether to show anything at all.
+        show: whether to show the bar.
         first: text in front of the bar until there are metrics.
-        unit: what is counted.
+        unit: name of a step.
     """
 
     def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "", unit: str = "step") -> None:
@@ -40,27 +40,27 @@ class Progress:
         if self._bar is not None:
             self._bar.update(steps)
 
-    def say(self, words: str) -> None:
-        """Show a line of text above the bar."""
+    def write(self, text: str) -> None:
+        """Write a line of text above the bar."""
         if self._bar is not None:
-            tqdm.write(words, sys.stderr)
+            tqdm.write(text, sys.stderr)
 
     def show(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Show the epoch and those of its metrics that fit in, times left out."""
+        """Show the epoch and as many of its metrics as fit into the line, without times."""
         if self._bar is not None:
-            shown = sorted(name for name in metrics if not name.startswith(_HIDDEN_PREFIX))
-            words = [f"{name}={metrics[name]:.4g}" for name in shown]
+            names = sorted(name for name in metrics if not name.startswith(_HIDDEN_PREFIX))
+            items = [f"{name}={metrics[name]:.4g}" for name in names]
             self._bar.set_description(f"epoch {epoch}", refresh=False)
-            self._bar.set_postfix_str(", ".join(self._fitting(words)))
+            self._bar.set_postfix_str(", ".join(self._fitting(items)))
             self._shown_at = time.monotonic()
 
-    def _fitting(self, words: Sequence[str]) -> Sequence[str]:
-        """The first of ``words`` that fit into the line beside the numbers and a short bar."""
+    def _fitting(self, items: Sequence[str]) -> Sequence[str]:
+        """Return the first items that fit into the line with the numbers and a short bar."""
         state = self._bar.format_dict if self._bar is not None else {}
         width = state.get("ncols") or _WIDTH
         room = width - _BAR - len(tqdm.format_meter(**{**state, "ncols": 0, "postfix": None}))
-        ends = itertools.accumulate(len(word) + len(", ") for word in words)
-        return words[: sum(end <= room for end in ends)]
+        ends = itertools.accumulate(len(item) + len(", ") for item in items)
+        return items[: sum(end <= room for end in ends)]
 
     @property
     def due(self) -> bool:
@@ -68,6 +68,6 @@ class Progress:
         return self._bar is not None and time.monotonic() - self._shown_at > 1.0
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar, which stays visible."""
         if self._bar is not None:
             self._bar.close()

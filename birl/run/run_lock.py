@@ -1,4 +1,4 @@
-"""One run in a folder: a lock of the operating system, which ends with the process that holds it."""
+"""A lock that allows one run in a folder. The operating system releases it when its process ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from birl.files import remove_torn
 from birl.files.locks import FolderLock
 
 LOCK: Final = ".run.lock"
-_OURS: Final = re.compile(r"checkpoint\.d3c|params\.json|run\.json|model_(\d+|best)\.(d3|json)|\.run\.holder")
+_RUN_FILES: Final = re.compile(r"checkpoint\.d3c|params\.json|run\.json|model_(\d+|best)\.(d3|json)|\.run\.holder")
 
 
 @contextlib.contextmanager
 def only_run(folder: str | Path) -> Iterator[None]:
-    """Context in which no other run writes into a folder, in this process or in another. The folder is made.
+    """Return a context in which no other run, of this or another process, writes into a folder. The folder is made.
 
-    What killed runs have left half written there is removed. A file system without locks gives a warning.
+    Incomplete files of killed runs are removed. A file system without locks gives a warning.
 
     Raises:
-        ResumeError: if another run is at work in the folder: the message names its process.
+        ResumeError: if another run is active in the folder; the message names its process.
         WriteError: if the folder cannot be made or written.
     """
     path = Path(folder)
@@ -35,7 +35,7 @@ def only_run(folder: str | Path) -> Iterator[None]:
         held = lock.acquire()
     except Timeout:
         raise ResumeError(
-            f"another run is at work in {path} ({lock.holder}): wait for its end, stop it, or give this one another "
+            f"another run is active in {path} ({lock.holder}): wait for its end, stop it, or give this one another "
             "folder"
         ) from None
     except OSError as error:
@@ -47,8 +47,8 @@ def only_run(folder: str | Path) -> Iterator[None]:
         yield
         return
     try:
-        for place in (path, *path.glob("seed_*")):  # those of many seeds are written under this lock
-            remove_torn(place, _OURS)
+        for folder_of_run in (path, *path.glob("seed_*")):  # this lock covers the folders of several seeds
+            remove_torn(folder_of_run, _RUN_FILES)
         lock.sign()
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, write a checkpoint, then stop."""
+"""Handling of Ctrl-C and SIGTERM: finish the step, write a checkpoint, then stop."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import NoReturn
 
 
 class Abandoned(BaseException):
-    """Leaves what `Interrupt.abandonable` or `Interrupt.check` lets a signal end.
+    """Raised by a signal in `Interrupt.abandonable` or `Interrupt.check`, to leave the code there.
 
-    Not an ``Exception``, so that no code there catches it.
+    It is not an ``Exception``, so that handlers there do not catch it.
     """
 
 
 @contextlib.contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
-    """Context in which a function handles signals; not outside the main thread, where Python delivers none."""
+    """Return a context in which a function handles signals. It does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -28,28 +28,28 @@ def handled_by(handler: Callable[[int, FrameType | None], object], *numbers: int
         yield
     finally:
         for number, before in previous.items():
-            # None: a handler that was not installed from Python and cannot be put back
+            # None: the handler was not installed from Python and cannot be restored
             signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 class Interrupt:
-    """Holds back SIGINT and SIGTERM until the loop reaches a point from which a run can be resumed.
+    """Delays SIGINT and SIGTERM until the loop reaches a point from which a run can be resumed.
 
-    The first signal is remembered; a second one acts at once.
+    The first signal is recorded; a second one acts at once.
 
     Attributes:
-        signal: number of the signal that came, or ``None``.
+        signal: number of the signal that was received, or ``None``.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._abandonable = False
 
-    def held_back(self) -> contextlib.AbstractContextManager[None]:
-        """Context that records signals instead of acting on them."""
-        return handled_by(self._remember, signal.SIGINT, signal.SIGTERM)
+    def delayed(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that records signals instead of acting on them."""
+        return handled_by(self._record, signal.SIGINT, signal.SIGTERM)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             self.stop()
         self.signal = number
@@ -58,7 +58,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def abandonable(self) -> Iterator[None]:
-        """Context, for example of an evaluation, in which a signal raises `Abandoned` at once."""
+        """Return a context, for example of an evaluation, in which a signal raises `Abandoned` at once."""
         self._abandonable = True
         try:
             if self.signal is not None:
@@ -68,7 +68,7 @@ class Interrupt:
             self._abandonable = False
 
     def check(self) -> None:
-        """Raise `Abandoned` if a signal came: for code that waits, where a run can be resumed from."""
+        """Raise `Abandoned` if a signal was received. For code that waits, at a point from which a run can resume."""
         if self.signal is not None:
             raise Abandoned
 

@@ -54,7 +54,7 @@ def test_each_seed_keeps_its_newest_models(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_folder_of_all_runs_is_held(tmp_path: Path) -> None:
     def twice(algo: Any, epoch: int, step: int) -> None:
-        with pytest.raises(ResumeError, match="another run is at work"):
+        with pytest.raises(ResumeError, match="another run is active"):
             train(tmp_path)
 
     train(tmp_path, epoch_callback=twice)

@@ -256,7 +256,7 @@ def test_a_search_that_was_stopped_goes_on(
         file.write('{"op_code": 5, "tri')
     (out / "study.journal.lock").touch()
     with only_run(out / "trial_0001"):
-        assert "another run is at work in" in birl_(*words, status=1)
+        assert "another run is active in" in birl_(*words, status=1)
     again = fake(lambda number: {"scores": [3, 4]})
     birl_(*words)
     assert again[:2] == started and again[2][0] == 2  # the same values

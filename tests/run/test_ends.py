@@ -149,7 +149,7 @@ def test_a_callback_ends_the_run(tmp_path: Path, which: str, no: Any, caplog: py
     assert (learner.grad_step, len(epochs)) == (end, 3)
     assert f"model_{end}.d3" in models(tmp_path / "run")
     assert run(tmp_path / "run", **{which: stop})[1] == []
-    assert "callback returned False; go_on=True goes on with it" in caplog.text
+    assert "callback returned False; go_on=True continues it" in caplog.text
     longer, _ = run(tmp_path / "run", go_on=True)
     whole, _ = run(tmp_path / "whole")
     assert torch.equal(longer.weight, whole.weight)
@@ -180,7 +180,7 @@ def test_a_finished_run_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture
     run(tmp_path / "run", 20)
     assert "nothing to do" not in caplog.text
     assert run(tmp_path / "run", 20)[1] == []
-    assert "made all its 20 steps; a larger n_steps goes on with it" in caplog.text
+    assert "made all its 20 steps; a larger n_steps continues it" in caplog.text
     assert "goes on from" not in caplog.text
     caplog.clear()
     assert len(run(tmp_path / "run", 40)[1]) == 2
@@ -190,10 +190,10 @@ def test_a_finished_run_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_the_run_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "birl"):
         run(tmp_path / "run", 20, checkpoint=tmp_path / "state")
-        assert f"the run is kept in {tmp_path / 'run'} and {tmp_path / 'state'}" in caplog.text
+        assert f"the run is in {tmp_path / 'run'} and {tmp_path / 'state'}" in caplog.text
         assert "goes on" not in caplog.text
         run(tmp_path / "run", 30, checkpoint=tmp_path / "state")
-    assert f"{tmp_path / 'state'}; it goes on from step 20" in caplog.text
+    assert f"{tmp_path / 'state'}; it continues from step 20" in caplog.text
 
 
 def test_a_terminal_shows_what_the_caller_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_a_terminal_shows_what_the_caller_does_not_know(tmp_path: Path, monkeypa
     run(tmp_path / "run", 20, show_progress=True)
     assert terminal.getvalue()[length:] == ""
     run(tmp_path / "other", 20, show_progress=True, with_timestamp=True)
-    assert f"the run is kept in {tmp_path / 'other_'}" in terminal.getvalue()
+    assert f"the run is in {tmp_path / 'other_'}" in terminal.getvalue()
 
 
 # -- how many models are kept ----------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_a_run_that_compiles_on_the_way_says_so(tmp_path: Path) -> None:
         list(fitter(learner, data(), n_steps, **quiet(checkpoint=tmp_path / "run")))
 
     train(FakeLearner(), 20)
-    with pytest.warns(RuntimeWarning, match="not compiled so far, and are from now on"):
+    with pytest.warns(RuntimeWarning, match="not compiled so far, and are compiled from now on"):
         train(Compiling(), 40)
 
 

@@ -22,7 +22,7 @@ def _handlers_are_put_back() -> object:
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_first_signal_is_remembered(number: int, expected: type[BaseException]) -> None:
     interrupt = Interrupt()
-    with interrupt.held_back():
+    with interrupt.delayed():
         os.kill(os.getpid(), number)
         assert interrupt.signal == number
     with pytest.raises(expected) as raised:
@@ -33,7 +33,7 @@ def test_first_signal_is_remembered(number: int, expected: type[BaseException]) 
 
 def test_second_signal_acts_at_once() -> None:
     interrupt, reached = Interrupt(), False
-    with pytest.raises(KeyboardInterrupt), interrupt.held_back():
+    with pytest.raises(KeyboardInterrupt), interrupt.delayed():
         os.kill(os.getpid(), signal.SIGINT)
         reached = True
         os.kill(os.getpid(), signal.SIGINT)
@@ -43,7 +43,7 @@ def test_second_signal_acts_at_once() -> None:
 
 def test_what_can_be_abandoned_is_left_at_once() -> None:
     interrupt = Interrupt()
-    with interrupt.held_back():
+    with interrupt.delayed():
         with pytest.raises(Abandoned), interrupt.abandonable():
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -59,7 +59,7 @@ def test_other_threads_hold_nothing_back() -> None:
 
     def work() -> None:
         try:
-            with Interrupt().held_back():
+            with Interrupt().delayed():
                 pass
         except BaseException as error:
             errors.append(error)

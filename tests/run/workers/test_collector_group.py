@@ -422,7 +422,7 @@ def test_a_resumed_run_is_the_same(cluster: Any, at: int, tmp_path: Path, monkey
 
 def test_a_longer_run_says_that_it_differs(tmp_path: Path) -> None:
     run(TURNS, checkpoint=tmp_path)
-    with pytest.warns(RuntimeWarning, match="goes on from step 50, but not bit for bit.*last tasks were cut short"):
+    with pytest.warns(RuntimeWarning, match="continues from step 50, but not bit for bit.*last tasks were cut short"):
         run(TURNS, checkpoint=tmp_path, n_steps=60)
     cluster = birl.Cluster(2, 1, 5, "together")
     run(cluster, checkpoint=tmp_path / "whole", n_steps=40)
