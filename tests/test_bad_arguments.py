@@ -15,7 +15,7 @@ import pytest
 
 import birl
 from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
-from birl.algorithm.aliases import ELSEWHERE, called_here
+from birl.algorithm.aliases import ALIASES, alias_hint
 from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
 from birl.ope import DiscreteFQE
 
@@ -235,11 +235,11 @@ def test_algorithms_are_suggested_once(name: str) -> None:
 def test_names_of_other_libraries_lead_here() -> None:
     with pytest.raises(AttributeError, match="no attribute 'IQNConfig'; here that is DQN with IQNQFunctionFactory"):
         _ = algos.IQNConfig  # type: ignore[attr-defined]
-    for name, words in ELSEWHERE.items():
+    for name, words in ALIASES.items():
         assert all(hasattr(algos, each) for each in words.split(" with ")[0].split(" or ")), name
         assert all(hasattr(models, each) for each in re.findall(r"\w+Factory", words)), name
         assert name not in {each.lower() for each in algos.__all__}, name
-    assert called_here("Munchausen_IQN").endswith("(q_func_factory=iqn)") and called_here("DQN") == ""
+    assert alias_hint("Munchausen_IQN").endswith("(q_func_factory=iqn)") and alias_hint("DQN") == ""
 
 
 def test_what_cannot_be_changed_cannot_be_set() -> None:

@@ -209,7 +209,7 @@ class BuiltPolicy:
             return function(self.nets, inputs, self.units.action(action)).cpu().numpy()
 
     def log_probability(self, x: Tree, action: Array | None, greedy: bool) -> Array:
-        """See `Acts.action_log_probability`.
+        """See `PolicyAPI.action_log_probability`.
 
         Raises:
             UnsupportedError: if no probability is known.

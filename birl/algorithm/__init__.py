@@ -18,7 +18,7 @@ from birl.acting.policy import (
 from birl.acting.sequence_context import ContextActor, window_outputs
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import Iterations, Nothing, Regression, Tails, Trajectories, Transitions
-from birl.algorithm.learner import Experience, Learner, Pass
+from birl.algorithm.learner import EngineUpdate, Experience, Learner
 from birl.algorithm.loss_addons import (
     AttractionKL,
     Behaviour,
@@ -64,6 +64,7 @@ __all__ = [
     "Continuous",
     "DemonstratedRollouts",
     "DeterministicActor",
+    "EngineUpdate",
     "Experience",
     "Gradient",
     "GreedyCritic",
@@ -77,7 +78,6 @@ __all__ = [
     "ModelFile",
     "NetworkConfig",
     "Nothing",
-    "Pass",
     "Policy",
     "PolicyConfig",
     "Polyak",

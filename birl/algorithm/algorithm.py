@@ -17,9 +17,9 @@ from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm import building, environments, persistence, transfer
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
-from birl.algorithm.evaluation_target import Evaluated
+from birl.algorithm.evaluation_target import EvaluationTarget
 from birl.algorithm.learner import KNOWN, Definition, Experience, Learner
-from birl.algorithm.policy_api import Acts
+from birl.algorithm.policy_api import PolicyAPI
 from birl.algorithm.update_api import Learns
 from birl.checks import check
 from birl.config import AlgorithmConfig
@@ -40,7 +40,7 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
-class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
+class Algorithm(Learns, PolicyAPI, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
     A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
@@ -220,7 +220,7 @@ class Algorithm(Learns, Acts, Generic[ConfigT, NetsT]):
             building.warn_of_new_networks(self._learner)
         self._learner = self._build(spec)
 
-    def _build(self, spec: Spec, evaluated: Evaluated | None = None) -> Learner:
+    def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         self._config = self.config
         building.check_scalers(self.config, spec)
         return Learner(self.definition(), self.config, spec, self.torch_device, evaluated)

@@ -9,7 +9,7 @@ from typing import Final
 _C51, _IQN = "C51QFunctionFactory (q_func_factory=c51)", "IQNQFunctionFactory (q_func_factory=iqn)"
 _RAINBOW: Final = "DoubleDQN with the recipe rainbow, whose parts combine freely"
 
-ELSEWHERE: Final[Mapping[str, str]] = {
+ALIASES: Final[Mapping[str, str]] = {
     "c51": f"DQN with {_C51}",
     "categoricaldoubledqn": f"DoubleDQN with {_C51}",
     "categoricaldqn": f"DQN with {_C51}",
@@ -27,11 +27,11 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 """What is what, by names in small letters without signs."""
 
 
-def called_here(name: str) -> str:
+def alias_hint(name: str) -> str:
     """``"; here that is DQN with …"``, or an empty string for a name that is no other library's.
 
     Args:
         name: of an algorithm or its configuration.
     """
-    found = ELSEWHERE.get(re.sub(r"[\W_]", "", name.lower()).removesuffix("config"))
+    found = ALIASES.get(re.sub(r"[\W_]", "", name.lower()).removesuffix("config"))
     return f"; here that is {found}" if found else ""

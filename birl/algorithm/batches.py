@@ -122,14 +122,14 @@ def fold_sequences(batch: Batch, length: int) -> Batch:
     return replace(replace(batch, extra=extra).map(fold), state=state or None)
 
 
-def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
+def update_priorities(minibatch: Any, batch: Batch, engine: Any) -> None:
     """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
 
     A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
     2.3).
 
     Args:
-        drawn: the minibatch.
+        minibatch: the minibatch.
         batch: made of it, ``[…, B]`` or, for many seeds, ``[S, …, B]``.
         engine: has made the update.
     """
@@ -140,4 +140,4 @@ def hand_back(drawn: Any, batch: Batch, engine: Any) -> None:
         real = batch.weight > 0
         mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
         priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
-    drawn.update_priorities(priority.flatten())
+    minibatch.update_priorities(priority.flatten())

@@ -78,7 +78,7 @@ def check_rollout_options(name: str, **given: Any) -> None:
 
 def check_demonstrations(definition: Definition, given: Any) -> None:
     """Raise `ConfigError` unless demonstrations are given to an algorithm that needs them, and to no other."""
-    if not definition.learns_from.demonstrated:
+    if not definition.learns_from.needs_demonstrations:
         if given is not None:
             raise ConfigError(
                 f"{definition.name} has no use for demonstrations: leave them out, or use GAIL. A buffer that holds an "

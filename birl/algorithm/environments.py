@@ -100,7 +100,7 @@ def _replays(algorithm: Any, **given: Any) -> bool:
     """Check the options of a run on rollouts. Returns whether it learns from older rollouts of its own, too."""
     experience, name = algorithm.learns_from, algorithm.definition().name
     replays = bool(experience.replays and algorithm.config.replay_ratio)
-    used = (["buffer"] if replays else []) + (["explorer"] if experience.explored else [])
+    used = (["buffer"] if replays else []) + (["explorer"] if experience.allows_explorer else [])
     note = " (its replay_ratio is 0)" if experience.replays and not replays else ""
     building.check_rollout_options(f"{name}{note}", **{key: value for key, value in given.items() if key not in used})
     if replays and given["buffer"] is not None:

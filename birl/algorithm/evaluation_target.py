@@ -11,7 +11,7 @@ from birl.acting.built_policy import BuiltPolicy
 from birl.types import State
 
 
-class Evaluated(Protocol):
+class EvaluationTarget(Protocol):
     """A policy that is evaluated: that of a learner, or one that draws its actions.
 
     Attributes:
@@ -33,7 +33,7 @@ class Evaluated(Protocol):
 
 
 def same_networks(saved: State, own: State) -> bool:
-    """Whether two results of `Evaluated.policy_state` have the same networks."""
+    """Whether two results of `EvaluationTarget.policy_state` have the same networks."""
     there, here = _tensors(saved), _tensors(own)
     same = there.keys() == here.keys()
     return same and all(torch.equal(here[key], x.to(here[key].device)) for key, x in there.items())

@@ -1,4 +1,4 @@
-"""Kinds of experience: what an algorithm learns from, how it is drawn, and how it becomes batches.
+"""Kinds of experience: what an algorithm learns from, how it is minibatch, and how it becomes batches.
 
 An algorithm has one of them as its ``learns_from``. Loops, command line and documentation ask it, and it alone knows
 what kind of data the algorithm needs.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from birl.algorithm.batches import to_batch
-from birl.algorithm.learner import Experience, Learner, Pass, Passes
+from birl.algorithm.learner import EngineUpdate, EngineUpdates, Experience, Learner
 from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
@@ -40,7 +40,7 @@ class Transitions(Experience):
 
     Attributes:
         online: whether it can also learn from its own experience; pure imitation cannot.
-        errors: whether it has TD errors; pure imitation has none.
+        has_td_errors: whether it has TD errors; pure imitation has none.
         next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
             batch's ``extra``, the latter 0 after an episode's last step in the data, whether it terminated or was cut.
         discounted_returns: whether it learns from the data's discounted returns: ``discounted_return`` in ``extra``.
@@ -48,7 +48,7 @@ class Transitions(Experience):
     """
 
     online: bool = True
-    errors: bool = True
+    has_td_errors: bool = True
     next_actions: bool = False
     discounted_returns: bool = False
     one_step: bool = False
@@ -75,20 +75,24 @@ class Transitions(Experience):
                 "and one of whole observations none"
             )
 
-    def draw(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: Any) -> Any:
         config, columns = learner.config, Columns(self.next_actions, learner.returns)
         if learner.recurrent:
             return source.sample(SequenceView(config.sequence_length, config.burn_in, columns), config.batch_size)
         return source.sample(TransitionView(columns), config.batch_size)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        if learner.returns and isinstance(drawn, TransitionMiniBatch) and "discounted_return" not in drawn.extra:
-            drawn = replace(drawn, extra={**drawn.extra, **drawn.discounted_returns(learner.returns)})
-        batch = to_batch(drawn, learner.units, learner.config.gamma)
-        if self.one_step and isinstance(drawn.intervals, np.ndarray) and drawn.intervals.max() > 1:
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+        if (
+            learner.returns
+            and isinstance(minibatch, TransitionMiniBatch)
+            and "discounted_return" not in minibatch.extra
+        ):
+            minibatch = replace(minibatch, extra={**minibatch.extra, **minibatch.discounted_returns(learner.returns)})
+        batch = to_batch(minibatch, learner.units, learner.config.gamma)
+        if self.one_step and isinstance(minibatch.intervals, np.ndarray) and minibatch.intervals.max() > 1:
             raise DataError(
                 f"{learner.name} learns from single steps, but this minibatch has transitions of up to "
-                f"{drawn.intervals.max():g}: draw it from a dataset without n-step returns"
+                f"{minibatch.intervals.max():g}: draw it from a dataset without n-step returns"
             )
         if self.next_actions and "next_action" not in batch.extra:
             raise DataError(
@@ -102,7 +106,7 @@ class Transitions(Experience):
                 "with algo.sample_minibatch(dataset) or dataset.sample_transition_batch(…, returns=algo.returns), or "
                 "give all transitions their rewards_to_go"
             )
-        return learner.engine.burn_in(batch, getattr(drawn, "burn_in", 0))
+        return learner.engine.burn_in(batch, getattr(minibatch, "burn_in", 0))
 
 
 class Trajectories(Experience):
@@ -110,20 +114,20 @@ class Trajectories(Experience):
 
     loops = OFFLINE
     contexts = True
-    errors = False  # of single steps
+    has_td_errors = False  # of single steps
     single_seed = "learns from trajectories"
     description = "logged data"
 
-    def draw(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: Any) -> Any:
         return source.sample(TrajectoryView(learner.config.context_size), learner.config.batch_size)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        if not isinstance(drawn, TrajectoryMiniBatch):
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+        if not isinstance(minibatch, TrajectoryMiniBatch):
             raise DataError(
-                f"{learner.name} learns from trajectories, not from a {type(drawn).__name__}: draw them with "
+                f"{learner.name} learns from trajectories, not from a {type(minibatch).__name__}: draw them with "
                 "algo.sample_minibatch(dataset) or dataset.sample_trajectory_batch(batch_size, length)"
             )
-        return to_batch(drawn, learner.units, learner.config.gamma)
+        return to_batch(minibatch, learner.units, learner.config.gamma)
 
 
 class Tails(NamedTuple):
@@ -168,31 +172,31 @@ class Iterations(Experience):
     returns: Callable[[Any, Tails, Any], Tensor]
     regressions: tuple[Regression, ...]
     loops = OFFLINE | ONLINE
-    errors = False
+    has_td_errors = False
     single_seed = "makes many updates from each minibatch"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
-    def draw(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: Any) -> Any:
         return source.sample(TailView(), learner.config.batch_size)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        if not hasattr(drawn, "steps"):
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+        if not hasattr(minibatch, "steps"):
             raise DataError(
                 f"{learner.name} learns from states with the rest of their episodes, not from a "
-                f"{type(drawn).__name__}: draw with sample_minibatch(dataset)"
+                f"{type(minibatch).__name__}: draw with sample_minibatch(dataset)"
             )
         units, config = learner.units, learner.config
-        reward, step = units.reward(drawn.rewards), units.column(drawn.steps)
-        discount = config.gamma * (1 - units.column(drawn.terminals))
+        reward, step = units.reward(minibatch.rewards), units.column(minibatch.steps)
+        discount = config.gamma * (1 - units.column(minibatch.terminals))
         begins = range(0, len(reward), ROWS_AT_ONCE)
-        rows = (drawn.read(begin, min(begin + ROWS_AT_ONCE, len(reward))) for begin in begins)
+        rows = (minibatch.read(begin, min(begin + ROWS_AT_ONCE, len(reward))) for begin in begins)
         inputs = (Inputs(units.observation(each)) for each in rows)
         with torch.no_grad(), eval_mode(learner.nets):
-            returns = self.returns(learner.nets, Tails(inputs, reward, discount, step, drawn.longest), config)
-        index = units.tensor(drawn.index)
+            returns = self.returns(learner.nets, Tails(inputs, reward, discount, step, minibatch.longest), config)
+        index = units.tensor(minibatch.index)
         return Batch(
-            units.observation(drawn.observations),
-            units.action(drawn.actions),
+            units.observation(minibatch.observations),
+            units.action(minibatch.actions),
             reward[index],
             None,
             discount[index],
@@ -200,16 +204,16 @@ class Iterations(Experience):
             extra={"return": returns[index]},
         )
 
-    def passes(self, learner: Learner, batch: Batch) -> Passes:
+    def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         size = min(learner.config.batch_size_per_update, len(batch.weight))
         for regression in self.regressions:
             if regression.prepare is not None:
                 with torch.no_grad(), eval_mode(learner.nets):
                     batch = regression.prepare(learner.nets, batch)
             for minibatch in minibatches(batch, size, getattr(learner.config, regression.n_minibatches)):
-                yield Pass(minibatch, (regression.step,))
+                yield EngineUpdate(minibatch, (regression.step,))
 
-    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
         return count * sum(getattr(config, regression.n_minibatches) for regression in self.regressions)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.augmented_losses import fill_networks, made_networks, with_addons
-from birl.algorithm.batches import hand_back
-from birl.algorithm.evaluation_target import Evaluated, same_networks
+from birl.algorithm.batches import update_priorities
+from birl.algorithm.evaluation_target import EvaluationTarget, same_networks
 from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
 from birl.dataset.discounted_returns import DiscountedReturns
@@ -44,14 +44,14 @@ UPDATES_AT_ONCE = 10
 """Updates in one recording, on devices that replay recordings."""
 
 
-class Pass(NamedTuple):
+class EngineUpdate(NamedTuple):
     """One engine update: a batch, and the names of the steps that it is confined to (all of them if ``None``)."""
 
     batch: Batch
     only: tuple[str, ...] | None = None
 
 
-Passes = Generator[Pass, dict[str, Tensor], None]
+EngineUpdates = Generator[EngineUpdate, dict[str, Tensor], None]
 """Engine updates to make; each is answered with its metrics."""
 
 
@@ -62,13 +62,13 @@ class Experience:
         loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
         stores: columns that acting stores with each step: ``"policy_action"`` before scaling and clipping.
         on_policy: whether it is the newest experience of the policy itself.
-        explored: whether an explorer may choose the actions of an on-policy one.
+        allows_explorer: whether an explorer may choose the actions of an on-policy one.
         replays: whether it learns from older steps of its own as well, which loops keep in a replay buffer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
-        errors: whether losses may have TD errors, by which prioritised samplers draw.
+        has_td_errors: whether losses may have TD errors, by which prioritised samplers draw.
         gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
         one_step: whether transitions must be of single steps: n-step returns are refused.
-        demonstrated: whether its rollouts need steps of demonstrations beside them.
+        needs_demonstrations: whether its rollouts need steps of demonstrations beside them.
         single_seed: why several seeds cannot be trained at once; empty if they can.
         n_updates: number of updates at each point where a loop in environments makes some, if it is not told.
         description: a phrase for the documentation.
@@ -77,18 +77,18 @@ class Experience:
     loops: frozenset[str] = frozenset()
     stores: tuple[str, ...] = ()
     on_policy: bool = False
-    explored: bool = False
+    allows_explorer: bool = False
     replays: bool = False
     contexts: bool = False
-    errors: bool = True
+    has_td_errors: bool = True
     gathers: bool = False
     one_step: bool = False
-    demonstrated: bool = False
+    needs_demonstrations: bool = False
     single_seed: str = ""
     n_updates: int = 1
     description: str = "nothing: it does not learn"
 
-    def draw(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: Any) -> Any:
         """Draw the data of one update, with the source's own randomness.
 
         Raises:
@@ -97,18 +97,18 @@ class Experience:
         self.check_loop(learner.name, "fit")
         raise NotImplementedError
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
         """The drawn steps in the networks' units, with everything that all passes share."""
         raise NotImplementedError
 
-    def before(self, learner: Learner, drawn: Any) -> None:
+    def before_update(self, learner: Learner, minibatch: Any) -> None:
         """Called before an update from ``drawn``, for example to move running scalers."""
 
-    def passes(self, learner: Learner, batch: Batch) -> Passes:
+    def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         """The engine updates to make with a batch, by default one; each is answered with its metrics."""
-        yield Pass(batch)
+        yield EngineUpdate(batch)
 
-    def stored(self, learner: Learner, rollout: Any) -> Any:
+    def prepare_for_replay(self, learner: Learner, rollout: Any) -> Any:
         """A rollout with all that is to be stored of it in a replay buffer, before it is learned from."""
         return rollout
 
@@ -116,7 +116,7 @@ class Experience:
         """How many draws are to be learned from after a rollout, if the buffer holds ``count`` steps by then."""
         return 0
 
-    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
         """Approximate number of engine updates for ``count`` draws, or steps of fresh experience over all ``lanes``."""
         return count
 
@@ -210,7 +210,7 @@ class Learner:
         config: Any,
         spec: Spec,
         device: torch.device,
-        evaluated: Evaluated | None = None,
+        evaluated: EvaluationTarget | None = None,
     ) -> None:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
@@ -229,7 +229,7 @@ class Learner:
         self._frozen = freeze_statistics if self.running else contextlib.nullcontext
         self._mode: bool | None = None
         self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
-        if self.policy.noisy and self.experience.on_policy and not self.experience.explored:
+        if self.policy.noisy and self.experience.on_policy and not self.experience.allows_explorer:
             noisy = f"noise in the layers of {self.name}'s policy"
             check_compatible({"noisy layers": noisy, **self.experience.features(self.name)})
         self.memory: dict[str, Any] = {}
@@ -278,52 +278,52 @@ class Learner:
                 self.nets.get_submodule(step.target).eval()
             self._mode = acting
 
-    def draw(self, source: Any) -> Any:
-        """Draw the data of one call of `learn`."""
-        return self.experience.draw(self, source)
+    def sample(self, source: Any) -> Any:
+        """Sample the data of one call of `update`."""
+        return self.experience.sample(self, source)
 
-    def batch(self, drawn: Any) -> Batch:
+    def batch(self, minibatch: Any) -> Batch:
         """The drawn steps in the networks' units."""
-        return self.experience.batch(self, drawn)
+        return self.experience.batch(self, minibatch)
 
-    def stored(self, rollout: Any) -> Any:
+    def prepare_for_replay(self, rollout: Any) -> Any:
         """See `Experience.stored`."""
-        return self.experience.stored(self, rollout)
+        return self.experience.prepare_for_replay(self, rollout)
 
     def n_replays(self, count: int) -> int:
         """See `Experience.n_replays`."""
         return self.experience.n_replays(self.config, count)
 
-    def learn(self, drawn: Any) -> dict[str, Tensor]:
+    def update(self, minibatch: Any) -> dict[str, Tensor]:
         """Learn from a result of `draw` (or from a `Batch`).
 
         Returns:
             Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
         """
         before = self.engine.grad_step
-        metrics = self._learn(drawn)
+        metrics = self._update(minibatch)
         self._reset_if_due(before)
         return metrics
 
-    def _learn(self, drawn: Any) -> dict[str, Tensor]:
+    def _update(self, minibatch: Any) -> dict[str, Tensor]:
         self.set_mode(acting=False)
-        self.experience.before(self, drawn)
-        batch = drawn if isinstance(drawn, Batch) else self.batch(drawn)
+        self.experience.before_update(self, minibatch)
+        batch = minibatch if isinstance(minibatch, Batch) else self.batch(minibatch)
         found: dict[str, list[Tensor]] = {}
-        passes, metrics = self.experience.passes(self, batch), None
-        self.engine.prioritised = getattr(drawn, "rows", None) is not None
+        passes, metrics = self.experience.engine_updates(self, batch), None
+        self.engine.prioritised = getattr(minibatch, "rows", None) is not None
         with self._frozen(), contextlib.suppress(StopIteration):
             while True:
-                minibatch, only = next(passes) if metrics is None else passes.send(metrics)
-                metrics = self.engine.update(minibatch, only)
+                part, only = next(passes) if metrics is None else passes.send(metrics)
+                metrics = self.engine.update(part, only)
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
-        hand_back(drawn, batch, self.engine)
+        update_priorities(minibatch, batch, self.engine)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
-    def compute_gradients(self, drawn: Any) -> dict[str, Found]:
+    def compute_gradients(self, minibatch: Any) -> dict[str, Found]:
         """What one update from a result of `draw` would move by, by step; see `Learns.compute_gradients`."""
-        return self.engine.find(self.name, lambda: self._learn(drawn))
+        return self.engine.find(self.name, lambda: self._update(minibatch))
 
     def apply_gradients(self, found: Mapping[str, Found]) -> dict[str, Tensor]:
         """One update by what `compute_gradients` has found, here or elsewhere. Returns the metrics."""
@@ -333,24 +333,17 @@ class Learner:
         self._reset_if_due(before)
         return metrics
 
-    def find(self, drawn: Any) -> Found:
-        """The gradients of what `learn` would do with a rollout, for another process to `move` by them.
-
-        Raises:
-            UnsupportedError: if that is more than one update with one gradient step.
-        """
-        (found,) = self.compute_gradients(drawn).values()
-        return found
-
-    def move(self, found: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]) -> dict[str, Tensor]:
-        """One update by what another process has found: gradients, loss and metrics by step. Returns the metrics."""
+    def apply_remote_gradients(
+        self, found: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]
+    ) -> dict[str, Tensor]:
+        """Make one update with gradients, loss and metrics by step that another process sent. Returns the metrics."""
         steps = {}
         for name, (gradients, loss, metrics) in found.items():
             steps[name] = Found(gradients, Loss(torch.tensor(loss), {k: torch.tensor(x) for k, x in metrics.items()}))
         return self.apply_gradients(steps)
 
     @property
-    def moved(self) -> dict[str, Tensor]:
+    def trained_parameters(self) -> dict[str, Tensor]:
         """The parameters that `move` moves, by name."""
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
@@ -381,13 +374,13 @@ class Learner:
         return found
 
     def updates_at_once(self, source: Any) -> int:
-        """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
+        """How many updates `update_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
         together = together and self.reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
-    def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
+    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
         """Make ``count`` updates with batches drawn on the device.
 
         Where the device can replay them, Python is not asked in between; else they are made one by one.
@@ -397,7 +390,7 @@ class Learner:
         generator = source.device_generator
         with self._frozen():
             return self.engine.update_many(
-                lambda: self.batch(self.draw(source)), count, [] if generator is None else [generator]
+                lambda: self.batch(self.sample(source)), count, [] if generator is None else [generator]
             )
 
     @property
@@ -412,42 +405,44 @@ class Learner:
             reset(self.engine, self.tuning.new_networks().to(self.device), self.config.reset_share)
 
     @property
-    def see(self) -> Callable[..., None] | None:
-        """Moves running scalers with a step of environments; ``None`` if there are none. See `_see`."""
-        return self._see if self.running else None
+    def update_statistics(self) -> Callable[..., None] | None:
+        """Moves running scalers with a step of environments; ``None`` if there are none. See `_update_statistics`."""
+        return self._update_statistics if self.running else None
 
-    def _see(self, observation: Tree, reward: Array, is_first: Array, valid: Array) -> None:
+    def _update_statistics(self, observation: Tree, reward: Array, is_first: Array, valid: Array) -> None:
         """Observations ``[n, *shape]``, and numpy arrays ``[n]`` as in `Rollout`."""
-        self.see_rewards(reward[None], is_first[None], valid[None])
-        self.see_observations(observation, valid)
+        self.update_reward_statistics(reward[None], is_first[None], valid[None])
+        self.update_observation_statistics(observation, valid)
 
     @property
-    def units_move(self) -> bool:
+    def running_observation_scaler(self) -> bool:
         """Whether a running scaler moves the networks' units of observations from step to step."""
         return "observation_scaler" in self.running
 
-    def in_units(self, observation: Tree) -> Tree:
+    def scaled_observation(self, observation: Tree) -> Tree:
         """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""
         return tree_map(lambda leaf: leaf.cpu().numpy(), self.units.observation(observation))
 
-    def see_rewards(self, reward: Array, is_first: Array, valid: Array) -> None:
+    def update_reward_statistics(self, reward: Array, is_first: Array, valid: Array) -> None:
         """Move the reward scaler, if it is a running one, with steps ``[T, n]``; see `Rollout`."""
         if "reward_scaler" in self.running:
             self.running["reward_scaler"].update(reward, is_first, valid)
 
-    def see_observations(self, observation: Tree, valid: Array) -> None:
+    def update_observation_statistics(self, observation: Tree, valid: Array) -> None:
         """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
-        if self.units_move:
+        if self.running_observation_scaler:
             parts = self.spec.encoded(picked(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
     def check_sampler(self, source: Any) -> None:
-        """Raise `UnsupportedError` if a source is to be drawn from by TD errors that there are none of."""
+        """Raise `UnsupportedError` if a source samples by TD errors and the algorithm has none."""
         readers = getattr(getattr(source, "reader", source), "sources", ())
-        if not self.experience.errors and any(type(each.sampler).update is not Sampler.update for each in readers):
+        if not self.experience.has_td_errors and any(
+            type(each.sampler).update is not Sampler.update for each in readers
+        ):
             check_compatible(prioritised_without_errors(self.name))
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+    def start_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         """Begin a run of ``count`` draws, or steps in ``lanes`` environments; if ``"auto"`` and it is long, compile.
 
         A run that is resumed goes on as it was, whatever is decided here: see `set_state`.
@@ -466,7 +461,7 @@ class Learner:
             used["stored returns"] = f"{self.name}, which stores returns,"
             used["running reward_scaler"] = "a running reward_scaler"
         check_compatible(used)
-        updates = self.experience.updates(self.config, count, lanes)
+        updates = self.experience.expected_updates(self.config, count, lanes)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # modes are part of what is compiled
             if updates >= COMPILE_FROM or self.engine.is_stored():
@@ -515,7 +510,7 @@ class Learner:
             getattr(self.config, name).set_state(params)
 
     def policies(self) -> list[tuple[float, BuiltPolicy]]:
-        """See `Evaluated`."""
+        """See `EvaluationTarget`."""
         return [(1.0, self.policy)]
 
     def describe(self) -> dict[str, Any]:
@@ -532,6 +527,6 @@ class Learner:
         return data if self.evaluated is None else {**data, "policy": self.evaluated.describe()}
 
     def policy_state(self) -> State:
-        """See `Evaluated`."""
+        """See `EvaluationTarget`."""
         nets = {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()}
         return {"grad_step": self.engine.grad_step, "nets": nets}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from birl import seeding
-from birl.algorithm.batches import hand_back
+from birl.algorithm.batches import update_priorities
 from birl.algorithm.building import check_fit_arguments
 from birl.algorithm.learner import COMPILE_FROM, UPDATES_AT_ONCE
 from birl.checks import Allowed
@@ -254,7 +254,7 @@ class _Stack:
             run.algorithm.learner.shared = "several seeds learn in one update"
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+    def start_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         """The dataset, which is placed already."""
         self.algorithms[0].learner.check_sampler(source)
         if self.compiled or (self._config.compile_graph == "auto" and count >= COMPILE_FROM):
@@ -262,20 +262,20 @@ class _Stack:
         return source
 
     def updates_at_once(self, source: Any) -> int:
-        """How many updates `learn_many` should make: several if the device replays updates and draws their batches."""
+        """How many updates `update_many` should make: several if the device replays updates and draws their batches."""
         there = all(run.reader.device_generator is not None for run in self._runs)
         together = there and self.engine.records and self.algorithms[0].learner.experience.gathers
         return UPDATES_AT_ONCE if together else 1
 
-    def learn_many(self, source: Any, count: int) -> dict[str, Tensor]:
-        """``count`` updates of every algorithm with batches drawn on the device; metrics ``[k]`` as in `learn`."""
+    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
+        """``count`` updates of every algorithm with batches minibatch on the device; metrics ``[k]`` as in `learn`."""
         self.engine.prioritised = False
         generators = [each for each in (run.reader.device_generator for run in self._runs) if each is not None]
-        metrics = self.engine.update_many(lambda: self._batch(self.draw(source)), count, generators)
+        metrics = self.engine.update_many(lambda: self._batch(self.sample(source)), count, generators)
         return self._named({name: values.unbind(1) for name, values in metrics.items()})
 
-    def _batch(self, drawn: Any) -> Batch:
-        batch: Batch = self.algorithms[0].learner.batch(drawn)
+    def _batch(self, minibatch: Any) -> Batch:
+        batch: Batch = self.algorithms[0].learner.batch(minibatch)
         return batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
 
     def _named(self, metrics: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
@@ -286,16 +286,16 @@ class _Stack:
             for name, values in metrics.items()
         }
 
-    def draw(self, source: Any) -> Any:
+    def sample(self, source: Any) -> Any:
         """A minibatch for each seed, one after the other."""
-        return self.algorithms[0].learner.draw(self._source)
+        return self.algorithms[0].learner.sample(self._source)
 
-    def learn(self, drawn: Any) -> dict[str, Tensor]:
+    def update(self, minibatch: Any) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
-        batch = self._batch(drawn)
-        self.engine.prioritised = drawn.rows is not None
+        batch = self._batch(minibatch)
+        self.engine.prioritised = minibatch.rows is not None
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).metrics.items()}
-        hand_back(drawn, batch, self.engine)
+        update_priorities(minibatch, batch, self.engine)
         return self._named(metrics)
 
     def check_finite(self) -> None:
@@ -358,7 +358,7 @@ class _Remembering(partial):  # type: ignore[type-arg]
 
 
 class _Adapters(EpochAdapter):
-    """Passes each seed's metrics to its own adapter, under their usual names."""
+    """EngineUpdates each seed's metrics to its own adapter, under their usual names."""
 
     def __init__(self, factory: LoggerAdapterFactory, algo: _Stack, name: str, n_steps_per_epoch: int) -> None:
         super().__init__()

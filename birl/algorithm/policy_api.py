@@ -16,7 +16,7 @@ from birl.spaces.specs import Spec
 from birl.types import Array, Tree
 
 
-class Acts:
+class PolicyAPI:
     """Base of what acts. It has a policy with networks and units."""
 
     @property
@@ -34,7 +34,7 @@ class Acts:
         """The logs that it has learned from, if datasets told of any."""
         raise NotImplementedError
 
-    def told(self) -> dict[str, Any]:
+    def serving_description(self) -> dict[str, Any]:
         """What it does, in JSON form, for programs that serve it: ``type``, ``draws`` and the rest."""
         return {"type": type(self).__name__, "draws": False}
 
@@ -122,4 +122,4 @@ class Acts:
         if file.suffix != ".onnx":
             raise ConfigError(f"{str(fname)!r:.200} does not end with .onnx, which the schema is for: use save_policy")
         self.save_policy(file, **options)
-        return write_schema(file, self.spec, self.told(), self.logs if logs is None else logs)
+        return write_schema(file, self.spec, self.serving_description(), self.logs if logs is None else logs)

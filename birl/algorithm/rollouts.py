@@ -13,7 +13,7 @@ from torch import Tensor
 
 from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.experience import ONLINE
-from birl.algorithm.learner import Experience, Learner, Pass, Passes
+from birl.algorithm.learner import EngineUpdate, EngineUpdates, Experience, Learner
 from birl.checks import check
 from birl.dataset.minibatch import SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.views import SequenceView
@@ -38,7 +38,7 @@ class Rollouts(Experience):
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
             present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
-        explored: see `Experience`. Actions are then learned from as the environments took them.
+        allows_explorer: see `Experience`. Actions are then learned from as the environments took them.
         whole, last: names of steps that are made first, and after the passes, once, with the whole rollout; the passes
             make the others. With recurrent networks it is given to them as sequences.
         finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which none
@@ -49,7 +49,7 @@ class Rollouts(Experience):
     n_passes: str = "n_epochs"
     limit: tuple[str, str] | None = None
     scheduled: tuple[str, ...] = ()
-    explored: bool = False
+    allows_explorer: bool = False
     whole: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     finished: bool = False
@@ -60,11 +60,11 @@ class Rollouts(Experience):
 
     @property
     def stores(self) -> tuple[str, ...]:  # type: ignore[override]
-        return () if self.explored else ("policy_action",)
+        return () if self.allows_explorer else ("policy_action",)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
-        batch, ended = self.read(learner, check("batch", drawn, Rollout, hint))
+        batch, ended = self.read(learner, check("batch", minibatch, Rollout, hint))
         with eval_mode(learner.nets):  # values and probabilities of the policy as it acted
             batch = self.prepare(learner.nets, batch, ended, learner.config)
         present = {name: _present(learner, name) for name in self.scheduled}
@@ -79,11 +79,11 @@ class Rollouts(Experience):
         """One shuffled pass over a batch: steps, or with recurrent networks sequences."""
         return (self._sequences if learner.recurrent else self._steps)(learner.config, batch)
 
-    def before(self, learner: Learner, drawn: Any) -> None:
-        if isinstance(drawn, Rollout):
-            learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
+    def before_update(self, learner: Learner, minibatch: Any) -> None:
+        if isinstance(minibatch, Rollout):
+            learner.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
 
-    def passes(self, learner: Learner, batch: Batch) -> Passes:
+    def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         if self.finished and not batch.weight.any():
             warnings.warn(
                 f"{learner.name} learned nothing from a rollout of {len(batch.weight)} steps, in which no episode "
@@ -93,7 +93,7 @@ class Rollouts(Experience):
             )
             return
         if self.whole or not self.n_passes:
-            yield Pass(_whole(learner, batch, folded=bool(self.whole)), self.whole or None)
+            yield EngineUpdate(_whole(learner, batch, folded=bool(self.whole)), self.whole or None)
         metric, field = self.limit or ("", "")
         most = getattr(learner.config, field, None)
         names = [step.name for step in learner.engine.steps]
@@ -102,13 +102,13 @@ class Rollouts(Experience):
         for _ in range(getattr(learner.config, self.n_passes) if self.n_passes else 0):
             found = []
             for minibatch in self.minibatches(learner, batch):
-                metrics = yield Pass(minibatch, only)
+                metrics = yield EngineUpdate(minibatch, only)
                 if most is not None:
                     found.append(metrics[metric])
             if most is not None and learner.engine.mean(found) > most:  # the one value that is waited for in a pass
                 break
         if last:
-            yield Pass(_whole(learner, batch, folded=True), last)
+            yield EngineUpdate(_whole(learner, batch, folded=True), last)
 
     def _sequences(self, config: Any, batch: Batch) -> Iterator[Batch]:
         batch = fold_sequences(batch, config.sequence_length)
@@ -127,7 +127,7 @@ class Rollouts(Experience):
         for start in range(0, len(order), size):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
-    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
         if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled anew
             return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
@@ -172,8 +172,8 @@ class DemonstratedRollouts(Rollouts):
     judge: str = field(kw_only=True)
     n_judging_passes: str = field(kw_only=True)
     judges_next: str = field(kw_only=True)
-    errors = False
-    demonstrated = True
+    has_td_errors = False
+    needs_demonstrations = True
     description = "live environments (its own fresh experience) and demonstrations beside it"
 
     def read(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Tensor]:
@@ -195,7 +195,7 @@ class DemonstratedRollouts(Rollouts):
         if getattr(learner.config, self.judges_next):
             if rollout.expert.intervals.max() > 1:
                 raise ConfigError(
-                    f"demonstrations of {int(rollout.expert.intervals.max())} steps at once were drawn, with "
+                    f"demonstrations of {int(rollout.expert.intervals.max())} steps at once were minibatch, with "
                     f"{self.judges_next}=True, which compares a state with the next one: give them no transition_picker"
                 )
             for whose, steps in (("agent", batch), ("expert", expert)):
@@ -203,22 +203,22 @@ class DemonstratedRollouts(Rollouts):
                 columns[f"{whose}_discount"] = steps.discount
         return replace(batch, extra={**batch.extra, **columns}), ended
 
-    def passes(self, learner: Learner, batch: Batch) -> Passes:
+    def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         for _ in range(getattr(learner.config, self.n_judging_passes)):
             passed = self.minibatches(learner, batch) if self.n_passes else (_whole(learner, batch, folded=False),)
             for minibatch in passed:
-                yield Pass(minibatch, (self.judge,))
+                yield EngineUpdate(minibatch, (self.judge,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
         others = tuple(step.name for step in learner.engine.steps if step.name != self.judge)
-        policy, metrics = super().passes(learner, batch), None
+        policy, metrics = super().engine_updates(learner, batch), None
         with contextlib.suppress(StopIteration):
             while True:
                 found, only = policy.send(metrics)  # type: ignore[arg-type]
-                metrics = yield Pass(found, tuple(name for name in others if only is None or name in only))
+                metrics = yield EngineUpdate(found, tuple(name for name in others if only is None or name in only))
 
-    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
-        passes, others = getattr(config, self.n_judging_passes), super().updates(config, count, lanes)
+    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
+        passes, others = getattr(config, self.n_judging_passes), super().expected_updates(config, count, lanes)
         return int(others + (count * passes // config.batch_size if self.n_passes else others * passes))
 
 
@@ -239,38 +239,38 @@ class Replays(Experience):
     on_policy = True
     replays = True
     one_step = True  # recursions go from step to step: rewards of several would count more than once
-    errors = False
+    has_td_errors = False
     single_seed = "learns from its own experience"
     description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"
 
-    def draw(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: Any) -> Any:
         return source.sample(SequenceView(learner.config.rollout_length), learner.config.batch_size)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        if isinstance(drawn, SequenceMiniBatch):
-            return self._replayed(learner, drawn)
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+        if isinstance(minibatch, SequenceMiniBatch):
+            return self._replayed(learner, minibatch)
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects, and replays them"
-        batch, _ = rollout_batch(check("batch", drawn, Rollout, hint), learner.units, learner.config.gamma)
+        batch, _ = rollout_batch(check("batch", minibatch, Rollout, hint), learner.units, learner.config.gamma)
         policy = to_float(batch.extra["policy"]) if "policy" in batch.extra else _policy_parameters(learner, batch)
         return replace(batch, extra={"policy": policy})
 
-    def _replayed(self, learner: Learner, drawn: SequenceMiniBatch) -> Batch:
-        if "policy" not in drawn.extra:
+    def _replayed(self, learner: Learner, minibatch: SequenceMiniBatch) -> Batch:
+        if "policy" not in minibatch.extra:
             raise DataError(
                 f"{learner.name} replays steps with the policy that chose them, which these do not have: give "
                 "fit_online(env) an empty buffer, or one that it has filled before"
             )
-        batch, units = to_batch(drawn, learner.units, learner.config.gamma), learner.units
+        batch, units = to_batch(minibatch, learner.units, learner.config.gamma), learner.units
         if not units.actions.discrete:  # before any clipping
-            chosen = units.tensor(drawn.extra["policy_action"])
+            chosen = units.tensor(minibatch.extra["policy_action"])
             batch = replace(batch, action=chosen.reshape(*batch.reward.shape, *units.actions.shape))
-        return replace(batch, extra={"policy": to_float(units.tensor(drawn.extra["policy"]))})
+        return replace(batch, extra={"policy": to_float(units.tensor(minibatch.extra["policy"]))})
 
-    def before(self, learner: Learner, drawn: Any) -> None:
-        if isinstance(drawn, Rollout):
-            learner.see_rewards(drawn.reward, drawn.is_first, drawn.valid)
+    def before_update(self, learner: Learner, minibatch: Any) -> None:
+        if isinstance(minibatch, Rollout):
+            learner.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
 
-    def stored(self, learner: Learner, rollout: Rollout) -> Rollout:
+    def prepare_for_replay(self, learner: Learner, rollout: Rollout) -> Rollout:
         policy = self.batch(learner, rollout).extra["policy"]
         return replace(rollout, extra={**rollout.extra, "policy": policy.cpu().numpy()})
 
@@ -279,7 +279,7 @@ class Replays(Experience):
             return 0
         return int(torch.poisson(torch.tensor(float(config.replay_ratio))))
 
-    def updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
         return int(count / (config.rollout_length * lanes) * (1 + config.replay_ratio))
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:

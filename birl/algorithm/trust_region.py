@@ -51,7 +51,7 @@ class TrustRegion(Training):
     n_lengths: str = "line_search_steps"
     shrink: str = "line_search_shrink"
 
-    apart = "it evaluates its networks with parameters that they do not have"
+    eager_only = "it evaluates its networks with parameters that they do not have"
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Learns:
     def sample_minibatch(self, dataset: Any) -> Any:
         """Draw the kind of minibatch that this algorithm learns from."""
         building.check_source("sample_minibatch", dataset, or_reader=True)
-        return self.learner.draw(dataset)
+        return self.learner.sample(dataset)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """Learn from a minibatch (or a `Batch`, or a rollout, if it learns from those).
@@ -43,7 +43,7 @@ class Learns:
         """
         if not self.learns_from.loops:
             self.learns_from.check_loop(type(self).__name__, "fit")
-        return self.learner.learn(batch)
+        return self.learner.update(batch)
 
     def compute_gradients(self, batch: Any) -> dict[str, Found]:
         """What the next `update` from a minibatch would move by, all of it at the present parameters.

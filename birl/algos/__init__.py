@@ -30,7 +30,7 @@ from birl.acting.sequence_context import (
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
 from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
-from birl.algorithm.aliases import called_here
+from birl.algorithm.aliases import alias_hint
 from birl.errors import did_you_mean
 
 __all__ = [
@@ -72,5 +72,5 @@ __all__ += sorted(_FOUND)
 
 
 def __getattr__(name: str) -> type:
-    hint = called_here(name) or did_you_mean(name, __all__)
+    hint = alias_hint(name) or did_you_mean(name, __all__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)

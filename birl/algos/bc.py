@@ -82,7 +82,7 @@ class BC(Algorithm[BCConfig, BCNets]):
     """See `BCConfig`."""
 
     actions = ActionSpace.CONTINUOUS | ActionSpace.COMPOSITE
-    learns_from = Transitions(online=False, errors=False)
+    learns_from = Transitions(online=False, has_td_errors=False)
     acts = Policy(greedy, sample, distribution=actor_distribution)
     steps = (Gradient("actor", imitation_loss, optimizer="", metric="loss"),)
 
@@ -123,6 +123,6 @@ class DiscreteBC(Algorithm[DiscreteBCConfig, DiscreteBCNets]):
     """See `DiscreteBCConfig`."""
 
     actions = ActionSpace.CHOICES
-    learns_from = Transitions(online=False, errors=False)
+    learns_from = Transitions(online=False, has_td_errors=False)
     acts = StochasticActor()
     steps = (Gradient("actor", cross_entropy, optimizer="", metric="loss"),)

@@ -95,7 +95,7 @@ class NStepDQN(Algorithm[NStepDQNConfig, NStepDQNNets]):
     """See `NStepDQNConfig`."""
 
     actions = ActionSpace.CHOICES
-    learns_from = Rollouts(prepare, n_passes="", explored=True)
+    learns_from = Rollouts(prepare, n_passes="", allows_explorer=True)
     acts = GreedyCritic()
     steps = (
         Gradient("critic", loss, optimizer="", metric="loss", splits=False),  # a sum

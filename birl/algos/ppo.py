@@ -200,7 +200,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
 class AdaptPenalty:
     """Section 4, below eq. 8: the weight of the penalty, by how far the passes over a rollout have moved the policy."""
 
-    name, apart = "penalty", ""
+    name, eager_only = "penalty", ""
     when = When(given=("adapts_penalty", True))
     networks, fields = ("actor", "penalty"), ("kl_penalty_target",)
 

@@ -132,14 +132,14 @@ class NearData(Transitions):
     online: bool = False
     single_seed: str = "prepares its minibatches with its networks"
 
-    def draw(self, learner: Learner, source: Any) -> Drawn:
+    def sample(self, learner: Learner, source: Any) -> Drawn:
         count, (known, size, nearest) = source.transition_count, learner.memory.get("nearest", (None, 0, None))
         if nearest is None or known() is not source or size != count:
             units, beta = learner.units, learner.config.beta
             parts = ((units.observation(x.observations), units.action(x.actions)) for x in source.all_transitions())
             nearest = NearestActions(torch.cat([_key(*part, beta) for part in parts]), learner.spec.actions.size)
             learner.memory["nearest"] = weakref.ref(source), count, nearest
-        return Drawn(super().draw(learner, source), nearest)
+        return Drawn(super().sample(learner, source), nearest)
 
     def batch(self, learner: Learner, drawn: Any) -> Batch:
         """The batch, with ``nearest_action`` in ``extra`` if the next update moves the policy."""

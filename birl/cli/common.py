@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from birl import algos, datasets, ope
 from birl.algorithm import Algorithm, load_learnable
-from birl.algorithm.aliases import called_here
+from birl.algorithm.aliases import alias_hint
 from birl.config import AlgorithmConfig
 from birl.dataset import InfiniteBuffer, ReplayBuffer, Sampler, TransitionPickerProtocol
 from birl.dataset.logs.files import table_format
@@ -157,7 +157,7 @@ def algorithm_class(name: str) -> type[AnyAlgorithm]:
                 f"birl.ope.{evaluation}(algo).fit(dataset, …)"
             )
     if found is None:
-        if alias := called_here(name):
+        if alias := alias_hint(name):
             raise ConfigError(f"no algorithm is called {name!r}{alias}")
         near = difflib.get_close_matches(_plain(name), known, 2)
         hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""

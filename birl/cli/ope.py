@@ -138,7 +138,10 @@ def report(
     reused = look(dataset, contents, CERTIFY, asked, reuse=allow_reuse)  # before anybody sees an answer
     notes = [f"these episodes were looked at before: what is said of them is too good ({dataset})"] if reused else []
     if out is not None:
-        each = {name: f"{_in_words(policy.told())}; SHA-256 {digests[name]}" for name, policy in policies.items()}
+        each = {
+            name: f"{_in_words(policy.serving_description())}; SHA-256 {digests[name]}"
+            for name, policy in policies.items()
+        }
         logs = {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
         write_report(out, found, said, notes, {"policies": each, **logs})
     for text in notes:

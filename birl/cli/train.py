@@ -180,7 +180,7 @@ def check_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:
     check_source_options(options)
     check_source(algorithm, options.dataset, options.demonstrations)
     _check_replay_options(algorithm, options)
-    if options.prioritized and not algorithm.learns_from.errors:
+    if options.prioritized and not algorithm.learns_from.has_td_errors:
         check_compatible(prioritised_without_errors(algorithm.__name__))
     if options.target_return is not None:
         check_target(algorithm, options.target_return)
@@ -190,7 +190,7 @@ def _check_replay_options(algorithm: AlgorithmClass, options: TrainOptions) -> N
     """Reject options of replay for algorithms that update after each rollout."""
     experience = algorithm.learns_from
     unused = [name for name in options.given() if TABLE[name].replays]
-    if experience.explored:
+    if experience.allows_explorer:
         unused = [name for name in unused if not TABLE[name].explorers]
     if experience.replays and "buffer_size" in unused:
         if options.workers is not None:
@@ -213,9 +213,9 @@ def check_source(algorithm: AlgorithmClass, dataset: str | None, demonstrations:
         raise ConfigError(f"{name} learns in an environment only: give --env-id ID and leave out --dataset {dataset}")
     if dataset is None and "fit_online" not in algorithm.learns_from.loops:
         raise ConfigError(f"{name} learns from logged data only: give --dataset NAME, FILE.h5 or DIR, too")
-    if algorithm.learns_from.demonstrated and demonstrations is None:
+    if algorithm.learns_from.needs_demonstrations and demonstrations is None:
         raise ConfigError(f"{name} imitates an expert: give --demonstrations NAME or FILE.h5")
-    if not algorithm.learns_from.demonstrated and demonstrations is not None:
+    if not algorithm.learns_from.needs_demonstrations and demonstrations is not None:
         raise ConfigError(f"{name} takes no --demonstrations, which are for GAIL: leave them out")
 
 
@@ -455,7 +455,7 @@ class _Run:
         assert self.env is not None
         options, env, experience = self.options, self.env, self.algorithm.learns_from
         lanes = None if self.cluster is None else self.cluster.lanes
-        if experience.explored:
+        if experience.allows_explorer:
             explored, why = exploration(learner, env, self.planned, dataclasses.replace(options, random_steps=0))
             self.notes.append(why)
             arguments = {"explorer": explored["explorer"]}

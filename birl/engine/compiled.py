@@ -249,7 +249,7 @@ class _OptimizerStep:
 
 def supports(trained: TrainState) -> bool:
     """Whether all steps and optimisers can be part of a program."""
-    return not any(step.apart for step in trained.steps) and all(
+    return not any(step.eager_only for step in trained.steps) and all(
         rule_of(optimizer, group) is not None
         for optimizer in trained.optimizers.values()
         for group in optimizer.param_groups

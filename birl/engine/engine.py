@@ -58,9 +58,9 @@ class Engine(TrainState):
     def compile(self, required: bool = True) -> None:
         """Compile updates from now on. The first update of each kind, which compiles, takes up to a minute.
 
-        The whole update is one program if every optimiser has a form for that (`birl.optimizers.steps`), no step is
-        `apart` and gradients are not reduced between processes. Otherwise losses and gradients are compiled, step by
-        step.
+        The whole update is one program if every optimiser has a compiled form (`birl.optimizers.steps`), no step is
+        `eager_only` and gradients are not reduced between processes. Otherwise the losses and gradients of each step
+        are compiled.
 
         Args:
             required: whether to raise an error if compiling is not possible, instead of continuing without it.

@@ -380,6 +380,6 @@ def check_stackable(engine: Engine) -> None:
         if type(optimizer) not in ELEMENTWISE:
             used["joint optimiser"] = f"the optimiser {type(optimizer).__name__} of the step {name!r}"
     for step in engine.steps:
-        if step.apart:
-            used["unstackable step"] = f"the step {step.name!r} ({step.apart})"
+        if step.eager_only:
+            used["unstackable step"] = f"the step {step.name!r} ({step.eager_only})"
     check_compatible(used)

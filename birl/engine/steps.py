@@ -132,7 +132,7 @@ class Step(Protocol):
         """In which updates it is made."""
 
     @property
-    def apart(self) -> str:
+    def eager_only(self) -> str:
         """Why it can be part neither of a compiled program nor of an update of many seeds; empty if it can."""
 
     @property
@@ -168,7 +168,7 @@ class Training:
     when: When = dataclasses.field(default=When(), kw_only=True)
     splits: bool = dataclasses.field(default=True, kw_only=True)
 
-    apart = ""
+    eager_only = ""
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ class TargetUpdate:
     target: str
     when: When = When()
 
-    apart = ""
+    eager_only = ""
 
     @property
     def name(self) -> str:

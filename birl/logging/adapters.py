@@ -22,7 +22,7 @@ class NoopAdapterFactory(LoggerAdapterFactory):
 
 
 class CombineAdapter(LoggerAdapter):
-    """Passes everything on to several adapters, in order.
+    """EngineUpdates everything on to several adapters, in order.
 
     Args:
         adapters: the adapters.

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from birl.acting.built_policy import BuiltPolicy
-from birl.algorithm.policy_api import Acts
+from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
 from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
@@ -316,13 +316,13 @@ def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logg
 def check_columns(policies: Mapping[str, Any], dataset: Any) -> None:
     """Raise `ConfigError` if a policy has learned from logs whose columns became other numbers than the dataset's."""
     for name, policy in policies.items():
-        if isinstance(policy, Acts):
+        if isinstance(policy, PolicyAPI):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
 def log_probability_of(policy: Any) -> Callable[..., Array]:
     """Log-probabilities of what a policy's `predict` does, which is what is exported, float64."""
-    if isinstance(policy, Acts):
+    if isinstance(policy, PolicyAPI):
         member: Any
         for _, member in getattr(policy, "members", lambda: [(1.0, policy)])():
             acting: BuiltPolicy = member.acting

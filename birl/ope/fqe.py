@@ -31,7 +31,7 @@ from birl.algorithm import (
     q_value,
 )
 from birl.algorithm.building import check_actions
-from birl.algorithm.evaluation_target import Evaluated
+from birl.algorithm.evaluation_target import EvaluationTarget
 from birl.algorithm.persistence import saved_policy
 from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss
@@ -274,7 +274,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         """What an evaluation in a file evaluates: an algorithm, or a policy that draws."""
         return (restored if "members" in data else saved_policy)(data, state, device)
 
-    def _build(self, spec: Spec, evaluated: Evaluated | None = None) -> Learner:
+    def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         """Build the Q-functions with all actions of the policy, including those that are not in the data."""
         own = self._algo.spec
         if not own.takes(spec):

@@ -25,7 +25,7 @@ from birl.acting.noise_inputs import DrawnModule, MixedModule
 from birl.acting.policy import DistributionFunction
 from birl.algorithm import Algorithm
 from birl.algorithm.persistence import example_of, saved_policy
-from birl.algorithm.policy_api import Acts
+from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
 from birl.dataset.log_record import LogRecord, joined
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError
@@ -40,7 +40,7 @@ from birl.types import Array, Inputs, State, Tree, tree_leaves
 File = str | Path | BinaryIO
 
 
-class DrawnPolicy(Acts, ABC):
+class DrawnPolicy(PolicyAPI, ABC):
     """Base of policies that draw their actions, with probabilities that are known.
 
     `predict` and `sample_action` both draw, from torch's generator (`birl.seed`): there is no other policy inside. It
@@ -93,7 +93,7 @@ class DrawnPolicy(Acts, ABC):
     recurrent: ClassVar[bool] = False
 
     def policies(self) -> list[tuple[float, BuiltPolicy]]:
-        """See `birl.algorithm.evaluation_target.Evaluated`."""
+        """See `birl.algorithm.evaluation_target.EvaluationTarget`."""
         return [(weight, member.acting) for weight, member in self.members()]
 
     def describe(self) -> dict[str, Any]:
@@ -173,8 +173,8 @@ class _OfOne(DrawnPolicy):
         """See `Algorithm.logs`."""
         return self.algo.logs
 
-    def told(self) -> dict[str, Any]:
-        """See `Acts.told`."""
+    def serving_description(self) -> dict[str, Any]:
+        """See `PolicyAPI.serving_description`."""
         return {"type": type(self).__name__, "draws": True, **self._given(), "of": type(self.algo).__name__}
 
     def _given(self) -> dict[str, Any]:
@@ -370,9 +370,9 @@ class Mixture(DrawnPolicy):
         """See `DrawnPolicy.members`."""
         return self._members
 
-    def told(self) -> dict[str, Any]:
-        """See `Acts.told`."""
-        members = [{"weight": weight, **member.told()} for weight, member in self._members]
+    def serving_description(self) -> dict[str, Any]:
+        """See `PolicyAPI.serving_description`."""
+        members = [{"weight": weight, **member.serving_description()} for weight, member in self._members]
         return {"type": type(self).__name__, "draws": True, "members": members}
 
     def predict(self, x: Tree) -> Array:

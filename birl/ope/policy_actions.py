@@ -88,11 +88,11 @@ class WithPolicyActions(Transitions):
 
     single_seed: str = "prepares its minibatches with its networks"
 
-    def draw(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: Any) -> Any:
         """Minibatches with `TIMES`, where each member is fitted on episodes of its own."""
         config = learner.config
         if not config.resample_episodes:
-            return super().draw(learner, source)
+            return super().sample(learner, source)
         reader = getattr(source, "reader", source)
         versions = [storage.version for storage in reader.storages]
         if len(versions) > 1 or learner.memory.setdefault("versions", versions) != versions:

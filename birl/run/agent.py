@@ -212,7 +212,7 @@ class Agent:
             core.uncounted_steps -= 1
             self.step += 1
             for minibatch in core.minibatches(self.step):
-                self._averages.add(self.algorithm.learner.learn(minibatch))
+                self._averages.add(self.algorithm.learner.update(minibatch))
             if self.step % CHECK_INTERVAL == 0:
                 self._check()
 

@@ -406,7 +406,7 @@ def start_schedule(
         counted: see `UpdateSchedule`.
     """
     interval, count, start = options["update_interval"], options["n_updates"], options["update_start_step"]
-    placed = algorithm.learner.begin_run(source, (n_steps - start) // interval * count, growing=True)
+    placed = algorithm.learner.start_run(source, (n_steps - start) // interval * count, growing=True)
     return UpdateSchedule(placed, interval, count, start, counted)
 
 
@@ -446,7 +446,7 @@ class ReplayAgentCore(AgentCore):
         self._buffer = buffer
         self._expert, self._expert_share = expert, expert_share
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
-        self._see = None if schedule is None else algorithm.learner.see
+        self._see = None if schedule is None else algorithm.learner.update_statistics
 
     def _environment_actions(self, action: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         action, _ = super()._environment_actions(action, observation, is_first, step)
@@ -494,7 +494,7 @@ class ReplayAgentCore(AgentCore):
         if due and counted is not None and counted.transition_count >= self._algorithm.config.batch_size:
             for _ in range(count):
                 with measure("sample_batch"):
-                    minibatch = self._algorithm.learner.draw(source)
+                    minibatch = self._algorithm.learner.sample(source)
                 yield minibatch
 
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:

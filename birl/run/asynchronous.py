@@ -225,7 +225,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         result = self._results[0][1]
         (step,) = self._algorithm.engine.gradient_steps
         gradients = {name: torch.from_numpy(value) for name, value in result.gradients.items()}
-        metrics = self._algorithm.learner.move({step.name: (gradients, result.loss, result.metrics)})
+        metrics = self._algorithm.learner.apply_remote_gradients({step.name: (gradients, result.loss, result.metrics)})
         del self._results[0]
         return metrics if self.restarts == 0 else {**metrics, "workers_replaced": float(self.restarts)}
 
@@ -378,7 +378,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
 
     def _load_result(self, saved: State) -> tuple[int, GradientResult]:
         """A result of a checkpoint, checked against the networks' parameters."""
-        own = {name: value.shape for name, value in self._algorithm.learner.moved.items()}
+        own = {name: value.shape for name, value in self._algorithm.learner.trained_parameters.items()}
         if saved["gradients"].keys() != own.keys():
             raise CorruptFileError("the checkpoint has gradients of other parameters than the networks: use a copy")
         gradients = {

@@ -318,7 +318,7 @@ class ClusterExecution(LocalExecution):
         return make_collectors(
             *(algorithm, run.given_env, agent, cluster, explorer, generators, run.n_steps),
             observed=observations,
-            calls=cluster.calls(length, algorithm.learner.units_move),
+            calls=cluster.calls(length, algorithm.learner.running_observation_scaler),
             random_steps=run.options["random_steps"],
             rollouts=rollouts,
         )

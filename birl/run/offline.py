@@ -41,7 +41,7 @@ def fitter(
     settings = run_settings(algorithm, "offline", **data)
     algorithm.build_with_dataset(dataset)
     learner = algorithm.learner
-    source = learner.begin_run(dataset, n_steps)
+    source = learner.start_run(dataset, n_steps)
     parts = {"sampler": SamplerPart(source)}
     name = type(algorithm).__name__
     session = Session(algorithm, name, n_steps, parts, settings, evaluators, dataset, all_options)
@@ -50,13 +50,13 @@ def fitter(
     def step() -> None:
         if 1 < block <= session.steps_until_check:
             with session.time("step", block):
-                metrics = learner.learn_many(source, block)
+                metrics = learner.update_many(source, block)
             session.averages.add_many(metrics)
             session.tick(block)
             return
         with session.time("step"):
             with session.time("sample_batch"):
-                minibatch = learner.draw(source)
+                minibatch = learner.sample(source)
             session.update(minibatch)
         session.tick()
 

@@ -155,24 +155,24 @@ class Learner(Protocol):
         """Whether updates are compiled, so that the first one takes up to a minute."""
 
     @property
-    def see(self) -> Callable[[Tree, Array, Array, Array], None] | None:
+    def update_statistics(self) -> Callable[[Tree, Array, Array, Array], None] | None:
         """Called, if not ``None``, with each step ``[n, …]``: observations, rewards, ``is_first`` and ``valid``."""
 
     @property
-    def units_move(self) -> bool:
+    def running_observation_scaler(self) -> bool:
         """Whether a running scaler changes the scale of observations from step to step."""
 
     @property
     def policy(self) -> BehaviorPolicy:
         """The policy that it acts with."""
 
-    def in_units(self, observation: Tree) -> Tree:
+    def scaled_observation(self, observation: Tree) -> Tree:
         """Scale observations ``[n, *shape]`` for the networks, as arrays."""
 
-    def see_observations(self, observation: Tree, valid: Array) -> None:
+    def update_observation_statistics(self, observation: Tree, valid: Array) -> None:
         """Update that scaler with the valid ones of some observations ``[n, *shape]``."""
 
-    def begin_run(
+    def start_run(
         self, source: ReplaySource | None, count: int, *, growing: bool = False, lanes: int = 1
     ) -> ReplaySource:
         """Start a run.
@@ -187,16 +187,16 @@ class Learner(Protocol):
             The source to sample from: the dataset, or one with its contents near the training device.
         """
 
-    def stored(self, rollout: Rollout) -> Rollout:
+    def prepare_for_replay(self, rollout: Rollout) -> Rollout:
         """Return a rollout with the columns that a replay buffer stores in addition to the steps."""
 
     def n_replays(self, count: int) -> int:
         """Return the number of replay updates after a rollout, if the buffer holds ``count`` steps by then."""
 
-    def draw(self, source: ReplaySource) -> MiniBatch:
+    def sample(self, source: ReplaySource) -> MiniBatch:
         """Sample the input of `learn`, with the source's own generator."""
 
-    def learn(self, drawn: Minibatch) -> Metrics:
+    def update(self, minibatch: Minibatch) -> Metrics:
         """Make an update. It does not wait for the device."""
 
     def check_compatible(self, ways: Mapping[str, str]) -> None:
@@ -206,9 +206,9 @@ class Learner(Protocol):
         """Raise `NonFiniteError` if a parameter or optimiser moment is NaN or infinite. It waits for the device."""
 
     def updates_at_once(self, source: ReplaySource) -> int:
-        """Return the number of updates with minibatches of ``source`` that one call of `learn_many` should make."""
+        """Return the number of updates with minibatches of ``source`` that one call of `update_many` should make."""
 
-    def learn_many(self, source: ReplaySource, count: int) -> Metrics:
+    def update_many(self, source: ReplaySource, count: int) -> Metrics:
         """Make ``count`` updates. Metrics are ``[k]`` of the ``k`` updates that had them."""
 
 

@@ -107,7 +107,7 @@ class _WithReplay(RolloutExperience):
 
     def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         """Store a rollout, with actions as the environments received them."""
-        rollout = self._learner.stored(rollout)
+        rollout = self._learner.prepare_for_replay(rollout)
         names = ("observation", "reward", "terminated", "truncated", "next_observation", "extra")
         steps = {name: getattr(rollout, name) for name in names}
         append_steps(self._buffer, {**steps, "action": agent.actions.clip(rollout.action), "mask": rollout.valid})
@@ -118,7 +118,7 @@ class _WithReplay(RolloutExperience):
 
     def sample_replay(self, measure: MeasureTime) -> MiniBatch:
         with measure("sample_batch"):
-            return self._learner.draw(self._source)
+            return self._learner.sample(self._source)
 
     def close_episodes(self, lanes: Iterable[int]) -> None:
         clip_episodes(self._buffer, lanes)
@@ -161,13 +161,13 @@ def start_rollouts(
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
             buffer = default_buffer(algorithm, env, max(limit, _steps_before_replay(algorithm.config)), lanes=n)
-        return _WithReplay(learner, buffer, learner.begin_run(buffer, n_steps, growing=True, lanes=n), digested)
+        return _WithReplay(learner, buffer, learner.start_run(buffer, n_steps, growing=True, lanes=n), digested)
     if demonstrations is None:
-        learner.begin_run(None, n_steps, lanes=n)
+        learner.start_run(None, n_steps, lanes=n)
         return RolloutExperience()
     algorithm.build_with_dataset(demonstrations)  # checks that they fit
     _check_demonstrations(demonstrations, single_spaces(env)[1])
-    return _WithDemonstrations(demonstrations, learner.begin_run(demonstrations, n_steps, lanes=n), digested)
+    return _WithDemonstrations(demonstrations, learner.start_run(demonstrations, n_steps, lanes=n), digested)
 
 
 def _check_demonstrations(demonstrations: ReplayBufferBase, space: Space[Any]) -> None:
@@ -238,7 +238,7 @@ class RolloutAgentCore(AgentCore):
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
         self._n_ended, self._has_rollout = 0, False  # episodes that ended in the rows; whether there was a rollout
-        self._scaling = algorithm.learner if algorithm.learner.units_move else None
+        self._scaling = algorithm.learner if algorithm.learner.running_observation_scaler else None
         self._rows: list[dict[str, Tree]] = []
         self._in_fragment = False
 
@@ -261,8 +261,8 @@ class RolloutAgentCore(AgentCore):
         stored = self._rows[first:]
         if self._scaling is not None and stored:
             for row in stored:
-                self._scaling.see_observations(row["observation"], row["valid"])
-            stored[-1]["next_inputs"] = self._scaling.in_units(stored[-1]["next_observation"])
+                self._scaling.update_observation_statistics(row["observation"], row["valid"])
+            stored[-1]["next_inputs"] = self._scaling.scaled_observation(stored[-1]["next_observation"])
 
     def _environment_actions(self, action: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         action = self._apply_explorer(action, observation, is_first, step)
@@ -274,10 +274,10 @@ class RolloutAgentCore(AgentCore):
         row = {**selected._asdict(), **step._asdict()}
         del row["returns"]
         if self._scaling is not None:
-            row["inputs"] = self._scaling.in_units(selected.observation)
+            row["inputs"] = self._scaling.scaled_observation(selected.observation)
             if not self._in_fragment:
-                self._scaling.see_observations(selected.observation, step.valid)
-            row["next_inputs"] = self._scaling.in_units(step.next_observation)
+                self._scaling.update_observation_statistics(selected.observation, step.valid)
+            row["next_inputs"] = self._scaling.scaled_observation(step.next_observation)
         self._rows.append(tree_map(np.array, row))
         self._n_ended += _count_ends(row)
 
@@ -353,7 +353,7 @@ class RolloutAgentCore(AgentCore):
             flags = dict.fromkeys(("terminated", "truncated", "valid"), np.zeros(self.n, bool))
             like = {"next_observation": self.example, "reward": np.zeros(self.n, np.float32), **flags}
             if self._scaling is not None:
-                like |= dict.fromkeys(("inputs", "next_inputs"), self._scaling.in_units(self.example))
+                like |= dict.fromkeys(("inputs", "next_inputs"), self._scaling.scaled_observation(self.example))
             self._check_rows((state["rows"],), state["columns"], like)
         rows = [tree_map(lambda column, i=i: np.array(column[i]), state["columns"]) for i in range(state["rows"])]
         super().set_state(state)

@@ -242,7 +242,7 @@ class Session:
     def update(self, minibatch: Minibatch) -> None:
         """Make an update with a minibatch or a rollout."""
         with self.time("algorithm_update"):
-            metrics = self._algorithm.learner.learn(minibatch)
+            metrics = self._algorithm.learner.update(minibatch)
         self.averages.add(metrics)
 
     def tick(self, steps: int = 1) -> None:

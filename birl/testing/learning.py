@@ -32,10 +32,10 @@ def train(
     An algorithm that learns from its own steps takes a dataset for demonstrations, or leaves it alone.
     """
     if algorithm.learns_from.on_policy:
-        demonstrations = {"demonstrations": dataset} if algorithm.learns_from.demonstrated else {}
+        demonstrations = {"demonstrations": dataset} if algorithm.learns_from.needs_demonstrations else {}
         algorithm.fit_online(
             env,
-            explorer=ConstantEpsilonGreedy(0.5) if algorithm.learns_from.explored else None,
+            explorer=ConstantEpsilonGreedy(0.5) if algorithm.learns_from.allows_explorer else None,
             n_steps=n_steps,
             n_steps_per_epoch=n_steps,
             show_progress=False,
@@ -81,7 +81,7 @@ def probe_errors(
     env = ProbeEnv(kind, discrete)
     dataset = None
     algorithm = config.create()
-    if not algorithm.learns_from.on_policy or algorithm.learns_from.demonstrated:
+    if not algorithm.learns_from.on_policy or algorithm.learns_from.needs_demonstrations:
         skill = 1.0 if expert else 0.0
         dataset = collect_dataset(env, n_data, seed, policy=env.best_action, skill=skill)
     train(algorithm, env, n_steps, dataset)

@@ -50,7 +50,7 @@ def test_scalers_move_with_them_and_others_are_refused() -> None:
     one, other = sac(4, 0), sac(4, 1)
     assert not np.array_equal(acts(one)[0], acts(other)[0])
     weights = one.learner.policy.weights()
-    one.learner.see_observations(ROWS * 5 + 3, np.ones(9, bool))
+    one.learner.update_observation_statistics(ROWS * 5 + 3, np.ones(9, bool))
     other.learner.policy.set_weights(weights)  # a copy, of the moment when it was made
     assert not np.array_equal(acts(one)[0], acts(other)[0])
     other.learner.policy.set_weights(one.learner.policy.weights())

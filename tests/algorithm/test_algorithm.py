@@ -146,7 +146,7 @@ def test_the_wrong_kind_of_actions_names_the_sibling():
         small_dqn().build_with_env(gymnasium.make("Pendulum-v1"))
 
 
-def test_discrete_actions_are_not_scaled(tmp_path):
+def test_discrete_actions_are_not_scaled():
     for name in ("DQN", "DiscreteAWR", "PPO", "DiscreteDecisionTransformer"):
         algorithm = getattr(algos, f"{name}Config")(action_scaler=MinMaxActionScaler()).create()
         with pytest.raises(ConfigError, match="action_scaler is a MinMaxActionScaler, but the actions are discrete"):
@@ -154,14 +154,6 @@ def test_discrete_actions_are_not_scaled(tmp_path):
         assert not algorithm.built
     with pytest.raises(ConfigError, match="leave action_scaler out"):
         small_dqn(action_scaler=MinMaxActionScaler()).fit(discrete_dataset(), n_steps=1, **QUIET)
-    older = small_dqn(action_scaler=None)
-    older.create_impl((4,), 2)
-    object.__setattr__(older.config, "action_scaler", MinMaxActionScaler(minimum=[0.0], maximum=[1.0]))
-    older.save(tmp_path / "model.d3")  # as versions wrote it that took one
-    (tmp_path / "params.json").write_text(json.dumps(older.describe()))
-    for read in (birl.load_learnable(tmp_path / "model.d3"), algos.DQN.from_json(tmp_path / "params.json")):
-        assert read.action_scaler is None
-        read.fit(discrete_dataset(), n_steps=1, **QUIET)
 
 
 def test_an_environment_of_other_shape_is_refused():
@@ -412,7 +404,7 @@ def test_running_statistics_are_copied_with_the_networks_that_know_their_units()
         random = np.random.default_rng(seed)
         for _ in range(5):
             rows = 100 * random.normal(size=(2, 3)).astype(np.float32)
-            sac.learner.see(rows, rows[:, 0], np.zeros(2, bool), np.ones(2, bool))
+            sac.learner.update_statistics(rows, rows[:, 0], np.zeros(2, bool), np.ones(2, bool))
         return sac
 
     source, one, two = scaled(5.0, 0), scaled(7.0, 1), scaled(7.0, 2)

@@ -202,8 +202,8 @@ def test_updates_that_are_no_gradient_steps_are_refused() -> None:
     rollouts: list[Any] = []
     ppo = PPOConfig(actor_encoder_factory=SMALL, value_encoder_factory=SMALL, rollout_length=8, batch_size=4).create()
     ppo.build_with_env(birl.envs.make_env("CartPole-v1"))
-    learn = ppo.learner.learn
-    ppo.learner.learn = lambda rollout: rollouts.append(rollout) or learn(rollout)
+    learn = ppo.learner.update
+    ppo.learner.update = lambda rollout: rollouts.append(rollout) or learn(rollout)
     ppo.fit_online("CartPole-v1", n_steps=8, show_progress=False, logger_adapter=birl.logging.NoopAdapterFactory())
     with pytest.raises(UnsupportedError, match="20 updates of one rollout"):
         ppo.compute_gradients(replace(rollouts[0]))

@@ -182,9 +182,9 @@ def test_bad_buffers_are_refused() -> None:
         algorithm.fit_online(env, explorer=algos.ConstantEpsilonGreedy(0.1), n_steps=10, **quiet())
     with pytest.raises(ConfigError, match="buffer is 7; it must be a replay buffer"):
         algorithm.fit_online(env, buffer=7, n_steps=10, **quiet())
-    with pytest.raises(DataError, match="the buffer holds 20 steps without the policy that chose them"):
+    with pytest.raises(DataError, match="the buffer holds 20 steps without the policy that selected them"):
         algorithm.fit_online(env, buffer=foreign, n_steps=10, **quiet())
-    with pytest.raises(ConfigError, match="keeps 8 steps, and older ones are replayed from 10 stored steps on"):
+    with pytest.raises(ConfigError, match="keeps 8 steps, but replaying starts with 10 stored steps"):
         algorithm.fit_online(env, buffer=create_fifo_replay_buffer(8, env=env), n_steps=10, **quiet())
     for refused in (
         lambda buffer: algorithm.agent(n=3, buffer=buffer),

@@ -347,9 +347,9 @@ def test_a_run_is_compiled_by_the_number_of_its_minibatches(monkeypatch: pytest.
     algorithm, asked = build(n_critic_updates=400, n_actor_updates=600), []
     monkeypatch.setattr(algorithm.engine, "compile", lambda required: asked.append(required))
     dataset = infinite()
-    algorithm.learner.begin_run(dataset, 9)
+    algorithm.learner.start_run(dataset, 9)
     assert asked == []
-    algorithm.learner.begin_run(dataset, 10)
+    algorithm.learner.start_run(dataset, 10)
     assert asked == [False]
 
 

@@ -34,7 +34,7 @@ def learn(run: Run, seed: int, n_steps: int, config: Any = None) -> tuple[float,
     algorithm = (config or run.config).create()
     dataset, every = None, 1024
     experience = algorithm.learns_from
-    if not experience.on_policy or experience.demonstrated:
+    if not experience.on_policy or experience.needs_demonstrations:
         dataset = collect_dataset(env, 3000, seed, policy=env.best_action, skill=run.variant.skill)
     if experience.on_policy:
         algorithm.build_with_env(env)

@@ -62,7 +62,7 @@ def test_the_discriminator_sees_actions_as_the_environment_was_given_them(monkey
 
     birl.seed(0)
     seen: list[Rollout] = []
-    monkeypatch.setattr(Learner, "learn", lambda self, drawn: seen.append(drawn) or {})
+    monkeypatch.setattr(Learner, "update", lambda self, drawn: seen.append(drawn) or {})
     env = gymnasium.make("Pendulum-v1")
     anyone = birl.algos.RandomPolicyConfig(action_scaler=MinMaxActionScaler()).create()
     expert = anyone.collect(env, n_steps=20, show_progress=False)
@@ -90,7 +90,7 @@ def test_quantities_without_bounds_stay_as_they_are(monkeypatch: pytest.MonkeyPa
 
     birl.seed(0)
     seen: list[Rollout] = []
-    monkeypatch.setattr(Learner, "learn", lambda self, drawn: seen.append(drawn) or {})
+    monkeypatch.setattr(Learner, "update", lambda self, drawn: seen.append(drawn) or {})
     zeros = np.zeros(20, np.float32)
     expert = MDPDataset(np.zeros((20, 8), np.float32), np.zeros((20, 2), np.float32), zeros, np.arange(20) % 5 == 4)
     algorithm = GAILConfig(**SMALL).create()

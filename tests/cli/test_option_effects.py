@@ -107,7 +107,7 @@ def spread(seen: Seen) -> float:
 
 
 # Options about other sources of data, other runs and what a run is made with; each has tests of its own.
-ELSEWHERE = {
+ALIASES = {
     *("algo", "more", "dataset", "env_id", "seeds", "jobs", "device", "fresh", "extend", "init_from", "target_return"),
     *("demonstrations", "action_mask", "workers", "atari", "recipe", "import", "context"),
 }
@@ -201,7 +201,7 @@ def test_options_have_an_effect(
 def test_no_option_is_forgotten() -> None:
     here = {row[1][0].removeprefix("--").replace("-", "_") for row in EFFECTS}
     names = {name.removesuffix("_") for name in inspect.signature(train).parameters}
-    assert here | ELSEWHERE == names
+    assert here | ALIASES == names
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -385,7 +385,7 @@ def test_names_of_parts(tmp_path: Path) -> None:
     algo = birl.algos.DQNConfig().create()
     algo.create_impl(({"arm": (2,), "eye": (3, 16, 16)}, (1,)), 4)  # type: ignore[arg-type]
     algo.export(tmp_path / "policy.onnx")
-    told = schema_of(tmp_path / "policy.onnx", algo.spec, algo.told(), None)
+    told = schema_of(tmp_path / "policy.onnx", algo.spec, algo.serving_description(), None)
     assert [each["columns"] and [one["column"] for one in each["columns"]] for each in told["inputs"]] == [
         ["0.arm.0", "0.arm.1"], None, ["1.0"],
     ]  # fmt: skip

@@ -340,16 +340,16 @@ def test_the_compilers_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_auto_compiles_shorter_runs_if_the_update_lies_on_disk() -> None:
     cold = dqn("auto")
-    cold.learner.begin_run(None, COMPILE_FROM - 1)
+    cold.learner.start_run(None, COMPILE_FROM - 1)
     assert not cold.compiled
     trained(dqn())
     warm = dqn("auto")
-    warm.learner.begin_run(None, LOAD_FROM - 1)
+    warm.learner.start_run(None, LOAD_FROM - 1)
     assert not warm.compiled
-    warm.learner.begin_run(None, LOAD_FROM)
+    warm.learner.start_run(None, LOAD_FROM)
     assert warm.compiled == COMPILES
     other = dqn("auto", optim_factory=OptimizerFactory(torch.optim.Adagrad))  # never kept as a whole
-    other.learner.begin_run(None, LOAD_FROM)
+    other.learner.start_run(None, LOAD_FROM)
     assert not other.compiled
 
 
@@ -363,7 +363,7 @@ def test_a_resumed_run_goes_on_as_it_was(was: bool) -> None:
     resumed = dqn("auto")
     if not was:
         trained(dqn())
-        resumed.learner.begin_run(None, COMPILE_FROM)
+        resumed.learner.start_run(None, COMPILE_FROM)
         assert resumed.compiled
     resumed.learner.set_state(state)
     assert resumed.compiled is was

@@ -158,14 +158,14 @@ def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path
             eager = birl.load_learnable(tmp_path / "eager.d3")
         for algorithm in (eager, compiled):
             torch.manual_seed(step)
-            algorithm.learner.learn(rollout)
+            algorithm.learner.update(rollout)
     assert max(differences(eager.engine, compiled.engine).values()) < 1e-5
     assert compiled.engine.optimizers["policy"].param_groups[0]["lr"] == pytest.approx(0.005)
     assert len(compiled.engine._updates._graphs) == 1
     constant = ppo(False)
     for step, rollout in enumerate(given):
         torch.manual_seed(step)
-        constant.learner.learn(rollout)
+        constant.learner.update(rollout)
     assert max(differences(eager.engine, constant.engine).values()) > 1e-4
     with pytest.raises(ConfigError, match="clip_range_schedule is Cosine"):
         PPOConfig(clip_range_schedule=CosineAnnealingLRFactory(3))
@@ -415,7 +415,7 @@ def test_module_that_cannot_be_compiled() -> None:
     with pytest.raises(CompileError, match="cannot be compiled .*compile_graph='auto' .* goes on without"):
         strict.update(batch(0))
     lenient, eager = dqn("auto", encoder_factory=_StubbornFactory()), dqn(False, encoder_factory=_StubbornFactory())
-    lenient.learner.begin_run(None, COMPILE_FROM)
+    lenient.learner.start_run(None, COMPILE_FROM)
     assert lenient.engine.compiled
     with pytest.warns(RuntimeWarning, match="goes on without compiling"):
         lenient.update(batch(0))
@@ -431,20 +431,20 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match=r"needs a C\+\+ compiler"):
         dqn(True)
     automatic = dqn("auto")
-    automatic.learner.begin_run(None, COMPILE_FROM)
+    automatic.learner.start_run(None, COMPILE_FROM)
     assert not automatic.engine.compiled
 
 
 def test_auto_compiles_long_runs_only() -> None:
     algorithm = dqn("auto")
-    algorithm.learner.begin_run(None, COMPILE_FROM - 1)
+    algorithm.learner.start_run(None, COMPILE_FROM - 1)
     assert not algorithm.engine.compiled
     assert not algorithm.compiled
-    algorithm.learner.begin_run(None, COMPILE_FROM)
+    algorithm.learner.start_run(None, COMPILE_FROM)
     assert algorithm.engine.compiled
     assert algorithm.compiled
     never = dqn(False)
-    never.learner.begin_run(None, 10**9)
+    never.learner.start_run(None, 10**9)
     assert not never.engine.compiled
     with pytest.raises(ConfigError, match="a bool or 'auto'"):
         DQNConfig(compile_graph="always")

@@ -26,7 +26,7 @@ def learn(algorithm: Any, updates: range) -> None:
         if algorithm.spec.actions.discrete:
             batch = replace(batch, action=(batch.action[:, 0] > 0).long())
         torch.manual_seed(number)
-        algorithm.learner.learn(batch)
+        algorithm.learner.update(batch)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -54,7 +54,7 @@ class _Shrink:
     fields: tuple[str, ...] = ()
     networks: tuple[str, ...] = ("critic",)
     when: When = ALWAYS
-    apart: str = "it reads values"
+    eager_only: str = "it reads values"
 
     def __call__(self, on: Update, batch: Batch) -> Batch:
         """Shrink the network if its loss is finite, and tell the loss."""

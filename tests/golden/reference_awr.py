@@ -81,7 +81,7 @@ class AWRReference:
         return normal_log_density(action, torch.tanh(out), log_std).sum()
 
     def minibatches(self, count: int, total: int) -> list[list[int]]:
-        """Passes in new orders; steps that do not fill a minibatch wait for the next pass."""
+        """EngineUpdates in new orders; steps that do not fill a minibatch wait for the next pass."""
         chosen: list[list[int]] = []
         while len(chosen) < count:
             order = torch.randperm(total).tolist()

@@ -155,29 +155,29 @@ class FakeLearner:
     def learner(self) -> FakeLearner:
         return self
 
-    def begin_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+    def start_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
         return source
 
     compiled = False
-    see = None
-    units_move = False
+    update_statistics = None
+    running_observation_scaler = False
 
     def updates_at_once(self, source: Any) -> int:
         return 1
 
-    def learn_many(self, source: Any, count: int) -> dict[str, torch.Tensor]:
+    def update_many(self, source: Any, count: int) -> dict[str, torch.Tensor]:
         raise AssertionError("updates are made one by one")
 
-    def draw(self, source: Any) -> Any:
+    def sample(self, source: Any) -> Any:
         return source.sample_transition_batch(self.config.batch_size)
 
-    def learn(self, drawn: Any) -> dict[str, torch.Tensor]:
-        if isinstance(drawn, Rollout):
-            self.rollouts.append(drawn)
-            valid = drawn.valid
-            vector = self.vector(drawn.observation)[valid].mean(0)
-            return self._move(torch.tensor([*vector, drawn.reward[valid].mean()]))
-        vector, reward = self.vector(drawn.observations), drawn.rewards
+    def update(self, minibatch: Any) -> dict[str, torch.Tensor]:
+        if isinstance(minibatch, Rollout):
+            self.rollouts.append(minibatch)
+            valid = minibatch.valid
+            vector = self.vector(minibatch.observation)[valid].mean(0)
+            return self._move(torch.tensor([*vector, minibatch.reward[valid].mean()]))
+        vector, reward = self.vector(minibatch.observations), minibatch.rewards
         return self._move(torch.cat([torch.as_tensor(vector).mean(0), torch.as_tensor(reward).mean(0)]))
 
     def _move(self, target: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -93,8 +93,8 @@ def test_rollouts_hold_the_actions_that_were_sampled(kind: str) -> None:
     ppo, seen = PPOConfig(rollout_length=30, batch_size=30, n_epochs=1, **small).create(), []
     env = environment(kind, space("dict"))
     ppo.build_with_env(env)
-    learn = ppo.learner.learn
-    ppo.learner.learn = lambda drawn: (seen.append(drawn), learn(drawn))[1]
+    learn = ppo.learner.update
+    ppo.learner.update = lambda drawn: (seen.append(drawn), learn(drawn))[1]
     ppo.fit_online(env, n_steps=60, n_steps_per_epoch=60, **QUIET)
     assert seen
     for rollout in seen:

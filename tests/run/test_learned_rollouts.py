@@ -102,13 +102,13 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
 def test_the_first_one_learns_alone_from_rollouts_with_missing_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not as many in the lanes of each, so that there would not be as many minibatches."""
     missing: list[Any] = []
-    learn = Learner.learn
+    update = Learner.update
 
     def learned(self: Any, drawn: Any) -> Any:
         missing.append((drawn.valid.shape[1], int((~drawn.valid).sum())))
-        return learn(self, drawn)
+        return update(self, drawn)
 
-    monkeypatch.setattr(Learner, "learn", learned)
+    monkeypatch.setattr(Learner, "update", learned)
     monkeypatch.setattr(test_collector_group, "Drift", test_collector_errors.Breaks)
     algorithm = rolled(cluster(on_error="restart"), n_steps=200)
     parts, wholes = ([count for n, count in missing if n == lanes] for lanes in (2, 4))

@@ -95,7 +95,7 @@ def test_fault_07_exactly_n_steps_are_trained(n_steps: int, per_epoch: int, ends
 
 def test_metrics_are_means_over_the_epoch() -> None:
     class Counting(FakeLearner):
-        def learn(self, drawn: Any) -> dict[str, torch.Tensor]:
+        def update(self, minibatch: Any) -> dict[str, torch.Tensor]:
             self.grad_step += 1
             metrics = {"loss": torch.tensor(float(self.grad_step))}
             return metrics if self.grad_step % 2 else {**metrics, "actor_loss": torch.tensor(1.0 * self.grad_step)}
@@ -240,7 +240,7 @@ def test_killed_anywhere(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyP
         calls["n"] = 0
         with monkeypatch.context() as patch, pytest.raises(Killed):
             if where == "step":
-                patch.setattr(FakeLearner, "learn", killing(FakeLearner.learn, at))
+                patch.setattr(FakeLearner, "update", killing(FakeLearner.update, at))
             elif where == "checkpoint":
                 patch.setattr(birl.run.session, "save_checkpoint", killing(birl.run.session.save_checkpoint, at))
             elif where == "model":
@@ -349,9 +349,9 @@ def test_signal_during_evaluation_does_not_wait_for_its_end(tmp_path: Path) -> N
 @pytest.mark.parametrize("at", [41, 59, 60])
 def test_loss_that_is_not_finite_stops_the_run(tmp_path: Path, at: int) -> None:
     class Poisoned(FakeLearner):
-        def learn(self, drawn: Any) -> dict[str, torch.Tensor]:
+        def update(self, minibatch: Any) -> dict[str, torch.Tensor]:
             self.poison_at = at
-            return super().learn(drawn)
+            return super().update(minibatch)
 
     folder = tmp_path / "R"
     options = {"checkpoint": folder, "n_steps_per_epoch": 20}
@@ -377,9 +377,9 @@ def test_no_bad_state_is_written_on_a_signal(tmp_path: Path, what: str) -> None:
     good = checkpoint_path(folder).read_bytes()
 
     class Broken(FakeLearner):
-        def learn(self, drawn: Any) -> dict[str, torch.Tensor]:
+        def update(self, minibatch: Any) -> dict[str, torch.Tensor]:
             self.poison_at = 50 if what == "loss" else -1
-            metrics = super().learn(drawn)
+            metrics = super().update(minibatch)
             if self.grad_step == 50:
                 self.weight = self.weight * float("nan") if what == "weight" else self.weight
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -109,9 +109,9 @@ def test_stored_values_of_the_actor() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_updates_are_made_when_they_are_due(mode: AutoresetMode | None) -> None:
     class Recording(FakeLearner):
-        def learn(self, drawn: Any) -> dict[str, torch.Tensor]:
+        def update(self, minibatch: Any) -> dict[str, torch.Tensor]:
             updates.append(session_step[0] + 1)
-            return super().learn(drawn)
+            return super().update(minibatch)
 
     updates: list[int] = []
     session_step = [0]
@@ -416,8 +416,8 @@ class Divisible(SyncVectorEnv):
 def test_updates_are_made_while_the_environments_step() -> None:
     events: list[str] = []
     learner, env = FakeLearner(), Divisible(AutoresetMode.DISABLED, events, end=0.0, limit=99)
-    learn = learner.learn
-    learner.learn = lambda drawn: (events.append("update"), learn(drawn))[1]  # type: ignore[method-assign]
+    learn = learner.update
+    learner.update = lambda drawn: (events.append("update"), learn(drawn))[1]  # type: ignore[method-assign]
     fit_online(learner, env, n_steps=9, **quiet(overlap=True))
     rest = ["finish", "begin", "update", "update", "update"]
     assert events == ["begin", "finish", "begin", *rest, *rest, "finish"]

@@ -194,7 +194,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
     def _newest_version(self) -> int:
         """The version of the newest weights."""
         learner, version = self._algorithm.learner, self._newest[1]
-        moment = (self._algorithm.grad_step, self._learned if learner.units_move else 0)
+        moment = (self._algorithm.grad_step, self._learned if learner.running_observation_scaler else 0)
         if self._newest[0] != moment:
             version += 1
             self._newest = (moment, version)

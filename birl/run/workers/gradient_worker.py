@@ -162,7 +162,7 @@ def _gradient_result(
     algorithm: DistributedAlgorithm, minibatch: Minibatch, returns: list[float], steps: int
 ) -> GradientResult:
     """The gradients of a rollout, or of older steps."""
-    found = algorithm.learner.find(minibatch)
+    (found,) = algorithm.learner.compute_gradients(minibatch).values()
     gradients = {name: value.numpy() for name, value in found.gradients.items()}
     metrics = {name: value.item() for name, value in found.loss.metrics.items()}
     return GradientResult(gradients, metrics, found.loss.value.item(), np.array(returns, np.float64), steps, 0)

@@ -141,7 +141,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
             self._algorithm.create_impl(observations, actions)
             self._source = None if spec.replay is None else spec.replay.make_source()
         self._reader = None if self._source is None else Reader([self._source])
-        self._algorithm.learner.begin_run(self._reader, 0, growing=True)
+        self._algorithm.learner.start_run(self._reader, 0, growing=True)
 
     def __call__(self, task: LearnerTask, payload: State | None) -> LearnerResult:
         self._position = f"{type(task).__name__} {getattr(task, 'number', '')} of learner {self._spec.learner}"
@@ -179,7 +179,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         source: Reader | SentRows | None = self._reader
         if task.rows is not None and self._source is not None:
             source = SentRows(self._source, task.rows, self._group, self._spec.learner, self._size)
-        learner.learn(learner.draw(source) if task.rollout is None else task.rollout)
+        learner.update(learner.sample(source) if task.rollout is None else task.rollout)
         return LearnerResult(digest=parameter_digest(self._algorithm.nets) if task.report_digest else "")
 
     def _compute_gradients(self, task: GradientTask, parameters: Mapping[str, Array]) -> LearnerResult:
@@ -188,7 +188,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
         algorithm.set_grad_step(task.number - 1)
         self._seed_update(task.number)
-        steps = learner.compute_gradients(learner.draw(self._reader))
+        steps = learner.compute_gradients(learner.sample(self._reader))
         return LearnerResult(gradients={name: _step_gradients(*step) for name, step in steps.items()})
 
     def _apply(self, changes: Iterable[Changes]) -> None:

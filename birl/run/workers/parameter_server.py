@@ -89,7 +89,9 @@ class ParameterServer(RemoteLearners):
         first = self._updates[0]
         with session.time("algorithm_update"):
             steps = self._gradients[first.number].items()
-            metrics = learner.move({name: (_tensors(step.gradients), step.loss, step.metrics) for name, step in steps})
+            metrics = learner.apply_remote_gradients(
+                {name: (_tensors(step.gradients), step.loss, step.metrics) for name, step in steps}
+            )
         session.averages.add({**metrics, "gradient_lag": float(first.number - 1 - first.version)})
         del self._gradients[first.number]
         self._updates.remove(first)

@@ -124,7 +124,7 @@ class Subject:
         states = {name: algorithm.nets.get_submodule(name).state_size for name in algorithm.engine.recurrent}
         extra = {f"state.{name}": np.zeros((*lead, size), np.float32) for name, size in states.items()}
         expert = None
-        if self.experience.demonstrated:
+        if self.experience.needs_demonstrations:
             expert = self._dataset(marked).sample_transition_batch(lead[0] * lead[1])
         return Rollout(**columns, valid=np.ones(lead, bool), extra=extra, expert=expert)
 

@@ -25,8 +25,8 @@ def reinforce(**fields: Any) -> Any:
 
 def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
-    learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: found.append(minibatch) or learn(self, minibatch))
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", lambda self, minibatch: found.append(minibatch) or update(self, minibatch))
     return found
 
 

@@ -103,8 +103,8 @@ def test_a_run_with_failures_resumes(tmp_path: Path) -> None:
 def test_rollouts_are_full_whatever_fails(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[Any] = []
     monkeypatch.setattr("run.workers.test_collector_group.Drift", Breaks)
-    learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: learned.append(minibatch) or learn(self, minibatch))
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", lambda self, minibatch: learned.append(minibatch) or update(self, minibatch))
     own = birl.Cluster(*cluster, on_error="restart")
     expected = rolled(own, ppo, n_steps=120)
     assert [len(each.valid) for each in learned[:-1]] == [10] * (len(learned) - 1)

@@ -357,8 +357,8 @@ def test_rollouts_of_one_collector_are_those_of_the_plain_loop(make: Any, fields
 
 def test_rollouts_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     learned: list[Any] = []
-    learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: learned.append(minibatch) or learn(self, minibatch))
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", lambda self, minibatch: learned.append(minibatch) or update(self, minibatch))
     cluster = birl.Cluster(3, 2, 5)
     expected = rolled(cluster, n_steps=150)
     first, second, last = learned
@@ -383,8 +383,8 @@ def test_rollouts_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.parametrize("n_steps", [1, 7, 61])
 def test_rollouts_have_exact_steps(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[Any] = []
-    learn = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, minibatch: learned.append(minibatch) or learn(self, minibatch))
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", lambda self, minibatch: learned.append(minibatch) or update(self, minibatch))
     rolled(birl.Cluster(2, 3), n_steps=n_steps, fields={"batch_size": 2})
     assert sum(int(each.valid.sum()) for each in learned) == n_steps
 
