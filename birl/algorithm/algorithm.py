@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Generic, Self, TypeVar, Unpack
 
-from torch import nn
+from torch import Tensor, nn
 
 from birl import distributed
 from birl.acting.actor import NetworkActor
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
-from birl.algorithm import building, environments, persistence, transfer
+from birl.algorithm import building, environments, persistence
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
-from birl.algorithm.evaluation_target import EvaluationTarget
-from birl.algorithm.learner import KNOWN, Definition, Experience, Learner
+from birl.algorithm.learner import KNOWN, Definition, EvaluationTarget, Experience, Learner
 from birl.algorithm.policy_api import PolicyAPI
-from birl.algorithm.update_api import Learns
+from birl.algorithm.reconfiguration import check_alone
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.log_record import LogRecord, joined
+from birl.dataset.reader import MinibatchSource
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
+from birl.engine.gradient_exchange import ComputedGradients
 from birl.errors import ConfigError, NotBuiltError
+from birl.logging.logger import LOG
 from birl.preprocessing import MinMaxActionScaler
 from birl.run import data_collection as collect
 from birl.run import offline
@@ -40,7 +42,7 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
-class Algorithm(Learns, PolicyAPI, Generic[ConfigT, NetsT]):
+class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
     A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
@@ -367,6 +369,96 @@ class Algorithm(Learns, PolicyAPI, Generic[ConfigT, NetsT]):
         """Reset the optimisers' moments and schedules, for example before fine-tuning."""
         self.engine.reset_optimizers()
 
+    # -- single updates --------------------------------------------------------------------------------------------
+
+    def sample_minibatch(self, dataset: MinibatchSource) -> Any:
+        """Sample the kind of minibatch that this algorithm learns from."""
+        building.check_source("sample_minibatch", dataset, or_reader=True)
+        return self.learner.sample(dataset)
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
+        """Learn from a minibatch, a `Batch`, or a rollout, if it learns from those.
+
+        Usually this is one update: every step that is due.
+
+        Returns:
+            Losses and metrics as scalar tensors on the device; ``float(value)`` waits for the device.
+        """
+        self._check_learns()
+        return self.learner.update(batch)
+
+    def compute_gradients(self, batch: Any) -> dict[str, ComputedGradients]:
+        """Compute the gradients of the next `update` from a minibatch, all at the present parameters.
+
+        No parameter, optimiser, target or count changes; the losses draw their random numbers. `update` differs where
+        an algorithm has several gradient steps: there, each sees what the step before has moved.
+
+        Args:
+            batch: as for `update`.
+
+        Returns:
+            By the name of each gradient step that is due, temperatures and dual variables included: ``gradients`` by
+            parameter name, and ``loss`` with its metrics.
+
+        Raises:
+            UnsupportedError: if it makes several updates of a minibatch, has other steps than gradient steps, or if its
+                networks change buffers while they learn.
+        """
+        self._check_learns()
+        return self.learner.compute_gradients(batch)
+
+    def apply_gradients(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
+        """Make one update with the result of `compute_gradients`, here or in another process.
+
+        Args:
+            found: by name of the gradient step. Gradients are clipped here; average them first if there are several.
+
+        Returns:
+            The losses and metrics that came with the gradients.
+
+        Raises:
+            ConfigError: if they are not those of the steps that are due. Nothing has changed then.
+        """
+        return self.learner.apply_gradients(found)
+
+    def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
+        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
+
+        The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
+        device; after ``k`` updates at once they are ``[k, n, 4]``.
+        """
+        self.engine.watch = watch
+
+    def retune(self, **fields: Any) -> None:
+        """Change fields of the configuration of a built algorithm, also during a run (from a callback).
+
+        Learning rates, ``tau``, ``gamma``, intervals, clip ranges, coefficients and all other fields can change that
+        affect neither networks nor the steps of an update. Parameters, moments and counters continue, and a schedule
+        continues as if it had started with the new value. Compiled updates are compiled again, unless only learning
+        rates change.
+        Checkpoints hold the changes, ``params.json`` lists them, and model files have the new values.
+
+        Args:
+            **fields: new values by name, as in the configuration.
+
+        Raises:
+            ConfigError: if a field is unknown, a value is not allowed, or it cannot change. Nothing has changed then.
+            UnsupportedError: while several seeds, workers or processes learn together.
+        """
+        learner = self.learner
+        check_alone(learner)
+        change = learner.tuning.change_to(fields)
+        building.check_picker(learner, change.config)
+        if change.fields:
+            learner.retune(change)
+            learner.tuning.note(change, learner.engine.grad_step)
+            text = ", ".join(f"{name}={value!r:.60}" for name, value in fields.items())
+            LOG.info("after %d updates: %s", learner.engine.grad_step, text)
+
+    def _check_learns(self) -> None:
+        if not self.learns_from.loops:
+            self.learns_from.check_loop(type(self).__name__, "fit")
+
     # -- acting ----------------------------------------------------------------------------------------------------
 
     @property
@@ -407,19 +499,19 @@ class Algorithm(Learns, PolicyAPI, Generic[ConfigT, NetsT]):
 
     def copy_policy_from(self, algo: Algorithm[Any, Any]) -> None:
         """Copy the policy network (and its target) of another algorithm."""
-        transfer.copy_networks(self, algo, ("actor", "actor_target"), "policy")
+        self.learner.copy_network(_learner_of(algo), "actor", "policy")
 
     def copy_q_function_from(self, algo: Algorithm[Any, Any]) -> None:
         """Copy the Q-functions (and their targets) of another algorithm."""
-        transfer.copy_networks(self, algo, ("critic", "critic_target"), "Q-function")
+        self.learner.copy_network(_learner_of(algo), "critic", "Q-function")
 
     def copy_policy_optim_from(self, algo: Algorithm[Any, Any]) -> None:
         """Copy the state of the policy's optimiser."""
-        transfer.copy_optimizer(self, algo, "actor")
+        self.learner.copy_optimizer(_learner_of(algo), "actor")
 
     def copy_q_function_optim_from(self, algo: Algorithm[Any, Any]) -> None:
         """Copy the state of the Q-functions' optimiser."""
-        transfer.copy_optimizer(self, algo, "critic")
+        self.learner.copy_optimizer(_learner_of(algo), "critic")
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -459,3 +551,9 @@ class Algorithm(Learns, PolicyAPI, Generic[ConfigT, NetsT]):
     def from_json(cls, fname: str | Path, device: bool | int | str | None = False) -> Self:
         """Make an untrained algorithm from a run's ``params.json``."""
         return persistence.from_json(cls, fname, device)
+
+
+def _learner_of(algo: object) -> Learner:
+    if not isinstance(algo, Algorithm):
+        raise ConfigError(f"algo is {algo!r:.80}; it must be an algorithm with networks (load_learnable reads one)")
+    return algo.learner

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,14 @@ from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.algorithm.augmented_losses import fill_networks, made_networks, with_addons
 from birl.algorithm.batches import update_priorities
-from birl.algorithm.evaluation_target import EvaluationTarget, same_networks
 from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.log_record import LogRecord
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
-from birl.engine.gradient_exchange import Found, step_features
-from birl.engine.resets import reset
-from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError
+from birl.engine.gradient_exchange import ComputedGradients, step_features
+from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError
 from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
 from birl.models.networks import normalises_by_batch
@@ -180,6 +178,30 @@ KNOWN: dict[str, Definition] = {}
 """All algorithms, by the names of their configurations in files."""
 
 
+class EvaluationTarget(Protocol):
+    """A policy to evaluate: that of a learner, or a stochastic policy of `birl.ope`.
+
+    Attributes:
+        recurrent: whether it has memory.
+    """
+
+    @property
+    def recurrent(self) -> bool: ...
+
+    def policies(self) -> list[tuple[float, BuiltPolicy]]:
+        """Return the policies that actions are sampled from, with their probabilities."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return a description in JSON form."""
+
+    def policy_state(self) -> State:
+        """Return its networks."""
+
+
+_SCALERS_OF: Final = {"actor": ("observation_scaler",), "critic": ("observation_scaler", "reward_scaler")}
+"""The scalers in whose units a network has learned."""
+
+
 class Learner:
     """Learns and acts; knows no environment, no loop and no file.
 
@@ -321,11 +343,11 @@ class Learner:
         update_priorities(minibatch, batch, self.engine)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
-    def compute_gradients(self, minibatch: Any) -> dict[str, Found]:
-        """What one update from a result of `draw` would move by, by step; see `Learns.compute_gradients`."""
+    def compute_gradients(self, minibatch: Any) -> dict[str, ComputedGradients]:
+        """What one update from a result of `draw` would move by, by step; see `Algorithm.compute_gradients`."""
         return self.engine.find(self.name, lambda: self._update(minibatch))
 
-    def apply_gradients(self, found: Mapping[str, Found]) -> dict[str, Tensor]:
+    def apply_gradients(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """One update by what `compute_gradients` has found, here or elsewhere. Returns the metrics."""
         self.set_mode(acting=False)
         before, self.engine.prioritised = self.engine.grad_step, False
@@ -339,7 +361,9 @@ class Learner:
         """Make one update with gradients, loss and metrics by step that another process sent. Returns the metrics."""
         steps = {}
         for name, (gradients, loss, metrics) in found.items():
-            steps[name] = Found(gradients, Loss(torch.tensor(loss), {k: torch.tensor(x) for k, x in metrics.items()}))
+            steps[name] = ComputedGradients(
+                gradients, Loss(torch.tensor(loss), {k: torch.tensor(x) for k, x in metrics.items()})
+            )
         return self.apply_gradients(steps)
 
     @property
@@ -402,7 +426,7 @@ class Learner:
         """Reset the networks if that is due after one of the updates that came after number ``before``."""
         interval = self.reset_interval
         if interval is not None and self.engine.grad_step // interval > before // interval:
-            reset(self.engine, self.tuning.new_networks().to(self.device), self.config.reset_share)
+            self.engine.reset_networks(self.tuning.new_networks().to(self.device), self.config.reset_share)
 
     @property
     def update_statistics(self) -> Callable[..., None] | None:
@@ -492,7 +516,7 @@ class Learner:
         """
         if self.evaluated is not None:
             saved, own = {**state["policy"]}, self.evaluated
-            if saved.pop("description") != own.describe() or not same_networks(saved, own.policy_state()):
+            if saved.pop("description") != own.describe() or not _same_networks(saved, own.policy_state()):
                 raise ResumeError(
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start anew"
@@ -530,3 +554,60 @@ class Learner:
         """See `EvaluationTarget`."""
         nets = {name: tensor.detach().clone() for name, tensor in self.nets.state_dict().items()}
         return {"grad_step": self.engine.grad_step, "nets": nets}
+
+    def copy_network(self, source: Learner, name: str, label: str) -> None:
+        """Copy a network, and its target if there is one, from another learner.
+
+        The statistics of running scalers come with it, since it was learned in their units.
+
+        Args:
+            source: the learner to copy from. Without a target in it, the network itself becomes the target.
+            name: name of the network; its target is ``<name>_target``.
+            label: the network's name in messages.
+        """
+        own, theirs = dict(self.nets.named_children()), dict(source.nets.named_children())
+        for side, networks in ((self, own), (source, theirs)):
+            if name not in networks:
+                raise UnsupportedError(f"{side.name} has no {label} to copy")
+        for each in (name, f"{name}_target"):
+            if each not in own:
+                continue
+            try:
+                own[each].load_state_dict(theirs[each if each in theirs else name].state_dict())
+            except RuntimeError as error:
+                raise ShapeError(
+                    f"the {label} of {source.name} does not fit {self.name}: both need the same encoder, head, number "
+                    f"of critics and shapes. ({str(error).splitlines()[-1].strip()})"
+                ) from error
+        for each in _SCALERS_OF[name]:
+            scaler, other = self.running.get(each), source.running.get(each)
+            if scaler is not None and other is not None and type(scaler) is type(other):
+                state, copied = scaler.get_state(), other.get_state()
+                # limits, and the returns of running episodes, stay its own
+                scaler.set_state({**state, "statistics": copied["statistics"]} if "statistics" in state else copied)
+
+    def copy_optimizer(self, source: Learner, step: str) -> None:
+        """Copy the state of a step's optimiser from another learner."""
+        own, theirs = self.engine.optimizers.get(step), source.engine.optimizers.get(step)
+        if own is None or theirs is None:
+            raise UnsupportedError(f"{(self if own is None else source).name} has no optimiser for its {step}")
+        shapes = [[p.shape for group in side.param_groups for p in group["params"]] for side in (own, theirs)]
+        if shapes[0] != shapes[1]:
+            raise ShapeError(f"the {step} optimiser of {source.name} does not fit {self.name}")
+        self.engine.copy_optimizer(step, source.engine)
+
+
+def _same_networks(saved: State, own: State) -> bool:
+    """Whether two results of `EvaluationTarget.policy_state` have the same networks."""
+    there, here = _tensors(saved), _tensors(own)
+    same = there.keys() == here.keys()
+    return same and all(torch.equal(here[key], x.to(here[key].device)) for key, x in there.items())
+
+
+def _tensors(state: Any, at: str = "") -> dict[str, Tensor]:
+    if isinstance(state, Tensor):
+        return {at: state}
+    found: dict[str, Tensor] = {}
+    for key, value in state.items() if isinstance(state, dict) else ():
+        found |= _tensors(value, f"{at}/{key}")
+    return found

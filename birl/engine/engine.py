@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from birl.engine.compiled import Program, supports
 from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
-from birl.engine.gradient_exchange import Finding, Found, Moving, step_features
+from birl.engine.gradient_exchange import ComputedGradients, Finding, Moving, step_features
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradient, Gradients, Step, Training, UpdateResult
 from birl.engine.train_state import TrainState
@@ -168,7 +168,7 @@ class Engine(TrainState):
                 return result.metrics
         return stacked(self.update(draw()) for _ in range(count))
 
-    def find(self, name: str, learn: Callable[[], object]) -> dict[str, Found]:
+    def find(self, name: str, learn: Callable[[], object]) -> dict[str, ComputedGradients]:
         """What the one update that ``learn`` makes would move by, by step. Nothing moves, and no update is counted.
 
         Args:
@@ -194,7 +194,7 @@ class Engine(TrainState):
             check_compatible({"moving buffers": moving, "compute_gradients": "compute_gradients"})
         return finding.only(name)
 
-    def move(self, found: Mapping[str, Found]) -> dict[str, Tensor]:
+    def move(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """One update by gradients that were found here or in another process. Returns the metrics.
 
         Raises:

@@ -15,7 +15,7 @@ from birl.errors import ConfigError, UnsupportedError
 from birl.types import Batch, Loss
 
 
-class Found(NamedTuple):
+class ComputedGradients(NamedTuple):
     """What a gradient step of an update found, without having moved anything.
 
     Attributes:
@@ -26,10 +26,10 @@ class Found(NamedTuple):
     gradients: Gradients
     loss: Loss
 
-    def to(self, device: torch.device) -> Found:
+    def to(self, device: torch.device) -> ComputedGradients:
         """The same on a device."""
         own, metrics = ({k: x.to(device) for k, x in each.items()} for each in (self.gradients, self.loss.metrics))
-        return Found(own, Loss(self.loss.value.to(device), metrics))
+        return ComputedGradients(own, Loss(self.loss.value.to(device), metrics))
 
 
 class Finding(Eager):
@@ -37,8 +37,8 @@ class Finding(Eager):
 
     def __init__(self, trained: TrainState) -> None:
         super().__init__(trained)
-        self.found: list[dict[str, Found]] = []
-        self._last: list[Found] = []
+        self.found: list[dict[str, ComputedGradients]] = []
+        self._last: list[ComputedGradients] = []
 
     def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
         """The gradient steps of one update."""
@@ -57,10 +57,10 @@ class Finding(Eager):
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         gradients, value = super().gradients(loss, of, batch)
-        self._last.append(Found(gradients, replace(value, share={}, priority=None)))  # both are used here
+        self._last.append(ComputedGradients(gradients, replace(value, share={}, priority=None)))  # both are used here
         return gradients, value
 
-    def only(self, name: str) -> dict[str, Found]:
+    def only(self, name: str) -> dict[str, ComputedGradients]:
         """What was found, in the one update that there may be between two states of the parameters.
 
         Raises:
@@ -76,9 +76,9 @@ class Finding(Eager):
 
 
 class Moving(Eager):
-    """Makes updates by what was `Found` elsewhere: parameters, optimisers and targets move here."""
+    """Makes updates with gradients that are given, usually from another process."""
 
-    def __init__(self, trained: TrainState, found: Mapping[str, Found]) -> None:
+    def __init__(self, trained: TrainState, found: Mapping[str, ComputedGradients]) -> None:
         super().__init__(trained)
         self._found = dict(found)
 

@@ -47,7 +47,7 @@ class TrainState:
         reduce: applied to each step's gradients before the optimiser sees them, if it is not ``None``. Distributed
             training puts its all-reduce here.
         watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
-            names of its parameters and `birl.engine.gradient_statistics.statistics` of their gradients (before
+            names of its parameters and `birl.engine.update.gradient_statistics` of their gradients (before
             clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
         prioritised: whether updates report `Loss.priority`.
         clip: scales gradients down to a largest joint norm.
@@ -199,7 +199,7 @@ class TrainState:
                         state["step"].fill_(self.step_counts[name])
             self._counts_stored = True
 
-    def forget_moments(self) -> None:
+    def reset_moments(self) -> None:
         """Set the moments and step counts of all optimisers to 0, in place. Schedules go on."""
         for optimizer in self.optimizers.values():
             for state in optimizer.state.values():
@@ -208,6 +208,34 @@ class TrainState:
                         value.zero_()
         self.step_counts = dict.fromkeys(self.step_counts, 0)
         self._counts_stored = True
+
+    @torch.no_grad()
+    def reset_networks(self, fresh: nn.Module, share: float | None) -> None:
+        """Reset all trained networks (Schwarzer et al. 2023, arXiv:2305.19452, section 3).
+
+        Encoders are shrunk and perturbed: ``share * old + (1 - share) * fresh``. All other parameters, running
+        statistics of layers and moments are replaced; schedules continue. Target networks become copies. (The paper
+        also resets the dense layer after the convolutions, which belongs to the encoder here, and restarts its
+        schedules of n-step returns and of the discount.)
+
+        Args:
+            fresh: new networks of the same kind.
+            share: of the old parameters of encoders; 0.5 if ``None``.
+        """
+        share = 0.5 if share is None else share
+        names = {id(tensor): name for own in self.parameters.values() for name, tensor in own.items()}  # each once
+        for name in names.values():
+            parameter, new = self.nets.get_parameter(name), fresh.get_parameter(name)
+            kept = share if name.partition(".")[2].startswith("encoder.") else 0.0
+            parameter.copy_(kept * parameter + (1 - kept) * new)
+        learned = {name.partition(".")[0] for name in names.values()}
+        for name, buffer in self.nets.named_buffers():
+            if name.partition(".")[0] in learned:
+                buffer.copy_(fresh.get_buffer(name))
+        for step in self.targets:
+            source, target = (self.nets.get_submodule(each) for each in (step.source, step.target))
+            target.load_state_dict(source.state_dict())
+        self.reset_moments()
 
     def copy_optimizer(self, name: str, source: TrainState) -> None:
         """Copy the state of a step's optimiser from elsewhere, whose parameters have the same shapes."""

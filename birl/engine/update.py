@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.compiler import Graphs
-from birl.engine.gradient_statistics import statistics
 from birl.engine.steps import Gradients, LossFunction, Step, UpdateResult, check_gradients, check_loss
 from birl.engine.train_state import TrainState
 from birl.types import Batch, Loss
@@ -22,6 +21,12 @@ def stacked(updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         for name, value in metrics.items():
             collected.setdefault(name, []).append(value)
     return {name: torch.stack(values).float() for name, values in collected.items()}
+
+
+def gradient_statistics(gradients: Iterable[Tensor]) -> Tensor:
+    """Return `GRADIENT_STATISTICS` of each gradient: float32 ``[n, 4]``, on the device."""
+    rows = [torch.stack([g.amin(), g.amax(), g.mean(), g.std(correction=0)]) for g in gradients]
+    return torch.stack(rows).to(torch.float32)
 
 
 class LossModule(nn.Module):
@@ -80,7 +85,7 @@ class Eager:
     def apply(self, name: str, gradients: Gradients) -> None:
         """See `Update.apply`."""
         if self._trained.watch is not None:
-            self._statistics[name] = statistics(gradients.values())
+            self._statistics[name] = gradient_statistics(gradients.values())
         self._move(name, gradients)
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:

@@ -31,7 +31,7 @@ from birl.algorithm import (
     q_value,
 )
 from birl.algorithm.building import check_actions
-from birl.algorithm.evaluation_target import EvaluationTarget
+from birl.algorithm.learner import EvaluationTarget
 from birl.algorithm.persistence import saved_policy
 from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss

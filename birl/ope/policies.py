@@ -93,7 +93,7 @@ class DrawnPolicy(PolicyAPI, ABC):
     recurrent: ClassVar[bool] = False
 
     def policies(self) -> list[tuple[float, BuiltPolicy]]:
-        """See `birl.algorithm.evaluation_target.EvaluationTarget`."""
+        """See `birl.algorithm.learner.EvaluationTarget`."""
         return [(weight, member.acting) for weight, member in self.members()]
 
     def describe(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from birl.algos import (
     TRPOConfig,
 )
 from birl.dataset import PrioritizedSampler
-from birl.engine.gradient_exchange import Found
+from birl.engine.gradient_exchange import ComputedGradients
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import VectorEncoderFactory
 from birl.optimizers import AdamFactory
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     algorithm = made(TD3Config)
     found = algorithm.compute_gradients(drawn(algorithm))
     before = state(algorithm)
-    other = Found({"actor.weight": torch.zeros(3)}, Loss(torch.tensor(0.0)))
+    other = ComputedGradients({"actor.weight": torch.zeros(3)}, Loss(torch.tensor(0.0)))
     short = found["critic"]._replace(gradients=dict(list(found["critic"].gradients.items())[1:]))
     for given, words in (
         ({}, "none were given, and the next update makes critic"),

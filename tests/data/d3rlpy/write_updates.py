@@ -28,7 +28,7 @@ batches = {
 np.savez_compressed("updates/batches.npz", **batches)
 
 
-def forget_moments(algorithm: object) -> None:
+def reset_moments(algorithm: object) -> None:
     """birl begins with fresh optimisers, so d3rlpy does; and files without moments are small."""
     for wrapper in vars(algorithm.impl.modules).values():
         if hasattr(wrapper, "optim"):
@@ -37,7 +37,7 @@ def forget_moments(algorithm: object) -> None:
 
 for name in NAMES:
     algorithm = d3rlpy.load_learnable(f"{name}.d3")
-    forget_moments(algorithm)
+    reset_moments(algorithm)
     kind = "discrete" if algorithm.get_action_type().name == "DISCRETE" else "continuous"
     for step in range(STEPS):
         given = {key: torch.from_numpy(value[step]) for key, value in batches.items()}
@@ -54,5 +54,5 @@ for name in NAMES:
         )
         torch.manual_seed(step)
         algorithm.impl.update(batch, step + 1)
-    forget_moments(algorithm)
+    reset_moments(algorithm)
     algorithm.save(f"updates/{name}.d3")
