@@ -18,6 +18,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     import gymnasium
+    from gymnasium.vector import VectorEnv
 
 __all__ = [
     "FLOAT32_MAX",
@@ -29,6 +30,7 @@ __all__ = [
     "ArrayOrTensor",
     "Batch",
     "DType",
+    "Environment",
     "Float32NDArray",
     "GymEnv",
     "Inputs",
@@ -66,6 +68,8 @@ Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
 
 ActionSize: TypeAlias = "int | Sequence[int] | gymnasium.Space[Any] | None"
 """The argument ``action_size=``: a number of dimensions or options, several of them, or an action space."""
+
+Environment: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
 
 # d3rlpy's names for annotations
 NDArray: TypeAlias = npt.NDArray[Any]

@@ -23,7 +23,7 @@ from birl.dataset.logs.files import table_format
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError, ForeignFileError
 from birl.ope.html_page import printable
-from birl.run.protocols import Environment
+from birl.types import Environment
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 BEST_MODEL: Final = "model_best.d3"

@@ -29,9 +29,8 @@ from birl.cli.common import (
 from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
-from birl.run.protocols import Environment
 from birl.seeding import seed as set_seed
-from birl.types import MASK
+from birl.types import MASK, Environment
 
 ActingAlgorithm: TypeAlias = AnyAlgorithm | StatefulTransformerWrapper
 

@@ -43,9 +43,8 @@ from birl.dataset import (
 from birl.envs import Atari, FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError
 from birl.run.cluster import Cluster
-from birl.run.protocols import Environment
 from birl.spaces import Actions, actions_of
-from birl.types import is_shape, leaf_shapes
+from birl.types import Environment, is_shape, leaf_shapes
 
 _RANDOM_STEPS: Final = 1000
 _EPSILON: Final = (1.0, 0.05)

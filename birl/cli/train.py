@@ -58,10 +58,10 @@ from birl.preprocessing import MinMaxActionScaler
 from birl.recipes import Recipe, find
 from birl.run.checkpoint import checkpoint_step, preserve_random_state
 from birl.run.cluster import Cluster
-from birl.run.protocols import Environment, EnvironmentLike
+from birl.run.protocols import EnvironmentLike
 from birl.seeding import seed as set_seed
 from birl.spaces import actions_of
-from birl.types import ActionSpace, Array
+from birl.types import ActionSpace, Array, Environment
 
 _MOST_SEEDS: Final = 1000
 _LONGEST_EPOCH: Final = 10_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -11,55 +11,64 @@ from birl.checks import check
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.errors import CorruptFileError
 from birl.spaces import allowed_actions
-from birl.types import State
+from birl.types import Array, Environment, State, Tree
+
+SelectActions: TypeAlias = Callable[[Tree, Array, Array], Array]
+"""Selects actions: ``(observation [n, *shape], is_first [n], reward of the previous step [n]) -> actions [n, …]``."""
+
+
+class ActingAlgorithm(Protocol):
+    """An algorithm that acts in environments."""
+
+    def actor(self, *, greedy: bool, n: int = 1) -> SelectActions:
+        """Make an actor for ``n`` environments."""
 
 
 def evaluate(
-    learner: Any,
-    env: Any,
+    learner: ActingAlgorithm | None,
+    env: Environment | str,
     n_episodes: int = 10,
     epsilon: float = 0.0,
     *,
     n_steps: int | None = None,
     seed: int | None = None,
-    actor: Any = None,
+    actor: SelectActions | None = None,
 ) -> list[float]:
-    """Undiscounted returns of greedy episodes; the action sampler of a sequence model chooses its actions.
+    """Run greedy episodes and return their undiscounted returns. A sequence model acts with its action sampler.
 
-    Episodes are never cut: one that does not end by itself needs a time limit, `gymnasium.wrappers.TimeLimit`. In a
-    vector environment the first ``n_episodes`` episodes that *start* count. Counting the first that finish would
-    favour short ones.
+    Episodes are never truncated here: tasks without an end need a time limit, `gymnasium.wrappers.TimeLimit`. In a
+    vector environment the first ``n_episodes`` episodes that *start* count, because the first that end are short.
 
-    With ``n_steps``, episodes are played until so many steps are made over all environments. Those that are unfinished
-    then are left out; if none is finished, they are what counts, as far as they came.
+    With ``n_steps``, episodes run until that number of steps is made over all environments. Unfinished episodes are
+    left out, unless no episode has finished: then the returns so far count.
 
     Args:
         learner: algorithm with networks.
-        env: environment or vector environment, or the name of one; not the one that is being trained in.
+        env: environment or vector environment, or the name of one; not the training environment.
         n_episodes: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
         n_steps: number of steps, instead of episodes.
-        seed: fixes the environment's resets and the random actions: the generator ``numpy.random.default_rng(seed)``
-            draws a seed for each reset, so that episodes differ. No episode is that of ``env.reset(seed=seed)``; the
-            first is that of ``env.reset(seed=int(numpy.random.default_rng(seed).integers(2**31 - 1)))``, in a plain
-            environment.
-        actor: acts instead of ``learner.actor(greedy=True, n=number of environments)``.
+        seed: fixes the environment's resets and the random actions: ``numpy.random.default_rng(seed)`` generates a seed
+            for each reset, so that episodes differ. In a plain environment, the first reset is
+            ``env.reset(seed=int(numpy.random.default_rng(seed).integers(2**31 - 1)))``.
+        actor: actor to use instead of ``learner.actor(greedy=True, n=number of environments)``.
 
     Returns:
-        One return per episode, in the order in which the episodes started.
+        The return of each episode, in the order in which the episodes started.
 
     Raises:
         ConfigError: if ``n_episodes``, ``n_steps`` or ``epsilon`` is out of range.
-        EnvironmentMismatchError: if the networks do not fit the environment, or it allows no action.
+        EnvironmentMismatchError: if the networks do not fit the environment, or if it allows no action.
     """
     _check("n_episodes", n_episodes, epsilon, n_steps)
-    env = as_environment(env)
-    if hasattr(learner, "check_env"):
-        learner.check_env(env)
-    generator = reset_generator(env, seed)
+    environment: Environment = as_environment(env)
+    if learner is not None and hasattr(learner, "check_env"):
+        learner.check_env(environment)
+    generator = reset_generator(environment, seed)
     observations = getattr(getattr(learner, "spec", None), "observations", None)
-    stepper = Stepper(env, generator, resumable=False, observations=observations)
+    stepper = Stepper(environment, generator, resumable=False, observations=observations)
     if actor is None:
+        assert learner is not None
         actor = learner.actor(greedy=True, n=stepper.n)
 
     returns: dict[int, float] = {}
@@ -72,9 +81,9 @@ def evaluate(
         allowed = allowed_actions(stepper.actions, stepper.observation)
         action = actor(stepper.observation, stepper.is_first, stepper.reward)
         if epsilon > 0:
-            other = stepper.actions.sample(stepper.n, generator, allowed)
-            chosen = generator.random(stepper.n) < epsilon
-            action = np.where(chosen.reshape(-1, *[1] * (other.ndim - 1)), other, action)
+            uniform = stepper.actions.sample(stepper.n, generator, allowed)
+            explores = generator.random(stepper.n) < epsilon
+            action = np.where(explores.reshape(-1, *[1] * (uniform.ndim - 1)), uniform, action)
         step = stepper.step(action)
         running += np.where(step.valid, step.reward, 0.0)
         for index, value in step.returns.items():
@@ -89,7 +98,7 @@ def evaluate(
 
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:
-    """``mean``, ``median``, ``std`` (of these returns, divided by their number), ``min``, ``max`` and ``episodes``."""
+    """Compute ``mean``, ``median``, ``std`` (with ``ddof=0``), ``min``, ``max`` and ``episodes`` (their number)."""
     found = np.asarray(returns, np.float64)
     return {
         "mean": float(found.mean()),
@@ -101,20 +110,22 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
     }
 
 
-def evaluate_qlearning_with_environment(algo: Any, env: Any, n_trials: int = 10, epsilon: float = 0.0) -> float:
-    """Mean of the returns that `evaluate` gives.
+def evaluate_qlearning_with_environment(
+    algo: ActingAlgorithm, env: Environment | str, n_trials: int = 10, epsilon: float = 0.0
+) -> float:
+    """Return the mean of the returns of `evaluate`.
 
     Args:
         algo: algorithm with networks.
-        env: environment or vector environment; not the one that is being trained in.
+        env: environment or vector environment; not the training environment.
         n_trials: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
     """
     return float(np.mean(evaluate(algo, env, n_trials, epsilon)))
 
 
-def evaluate_transformer_with_environment(algo: Any, env: Any, n_trials: int = 10) -> float:
-    """Mean of the returns that `evaluate` gives for a sequence model.
+def evaluate_transformer_with_environment(algo: ActingAlgorithm, env: Environment | str, n_trials: int = 10) -> float:
+    """Return the mean of the returns of `evaluate` for a sequence model.
 
     Args:
         algo: result of ``as_stateful_wrapper(target_return)``.
@@ -127,15 +138,15 @@ def evaluate_transformer_with_environment(algo: Any, env: Any, n_trials: int = 1
 class EnvironmentEvaluator:
     """Mean undiscounted return of greedy episodes.
 
-    Every call resets the environment with the same seeds, so that the values of one run differ by the policy alone and
-    a resumed run logs the same ones.
+    Every call resets the environment with the same seeds, so that the values of a run differ only by the policy, and a
+    resumed run logs the same values.
 
     Args:
         env: environment or vector environment for evaluation only, or the name of one.
         n_trials: number of episodes.
         epsilon: share of uniformly random actions, in [0, 1].
         n_steps: number of steps, instead of episodes; see `evaluate`.
-        seed: fixes the episodes, see `evaluate`; by default drawn from `seed_env` or `birl.seed`.
+        seed: fixes the episodes, see `evaluate`; by default derived from `seed_env` or `birl.seed`.
 
     Raises:
         ConfigError: if ``n_trials``, ``n_steps`` or ``epsilon`` is out of range.
@@ -143,7 +154,7 @@ class EnvironmentEvaluator:
 
     def __init__(
         self,
-        env: Any,
+        env: Environment | str,
         n_trials: int = 10,
         epsilon: float = 0.0,
         *,
@@ -155,17 +166,16 @@ class EnvironmentEvaluator:
         seed = check("seed", seed, int, optional=True, low=0)
         self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
 
-    def __call__(self, algo: Any, dataset: Any = None) -> float:
-        """Mean return of ``algo``; ``dataset`` is not used."""
+    def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> float:
+        """Return the mean return of ``algo``; ``dataset`` is not used."""
         return float(np.mean(self.returns(algo)))
 
-    def returns(self, algo: Any) -> list[float]:
-        """The return of each episode."""
-        options: Any = {"n_steps": self._n_steps, "seed": self._seed}
-        return evaluate(algo, self._env, self._n_trials, self._epsilon, **options)
+    def returns(self, algo: ActingAlgorithm) -> list[float]:
+        """Return the return of each episode."""
+        return evaluate(algo, self._env, self._n_trials, self._epsilon, n_steps=self._n_steps, seed=self._seed)
 
     def get_state(self) -> State:
-        """The seed of the episodes."""
+        """Return the seed of the episodes."""
         return {"seed": self._seed}
 
     def set_state(self, state: State) -> None:
@@ -184,7 +194,7 @@ class EnvironmentStatistics:
 
     def __init__(
         self,
-        env: Any,
+        env: Environment | str,
         n_trials: int = 10,
         epsilon: float = 0.0,
         *,
@@ -193,12 +203,12 @@ class EnvironmentStatistics:
     ) -> None:
         self._evaluator = EnvironmentEvaluator(env, n_trials, epsilon, n_steps=n_steps, seed=seed)
 
-    def __call__(self, algo: Any, dataset: Any = None) -> dict[str, float]:
-        """Statistics of the returns of ``algo``; ``dataset`` is not used."""
+    def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> dict[str, float]:
+        """Return statistics of the returns of ``algo``; ``dataset`` is not used."""
         return statistics(self._evaluator.returns(algo))
 
     def get_state(self) -> State:
-        """The seed of the episodes."""
+        """Return the seed of the episodes."""
         return self._evaluator.get_state()
 
     def set_state(self, state: State) -> None:
@@ -206,7 +216,7 @@ class EnvironmentStatistics:
         self._evaluator.set_state(state)
 
 
-def _check(name: str, count: Any, epsilon: Any, n_steps: Any = None) -> None:
+def _check(name: str, count: object, epsilon: object, n_steps: object = None) -> None:
     check(name, count, int, low=1)
     check("n_steps", n_steps, int, low=1, optional=True)
     check("epsilon", epsilon, float, low=0, high=1)

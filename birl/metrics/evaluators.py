@@ -1,33 +1,57 @@
 """Evaluators that need no environment.
 
-An evaluator is called with ``(algo, dataset)``. All but the comparing ones take ``episodes``: test episodes to use
-instead of the dataset that is being trained on.
+An evaluator is called with ``(algo, dataset)``. All evaluators take ``episodes``: test episodes to use instead of the
+training dataset.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from birl.dataset import EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase, TransitionMiniBatch
 from birl.dataset.reader import Reader
+from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, EmptyDataError
+from birl.preprocessing import RewardScaler
 from birl.spaces import open_masks
-from birl.types import ActionSpace, Array
+from birl.types import ActionSpace, Array, Tree
+
+
+class PredictingAlgorithm(Protocol):
+    """An algorithm that predicts greedy actions."""
+
+    def predict(self, x: Tree) -> Array:
+        """Return the greedy actions for observations ``[B, *shape]``."""
+
+
+class ValueAlgorithm(PredictingAlgorithm, Protocol):
+    """An algorithm that estimates action values."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor."""
+
+    @property
+    def reward_scaler(self) -> RewardScaler | None:
+        """Reward scaler, if the algorithm has one."""
+
+    def predict_value(self, x: Tree, action: Array) -> Array:
+        """Return the values ``[B]`` of observations and actions."""
 
 
 class EvaluatorProtocol(Protocol):
-    """Computes one number for an algorithm."""
+    """Computes a metric of an algorithm."""
 
-    def __call__(self, algo: Any, dataset: Any) -> float:
-        """Evaluate.
+    def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
+        """Compute the metric.
 
         Args:
-            algo: algorithm; ``predict``, ``predict_value``, ``gamma`` and the scalers are there.
-            dataset: the dataset that it is trained on.
+            algo: algorithm.
+            dataset: dataset that it is trained on.
         """
 
 
@@ -35,7 +59,7 @@ class OverTransitions(EvaluatorProtocol):
     """Mean of a quantity over all transitions.
 
     Args:
-        episodes: episodes to evaluate with; the dataset that is being trained on by default.
+        episodes: episodes to evaluate on; by default those of the training dataset.
     """
 
     _kind: ActionSpace | None = None
@@ -43,54 +67,54 @@ class OverTransitions(EvaluatorProtocol):
 
     def __init__(self, episodes: Sequence[EpisodeBase] | None = None) -> None:
         self._episodes = episodes
-        self._kept: tuple[Any, Reader] | None = None
+        self._copy: tuple[TransitionPickerProtocol, Reader] | None = None
 
     def _reader(self, dataset: ReplayBufferBase) -> Reader:
-        """A reader of the transitions. Given episodes are copied once only."""
+        """Return a reader of the transitions. The episodes of the constructor are copied only once."""
         if not isinstance(dataset, ReplayBufferBase):
             name = type(self).__name__
             raise ConfigError(f"{name} takes a dataset, got {dataset!r:.80}: give an MDPDataset or ReplayBuffer")
         if self._episodes is None:
             return dataset.reader
         picker = dataset.transition_picker
-        if self._kept is None or self._kept[0] is not picker:
-            # Given episodes may take actions that the dataset, whose number of actions may be a guess, never took.
+        if self._copy is None or self._copy[0] is not picker:
+            # These episodes may have actions that the dataset, whose number of actions may be a guess, does not have.
             if not self._episodes:
-                raise EmptyDataError("there are no episodes to read: give one or more")
+                raise EmptyDataError("the list of episodes is empty: give at least one episode")
             space = dataset.dataset_info.action_space
             copy = ReplayBuffer(InfiniteBuffer(), picker, episodes=self._episodes, action_space=space)
-            self._kept = picker, copy.reader
-        return self._kept[1]
+            self._copy = picker, copy.reader
+        return self._copy[1]
 
     def _batches(self, dataset: ReplayBufferBase) -> Iterator[TransitionMiniBatch]:
         return self._reader(dataset).all_transitions()
 
-    def __call__(self, algo: Any, dataset: Any) -> float:
+    def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         if self._kind is not None:
             self._check_kind(algo, dataset, self._kind)
         quantities = np.concatenate([self._quantity(algo, batch) for batch in self._batches(dataset)])
         return float(quantities.mean(dtype=np.float64))
 
-    def _check_kind(self, algo: Any, dataset: Any, kind: ActionSpace) -> None:
-        info, ask = getattr(dataset, "dataset_info", None), getattr(algo, "get_action_type", None)
-        for what, given in (("dataset", info and info.action_space), ("algorithm", ask and ask())):
-            if isinstance(given, ActionSpace) and not kind & given:
+    def _check_kind(self, algo: object, dataset: object, kind: ActionSpace) -> None:
+        info, action_type = getattr(dataset, "dataset_info", None), getattr(algo, "get_action_type", None)
+        for owner, found in (("dataset", info and info.action_space), ("algorithm", action_type and action_type())):
+            if isinstance(found, ActionSpace) and not kind & found:
                 raise ConfigError(
-                    f"the {what} has {given.words} actions, {type(self).__name__} takes "
+                    f"the {owner} has {found.words} actions, {type(self).__name__} takes "
                     f"{kind.words} ones: use {self._sibling}"
                 )
 
     @abc.abstractmethod
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        """One number ``[B]`` for each transition."""
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
+        """Return the quantity ``[B]`` of each transition."""
 
-    def _compared(self, batch: TransitionMiniBatch) -> Array:
-        """The actions that greedy ones are compared with."""
+    def _reference(self, batch: TransitionMiniBatch) -> Array:
+        """Return the actions that greedy actions are compared with."""
         return _actions(batch)
 
 
 class TDErrorEvaluator(OverTransitions):
-    r"""Mean squared temporal-difference error of the greedy policy: large on training data means overfitting elsewhere.
+    r"""Mean squared temporal-difference error of the greedy policy; larger on test episodes if it overfits.
 
     .. math::
         E_D[(Q(s_t, a_t) - \sum_{k<n} \gamma^k r_{t+k} - \gamma^n Q(s_{t+n}, \pi(s_{t+n})))^2]
@@ -98,17 +122,17 @@ class TDErrorEvaluator(OverTransitions):
     Differs from d3rlpy, which uses :math:`\gamma` for any number of steps :math:`n`.
     """
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
         value = algo.predict_value(batch.observations, _actions(batch, algo))
-        after, spec = batch.next_observations, getattr(algo, "spec", None)
+        following, spec = batch.next_observations, getattr(algo, "spec", None)
         if spec is not None:
-            after, _ = open_masks(spec.actions, after)  # after the end of an episode nothing may be allowed
-        following = algo.predict_value(after, algo.predict(after))
+            following, _ = open_masks(spec.actions, following)  # masks after an episode's end may allow no action
+        next_value = algo.predict_value(following, algo.predict(following))
         reward = batch.rewards[:, 0]
         if algo.reward_scaler is not None:
             reward = algo.reward_scaler.transform_numpy(reward)
         discount = algo.gamma ** batch.intervals[:, 0] * (1.0 - batch.terminals[:, 0])
-        return np.square(value - reward - discount * following)
+        return np.square(value - reward - discount * next_value)
 
 
 class DiscountedSumOfAdvantageEvaluator(OverTransitions):
@@ -117,11 +141,11 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
     .. math::
         E_D[\sum_{t' \ge t} \gamma^{t' - t} (Q(s_{t'}, a_{t'}) - Q(s_{t'}, \pi(s_{t'})))]
 
-    Small values mean that the greedy policy rates its own actions above those of the data (Murphy 2005, "A
+    Small values mean that the algorithm rates its greedy actions above those of the data (Murphy 2005, "A
     generalization error for Q-learning", JMLR 6). Differs from d3rlpy, which cuts episodes into windows of 1024 steps.
     """
 
-    def __call__(self, algo: Any, dataset: Any) -> float:
+    def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         found = [(self._quantity(algo, batch), batch.extra["episode"]) for batch in self._batches(dataset)]
         advantages, episodes = (np.concatenate(part) for part in zip(*found, strict=True))
         sums, total, previous = np.zeros(len(advantages)), 0.0, -1
@@ -130,19 +154,19 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
             sums[index], previous = total, episodes[index]
         return float(sums.mean())
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
         greedy = algo.predict(batch.observations)
         value: Array = algo.predict_value(batch.observations, _actions(batch, algo))
         return value - algo.predict_value(batch.observations, greedy)
 
 
 class AverageValueEstimationEvaluator(OverTransitions):
-    r"""Mean value of the greedy policy, :math:`E_D[Q(s_t, \pi(s_t))]`: far too large if values are overestimated.
+    r"""Mean value of the greedy policy, :math:`E_D[Q(s_t, \pi(s_t))]`: very large if values are overestimated.
 
-    An evaluation (`birl.ope.FQE`) has the expectation over the policy's actions instead.
+    For an evaluation (`birl.ope.FQE`), it is the expectation over the policy's actions.
     """
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
         if (expected := getattr(algo, "policy_value", None)) is not None:
             return np.asarray(expected(batch.observations))
         value: Array = algo.predict_value(batch.observations, algo.predict(batch.observations))
@@ -150,13 +174,13 @@ class AverageValueEstimationEvaluator(OverTransitions):
 
 
 class InitialStateValueEstimationEvaluator(AverageValueEstimationEvaluator):
-    r"""Mean value of the greedy policy where episodes begin: an estimate of its return.
+    r"""Mean value of the greedy policy in the first state of each episode: an estimate of its return.
 
     .. math::
         E_{s_0 \sim D}[Q(s_0, \pi(s_0))]
 
-    See Paine et al. 2020, arXiv:2007.09055. Differs from d3rlpy, which takes every 1024th step of an episode for a
-    beginning.
+    See Paine et al. 2020, arXiv:2007.09055. Differs from d3rlpy, which treats every 1024th step of an episode as a
+    first one.
     """
 
     def _batches(self, dataset: ReplayBufferBase) -> Iterator[TransitionMiniBatch]:
@@ -164,7 +188,7 @@ class InitialStateValueEstimationEvaluator(AverageValueEstimationEvaluator):
 
 
 class SoftOPCEvaluator(OverTransitions):
-    r"""Soft off-policy classification: how much higher the values are in successful episodes.
+    r"""Soft off-policy classification: the difference of the mean values of successful episodes and of all.
 
     .. math::
         E_{D_{success}}[Q(s, a)] - E_D[Q(s, a)]
@@ -173,14 +197,14 @@ class SoftOPCEvaluator(OverTransitions):
 
     Args:
         return_threshold: an episode is successful if its undiscounted return is at least this.
-        episodes: episodes to evaluate with; the dataset that is being trained on by default.
+        episodes: episodes to evaluate on; by default those of the training dataset.
     """
 
     def __init__(self, return_threshold: float, episodes: Sequence[EpisodeBase] | None = None) -> None:
         super().__init__(episodes)
         self._return_threshold = return_threshold
 
-    def __call__(self, algo: Any, dataset: Any) -> float:
+    def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         reader = self._reader(dataset)
         successful = reader.episode_returns() >= self._return_threshold
         batches = reader.all_transitions()
@@ -189,7 +213,7 @@ class SoftOPCEvaluator(OverTransitions):
         value = value.astype(np.float64)
         return float(value[success].mean() - value.mean()) if success.any() else float("nan")
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
         value: Array = algo.predict_value(batch.observations, _actions(batch, algo))
         return value
 
@@ -200,8 +224,8 @@ class ContinuousActionDiffEvaluator(OverTransitions):
     _kind = ActionSpace.CONTINUOUS
     _sibling = "DiscreteActionMatchEvaluator"
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
-        difference: Array = algo.predict(batch.observations) - self._compared(batch)
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
+        difference: Array = algo.predict(batch.observations) - self._reference(batch)
         return np.square(difference).sum(1)
 
 
@@ -211,47 +235,47 @@ class DiscreteActionMatchEvaluator(OverTransitions):
     _kind = ActionSpace.CHOICES
     _sibling = "ContinuousActionDiffEvaluator"
 
-    def _quantity(self, algo: Any, batch: TransitionMiniBatch) -> Array:
+    def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
         greedy = np.asarray(algo.predict(batch.observations))
-        return (greedy == self._compared(batch).reshape(greedy.shape)).reshape(len(greedy), -1).all(1)
+        return (greedy == self._reference(batch).reshape(greedy.shape)).reshape(len(greedy), -1).all(1)
 
 
-class _WithAnother(OverTransitions):
-    """Compares with the greedy actions of another algorithm, not with those of the data."""
+class _TwoAlgorithms(OverTransitions):
+    """Comparison with the greedy actions of another algorithm, not with the data's actions."""
 
-    def __init__(self, base_algo: Any, episodes: Sequence[EpisodeBase] | None = None) -> None:
+    def __init__(self, base_algo: PredictingAlgorithm, episodes: Sequence[EpisodeBase] | None = None) -> None:
         super().__init__(episodes)
         self._base_algo = base_algo
 
-    def _compared(self, batch: TransitionMiniBatch) -> Array:
+    def _reference(self, batch: TransitionMiniBatch) -> Array:
         actions: Array = self._base_algo.predict(batch.observations)
         return actions
 
 
-class CompareContinuousActionDiffEvaluator(_WithAnother, ContinuousActionDiffEvaluator):
+class CompareContinuousActionDiffEvaluator(_TwoAlgorithms, ContinuousActionDiffEvaluator):
     r"""Mean squared distance of the greedy actions of two algorithms, :math:`E_D[|\pi_1(s_t) - \pi_2(s_t)|^2]`.
 
     Args:
-        base_algo: the algorithm to compare with.
-        episodes: episodes to evaluate with; the dataset that is being trained on by default.
+        base_algo: algorithm to compare with.
+        episodes: episodes to evaluate on; by default those of the training dataset.
     """
 
     _sibling = "CompareDiscreteActionMatchEvaluator"
 
 
-class CompareDiscreteActionMatchEvaluator(_WithAnother, DiscreteActionMatchEvaluator):
+class CompareDiscreteActionMatchEvaluator(_TwoAlgorithms, DiscreteActionMatchEvaluator):
     r"""Share of steps at which the greedy actions of two algorithms agree, :math:`P_D(\pi_1(s_t) = \pi_2(s_t))`.
 
     Args:
-        base_algo: the algorithm to compare with.
-        episodes: episodes to evaluate with; the dataset that is being trained on by default.
+        base_algo: algorithm to compare with.
+        episodes: episodes to evaluate on; by default those of the training dataset.
     """
 
     _sibling = "CompareContinuousActionDiffEvaluator"
 
 
-def _actions(batch: TransitionMiniBatch, algo: Any = None) -> Array:
-    """Actions ``[B, A]``, or integers ``[B]``."""
+def _actions(batch: TransitionMiniBatch, algo: object = None) -> Array:
+    """Return actions ``[B, A]``, or integers ``[B]``."""
     actions: Array = batch.actions
     spec = getattr(algo, "spec", None)  # only birl's algorithms have one
     if spec is not None:

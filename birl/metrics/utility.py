@@ -1,4 +1,4 @@
-"""d3rlpy's path to evaluations in an environment."""
+"""The functions that d3rlpy has in this module."""
 
 from birl.metrics.environment import evaluate_qlearning_with_environment, evaluate_transformer_with_environment
 

@@ -37,12 +37,12 @@ from birl.run.checkpoint import (
     save_checkpoint,
 )
 from birl.run.fingerprint import ACTIONS, buffer_settings, part_settings, replay_settings, run_settings
-from birl.run.protocols import Environment, ExplorerProtocol, Stateful, StepBuffer, Trainable
+from birl.run.protocols import ExplorerProtocol, Stateful, StepBuffer, Trainable
 from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.spaces import all_finite, environment_actions, one_of, open_masks
 from birl.spaces.observations import check_inside, check_mask, named_map, picked
-from birl.types import MASK, Array, State, Tree, parts_like, tree_map
+from birl.types import MASK, Array, Environment, State, Tree, parts_like, tree_map
 
 
 @dataclass

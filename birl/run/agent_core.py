@@ -19,7 +19,6 @@ from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
 from birl.files.state_restore import checked_array
 from birl.run.protocols import (
-    Environment,
     ExplorerProtocol,
     Minibatch,
     ReplaySource,
@@ -30,7 +29,7 @@ from birl.run.protocols import (
 )
 from birl.spaces import actions_of, allowed_actions, check_actions
 from birl.spaces.observations import leaf_spaces, part_names, picked
-from birl.types import Array, State, Tree, tree_leaves, tree_map
+from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
 GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 

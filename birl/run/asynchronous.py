@@ -35,7 +35,7 @@ from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import part_settings
 from birl.run.options import OnlineOptions
-from birl.run.protocols import Environment, ExplorerProtocol
+from birl.run.protocols import ExplorerProtocol
 from birl.run.workers.gradient_worker import (
     GradientResult,
     GradientWorker,
@@ -47,7 +47,7 @@ from birl.run.workers.gradient_worker import (
 )
 from birl.run.workers.protocols import DistributedAlgorithm
 from birl.seeding import is_seed
-from birl.types import Array, State
+from birl.types import Array, Environment, State
 
 MAX_RESTARTS: Final = 5
 """Lost workers in a row, for each worker of the run, after which the run ends."""

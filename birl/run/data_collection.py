@@ -15,9 +15,9 @@ from birl.errors import ConfigError
 from birl.run.agent_core import ReplayAgentCore, SelectedActions, check_buffer_and_explorer, observation_spec
 from birl.run.collector import Collector
 from birl.run.progress import Progress
-from birl.run.protocols import Environment, ExplorerProtocol, StepBuffer, Trainable
+from birl.run.protocols import ExplorerProtocol, StepBuffer, Trainable
 from birl.spaces.observations import part_names
-from birl.types import Array, Tree
+from birl.types import Array, Environment, Tree
 
 
 def collect(

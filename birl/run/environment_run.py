@@ -21,7 +21,6 @@ from birl.run.collector import Collector
 from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import (
-    Environment,
     EnvironmentLike,
     Evaluator,
     ExplorerProtocol,
@@ -45,7 +44,7 @@ from birl.run.workers.parameter_server import ParameterServer
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.run.workers.replay_shards import ReplayShards
 from birl.run.workers.synchronous_learners import SynchronousLearners
-from birl.types import Tree
+from birl.types import Environment, Tree
 
 Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
 """An explorer for all processes, or a list with one for each."""

@@ -16,7 +16,8 @@ from birl.dataset.flags import FINAL, UNKNOWN
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.storage import Storage
 from birl.envs import number_of_environments
-from birl.run.protocols import Environment, Trainable
+from birl.run.protocols import Trainable
+from birl.types import Environment
 
 DIGEST: Final = "digest_of_data"
 ACTIONS: Final = "action_size"

@@ -14,7 +14,8 @@ from birl.errors import ConfigError
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.cluster import Cluster
 from birl.run.hooks import Hooks
-from birl.run.protocols import Callback, Environment
+from birl.run.protocols import Callback
+from birl.types import Environment
 
 
 class FitOptions(TypedDict, total=False):

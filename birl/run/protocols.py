@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-import gymnasium
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from birl.dataset import MixedReplayBuffer, ReplayBuffer, ReplayBufferBase
 from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.reader import MinibatchSource
 from birl.spaces.specs import Spec
-from birl.types import Array, State, Tree
+from birl.types import Array, Environment, State, Tree
 
-Environment: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
 EnvironmentLike: TypeAlias = "Environment | str | Callable[[int], Environment]"
 """An environment, its name, or, for collectors, a function that makes the environment of a number."""
 

@@ -30,7 +30,6 @@ from birl.run.agent_core import (
 )
 from birl.run.fingerprint import buffer_settings, dataset_settings
 from birl.run.protocols import (
-    Environment,
     ExplorerProtocol,
     Learner,
     LearnerConfig,
@@ -42,7 +41,7 @@ from birl.run.protocols import (
     Trainable,
 )
 from birl.run.session import SamplerPart
-from birl.types import Array, State, Tree, tree_map
+from birl.types import Array, Environment, State, Tree, tree_map
 
 ROUNDING: Final = 1e-5
 """Tolerance at the bounds for actions that were scaled and scaled back."""

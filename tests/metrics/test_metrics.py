@@ -220,7 +220,7 @@ def test_mixed_and_device_datasets() -> None:
     both = AverageValueEstimationEvaluator(made + other)(algo, dataset(made))
     mixed = MixedReplayBuffer(dataset(made), dataset(other), 0.5)
     assert AverageValueEstimationEvaluator()(algo, mixed) == pytest.approx(both)
-    with pytest.raises(EmptyDataError, match="no episodes to read"):
+    with pytest.raises(EmptyDataError, match="the list of episodes is empty"):
         AverageValueEstimationEvaluator([])(algo, mixed)
     expected = TDErrorEvaluator()(algo, dataset(made))
     assert TDErrorEvaluator()(algo, dataset(made, storage=torch.device("cpu"))) == pytest.approx(expected)

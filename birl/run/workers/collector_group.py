@@ -38,11 +38,11 @@ from birl.run.agent_core import (
 )
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_length
-from birl.run.protocols import Environment, EnvironmentLike, ExplorerProtocol, Trainable
+from birl.run.protocols import EnvironmentLike, ExplorerProtocol, Trainable
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
 from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
-from birl.types import Array, State, Tree, tree_map
+from birl.types import Array, Environment, State, Tree, tree_map
 
 GeneratorPair: TypeAlias = tuple[np.random.Generator, np.random.Generator]
 """The generators of a collector: of resets and of random actions."""

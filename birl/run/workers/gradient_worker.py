@@ -13,11 +13,11 @@ from birl.files.state_restore import damage_as_typed_errors
 from birl.run.agent_core import measure_nothing
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
-from birl.run.protocols import Environment, ExplorerProtocol, Minibatch
+from birl.run.protocols import ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
 from birl.run.workers.protocols import DistributedAlgorithm
 from birl.seeding import seed
-from birl.types import Array, State
+from birl.types import Array, Environment, State
 
 
 class GradientWorkerSpec(NamedTuple):
