@@ -1,7 +1,7 @@
 """From logged data to a deployed policy in a few minutes: what ``make demo`` runs.
 
-A policy is trained from ``cartpole-replay`` alone, never in the environment; then it is evaluated in CartPole-v1,
-its learning curve is drawn, and it is exported to ONNX and compared with itself.
+It trains a policy from ``cartpole-replay`` alone, never in the environment. Then it evaluates the policy in
+CartPole-v1, plots its learning curve, exports it to ONNX and compares the export with the policy.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def main() -> int:
     dataset, env = birl.datasets.get_dataset("cartpole-replay")
     returns = [episode.compute_return() for episode in dataset.episodes]
     print(f"1. data      cartpole-replay: {dataset.transition_count} transitions in {len(returns)} episodes,")
-    print(f"             mean return {np.mean(returns):.0f} (what an online DQN saw while it learned)")
+    print(f"             mean return {np.mean(returns):.0f} (the experience of an online DQN during training)")
 
     folder = options.out / "run"
     shutil.rmtree(folder, ignore_errors=True)
     cql = birl.algos.DiscreteCQLConfig(
-        alpha=4.0,  # how strongly actions that the data lacks are held down
+        alpha=4.0,  # weight of the penalty on actions that are not in the data
         batch_size=64,
         learning_rate=1e-3,
         optim_factory=AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=options.n_steps)),
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def compare(algorithm: birl.algos.Algorithm, file: Path, dataset: ReplayBuffer) -> float:
-    """Share of the first 20 episodes' observations for which the exported policy chooses the same action."""
+    """Return the share of the first 20 episodes' observations for which both policies choose the same action."""
     session = require("onnxruntime", "onnx").InferenceSession(str(file), providers=["CPUExecutionProvider"])
     observations = np.concatenate([episode.observations for episode in dataset.episodes[:20]])
     (exported,) = session.run(None, {"input_0": observations})

@@ -1,9 +1,9 @@
 """Choose a policy without an environment: fitted Q evaluation ranks policies from logged data alone.
 
-Policies of different quality are trained on ``cartpole-replay``, snapshots on the way included. Each is evaluated by
-`birl.ope.DiscreteFQE` on the same data; its estimate is the mean value of the states in which episodes begin. Only then
-is each policy played in CartPole-v1, and the estimates are compared with what the policies really earn: with the
-discounted return, which is what they estimate, and with the undiscounted one, by which the policies would be chosen.
+The script trains policies of different quality on ``cartpole-replay``, including snapshots during training.
+`birl.ope.DiscreteFQE` evaluates each on the same data; its estimate is the mean value of the initial states. Only then
+does each policy act in CartPole-v1, and the script compares the estimates with the true returns: with the discounted
+return, which they estimate, and with the undiscounted one, by which the policies would be chosen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Evaluated:
 
 
 def candidates(dataset: Any, steps: int) -> list[tuple[str, Any]]:
-    """Policies of different quality: random ones, and snapshots of three algorithms."""
+    """Return policies of different quality: random ones, and snapshots of three algorithms."""
     random = birl.algos.DiscreteRandomPolicyConfig().create()
     random.build_with_dataset(dataset)
     found: list[tuple[str, Any]] = [("random", random)]
@@ -61,7 +61,7 @@ def candidates(dataset: Any, steps: int) -> list[tuple[str, Any]]:
 
 
 def copy_of(algorithm: Any) -> Any:
-    """A snapshot, by way of a model file in memory."""
+    """Return a snapshot, through a model file in memory."""
     file = io.BytesIO()
     algorithm.save(file)
     file.seek(0)
@@ -69,7 +69,7 @@ def copy_of(algorithm: Any) -> Any:
 
 
 def estimate(policy: Any, dataset: Any, steps: int) -> float:
-    """What fitted Q evaluation thinks that the policy earns, discounted."""
+    """Return the discounted return that fitted Q evaluation estimates for the policy."""
     fqe = birl.ope.DiscreteFQE(
         algo=policy,
         config=birl.ope.DiscreteFQEConfig(
@@ -78,8 +78,8 @@ def estimate(policy: Any, dataset: Any, steps: int) -> float:
             learning_rate=3e-3,
             optim_factory=AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=steps)),
             encoder_factory=ENCODER,
-            # Returns lie in [0, 100], and with these atoms so do all estimates: those of policies that the data hardly
-            # show cannot grow without bound.
+            # Returns lie in [0, 100], and with these atoms so do all estimates: they cannot diverge for policies that
+            # the data hardly cover.
             q_func_factory=C51QFunctionFactory(n_atoms=51, v_min=0.0, v_max=1 / (1 - GAMMA)),
             target_update_interval=10,
         ),
@@ -91,31 +91,31 @@ def estimate(policy: Any, dataset: Any, steps: int) -> float:
 
 
 def true_returns(policy: Any, env: Any, n_episodes: int, seed: int) -> tuple[float, float]:
-    """Mean discounted and undiscounted returns: of 1 a step, so that an episode's length tells both."""
+    """Return mean discounted and undiscounted returns; rewards are 1, so an episode's length gives both."""
     lengths = np.array(birl.metrics.evaluate(policy, env, n_episodes, seed=seed))
     return float(np.mean((1 - GAMMA**lengths) / (1 - GAMMA))), float(np.mean(lengths))
 
 
 def ranks(values: Any) -> Any:
-    """Ranks from 0; equal values share the mean of theirs."""
+    """Return ranks from 0; equal values share their mean rank."""
     values = np.asarray(values)
     return ((values[:, None] > values).sum(1) + (values[:, None] >= values).sum(1) - 1) / 2
 
 
 def pearson(first: Any, second: Any) -> float:
-    """Correlation of two lists."""
+    """Return the correlation of two lists."""
     return float(np.corrcoef(first, second)[0, 1])
 
 
 def spearman(first: Any, second: Any) -> float:
-    """Correlation of the ranks."""
+    """Return the correlation of the ranks."""
     return pearson(ranks(first), ranks(second))
 
 
 def evaluate_all(
     steps: int, fqe_steps: int, n_episodes: int, seed: int, choose: Callable[[str], bool] = lambda name: True
 ) -> list[Evaluated]:
-    """Train the policies, estimate what they earn, then play them."""
+    """Train the policies, estimate their returns, then run them."""
     birl.seed(seed)
     dataset, env = birl.datasets.get_dataset("cartpole-replay")
     found: list[Evaluated] = []

@@ -2,9 +2,9 @@
 
     POST {"rows": [{"speed": 3.1, "weather": "rain"}, …]}  ->  {"actions": ["keep", …], "log_probabilities": […]}
 
-Rows are those of the log, as JSON or CSV has them; ``policy.schema.json`` says what becomes of them. Where a missing
-value is the last one of the episode (``forward``), send the steps of one episode in order, in one request. A row that
-does not fit gets status 400: {"error": "unknown category", "row": 0, "column": "weather", "value": "fog"}.
+Rows have the columns of the log, as in JSON or CSV; ``policy.schema.json`` defines their encoding. If a missing value
+is the last one of the episode (``forward``), send the steps of one episode in order, in one request. A row that does
+not fit gets status 400: {"error": "unknown category", "row": 0, "column": "weather", "value": "fog"}.
 """
 
 import hashlib
@@ -17,44 +17,44 @@ import numpy as np
 import onnxruntime
 
 
-def encode(value, told, last):
-    """The numbers that the policy reads for a value, by its column's entry in the schema."""
-    empty = value is None or value == ""  # as CSV files have it
-    if values := told.get("values"):
+def encode(value, column, last):
+    """Return the policy's input numbers for a value, by its column's entry in the schema."""
+    empty = value is None or value == ""  # as in CSV files
+    if values := column.get("values"):
         text = str(value).lower()
         same = [value == each or (not isinstance(each, str) and text == str(each).lower()) for each in values]
         alike = empty or isinstance(value, str) == isinstance(values[0], str)
-        if not any(same) and not (told["unknown"] and alike):
+        if not any(same) and not (column["unknown"] and alike):
             raise ValueError("missing value" if empty else "unknown category")
-        return same + [not any(same)] * told["unknown"]
+        return same + [not any(same)] * column["unknown"]
     numbers = np.full_like(last, np.nan) if empty else np.array(value, np.float32).reshape(last.shape)
     if missing := bool(np.isnan(numbers).any()):
-        if told["missing"] not in ("fill", "forward"):
+        if column["missing"] not in ("fill", "forward"):
             raise ValueError("missing value")
         numbers = last
     elif not np.isfinite(numbers).all():
         raise ValueError("not a finite number")
-    elif told["missing"] == "forward":
+    elif column["missing"] == "forward":
         last[:] = numbers
-    return [*numbers, missing] if told["indicator"] else [*numbers]
+    return [*numbers, missing] if column["indicator"] else [*numbers]
 
 
 def act(rows):
-    """Actions and, of a policy that draws, the logarithms of their probabilities: log both."""
+    """Return actions and, for a stochastic policy, the logarithms of their probabilities: log both."""
     given = {}
     for each in schema["inputs"]:
-        numbers = np.random.default_rng().normal(size=(len(rows), *each["shape"][1:]))  # of a policy that draws
+        numbers = np.random.default_rng().normal(size=(len(rows), *each["shape"][1:]))  # for a stochastic policy
         if each["role"] != "noise":
             encoded = [[] for _ in rows]
-            for told in each["columns"]:
-                last = np.full(told.get("length") or 1, told.get("fill"), np.float32)
+            for column in each["columns"]:
+                last = np.full(column.get("length") or 1, column.get("fill"), np.float32)
                 for index, row in enumerate(rows):
                     try:
-                        encoded[index] += encode(row[told["column"]], told, last)
+                        encoded[index] += encode(row[column["column"]], column, last)
                     except (KeyError, TypeError, ValueError) as error:
-                        said = "missing column" if isinstance(error, KeyError) else str(error)
-                        where = {"row": index, "column": told["column"], "value": row.get(told["column"])}
-                        raise ValueError({"error": said, **where}) from error
+                        problem = "missing column" if isinstance(error, KeyError) else str(error)
+                        where = {"row": index, "column": column["column"], "value": row.get(column["column"])}
+                        raise ValueError({"error": problem, **where}) from error
             numbers = np.reshape(encoded, numbers.shape)
         given[each["name"]] = numbers.astype(each["dtype"])
     actions, *log_probabilities = (values.tolist() for values in session.run(None, given))
@@ -64,15 +64,15 @@ def act(rows):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers a request."""
+    """Answer a request."""
 
     def do_POST(self):
         try:
             rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["rows"]
             status, answer = 200, act([dict(row) for row in rows])
         except Exception as error:
-            told = error.args and error.args[0]
-            status, answer = 400, told if isinstance(told, dict) else {"error": f'not {{"rows": [{{…}}]}}: {error!r}'}
+            known = error.args and error.args[0]
+            status, answer = 400, known if isinstance(known, dict) else {"error": f'not {{"rows": [{{…}}]}}: {error!r}'}
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -85,7 +85,7 @@ if schema["version"] != 1 or hashlib.sha256(path.read_bytes()).hexdigest() != sc
     sys.exit(f"{path} is not the file that its schema describes: export the policy again")
 roles = {"observation", "action_mask", "noise"}
 if any(each["role"] not in roles or each.get("frames", 1) > 1 for each in schema["inputs"]):
-    sys.exit(f"{path} needs what was before a row, which this server does not keep")
+    sys.exit(f"{path} needs earlier rows, which this server does not keep")
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
 print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -1,7 +1,7 @@
 """Draw ``docs/overview.svg``, the figure at the top of the README, from a run of some minutes.
 
-Logs in: the returns of `cartpole-replay`. Learning: five seeds of DiscreteCQL, from these logs alone. Decision: what
-fitted Q evaluation expects of the policy, from the logs too, beside the logged behaviour and what was then measured.
+Left: the returns of `cartpole-replay`. Middle: five seeds of DiscreteCQL, learning from these logs alone. Right: the
+return that fitted Q evaluation estimates from the logs, next to the logged one and the one measured afterwards.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ STYLE |= {"xtick.color": FAINT, "ytick.color": INK}
 
 
 def discounted(rewards: np.ndarray) -> float:
-    """Discounted return of one episode."""
+    """Return the discounted return of one episode."""
     return float(np.sum(np.ravel(rewards) * GAMMA ** np.arange(len(rewards))))
 
 
 def played(policy: Any, env: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and discounted returns of episodes in the environment, each step of which has a reward of 1."""
+    """Return the returns and discounted returns of episodes in the environment, where each reward is 1."""
     returns = np.array(birl.metrics.evaluate(policy, env, n_episodes=EPISODES, seed=1000))
     return returns, (1 - GAMMA**returns) / (1 - GAMMA)
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean and a 95 % bootstrap interval."""
+    """Return the mean and a 95 % bootstrap interval."""
     generator = np.random.default_rng(0)
     means = generator.choice(values, (10_000, len(values))).mean(1)
     low, high = np.quantile(means, [0.025, 0.975])
@@ -44,7 +44,7 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def learn(dataset: Any, env: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Steps, returns ``[seed, step]`` of the learning curves, and the policy of the first seed."""
+    """Return steps, returns ``[seed, step]`` of the learning curves, and the policy of the first seed."""
     config = birl.algos.DiscreteCQLConfig(
         alpha=4.0,
         batch_size=64,
@@ -73,7 +73,7 @@ def learn(dataset: Any, env: Any) -> tuple[np.ndarray, np.ndarray, Any]:
 
 
 def estimates(policy: Any, dataset: Any) -> np.ndarray:
-    """Value of the policy at the first observations of the logs, by three seeds of fitted Q evaluation."""
+    """Estimate the value of the policy at the first observations of the logs, with three seeds of FQE."""
     starts = np.stack([episode.observations[0] for episode in dataset.episodes])
     found = []
     for seed in SEEDS[:3]:
@@ -94,7 +94,7 @@ def estimates(policy: Any, dataset: Any) -> np.ndarray:
 
 
 def draw(out: Path, logged: Any, steps: Any, curves: Any, values: dict[str, Any], returns: Any) -> None:
-    """Three panels from left to right."""
+    """Draw three panels from left to right."""
     pyplot = require("matplotlib.pyplot", "plot")
     pyplot.rcParams.update(STYLE)
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(12, 3.9), width_ratios=(1, 1.1, 1.05))

@@ -58,7 +58,7 @@ def test_measured_curves_are_up_to_date():
     measured = module.measured()
     assert drawn.keys() == measured.keys(), "run scripts/make_algorithm_pages.py"
     for name, tasks in measured.items():
-        assert module.seen(name, tasks) in drawn[name], "run scripts/make_algorithm_pages.py"
+        assert module.caption(name, tasks) in drawn[name], "run scripts/make_algorithm_pages.py"
 
 
 def test_scores_are_those_of_complete_runs(tmp_path, monkeypatch):
