@@ -1,12 +1,13 @@
-"""Hindsight: steps are learned from as if their goals had been states that were reached later."""
+"""Hindsight experience replay: a sampler that replaces the goals of steps by states that were reached later."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset.dataset_info import DatasetInfo
@@ -14,13 +15,13 @@ from birl.dataset.flags import FINAL, NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOW
 from birl.dataset.minibatch import Rows, SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.sampling import Complete, Generators, Sampler, Uniform
 from birl.dataset.storage import Storage
-from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker
-from birl.dataset.views import M, SequenceView, View
+from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker, TransitionPickerProtocol
+from birl.dataset.views import M, Part, SequenceView, View
 from birl.errors import ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
-from birl.types import Array, Leaf, State, tree_map
+from birl.types import Array, ArrayOrTensor, Leaf, State, tree_map
 
-Judge = Callable[[Array, Array, dict[str, Any]], Any]
-"""``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``, as ``compute_reward`` of Gymnasium's ``GoalEnv``."""
+GoalFunction: TypeAlias = "Callable[[Array, Array, dict[str, Any]], npt.ArrayLike]"
+"""``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``, like ``compute_reward`` of Gymnasium's ``GoalEnv``."""
 
 ACHIEVED: Final = "observation.achieved_goal"
 DESIRED: Final = "observation.desired_goal"
@@ -30,22 +31,23 @@ STRATEGIES: Final = ("future", "final", "episode")
 class HindsightSampler(Sampler):
     """Hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495).
 
-    For observations of Gymnasium's ``GoalEnv``: dicts with ``achieved_goal`` and ``desired_goal``. Each drawn step
-    keeps its goal with probability ``1 / (k + 1)``; else it gets a goal that was achieved in its episode, and its
-    reward is computed for that one (section 3.3, algorithm 1). Stored steps stay as they are, so each draw finds a new
-    goal. Steps of the episode that is running are drawn, too, with the goals achieved so far.
+    The observations must be those of Gymnasium's ``GoalEnv``: dicts with ``achieved_goal`` and ``desired_goal``. Each
+    sampled step keeps its goal with probability ``1 / (k + 1)``. Otherwise it gets a goal that was achieved in its
+    episode, and its reward is computed for that goal (section 3.3, algorithm 1). Stored steps do not change, so goals
+    are drawn again for every minibatch. Steps of the running episode get goals achieved so far.
 
-    Over several steps (`birl.dataset.MultiStepTransitionPicker`) every reward is computed for the new goal. In a
-    sequence all steps have the same goal, achieved after the first trained one.
+    With a `birl.dataset.MultiStepTransitionPicker`, every reward is computed for the new goal. All steps of a sequence
+    have the same goal, which was achieved after the first step behind the burn-in.
 
     Args:
-        compute_reward: ``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``; ``info`` is an empty dict. That of
-            the environment, ``env.unwrapped.compute_reward``, if it takes arrays of many goals.
-        strategy: where goals come from: ``"future"``, any state after the step; ``"final"``, the last state;
-            ``"episode"``, any state.
-        k: number of steps with other goals for each one with its own, above 0. The paper takes 4, with ``"future"``.
-        compute_terminated: likewise, whether the episode ends by reaching ``achieved_goal``; or ``False`` for all goals
-            at once. Without it steps terminate where they did; give it where reaching the goal ends an episode.
+        compute_reward: ``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``; ``info`` is an empty dict. Use the
+            environment's function, ``env.unwrapped.compute_reward``, if it accepts arrays of many goals.
+        strategy: source of goals: ``"future"``, any state after the step; ``"final"``, the last state; ``"episode"``,
+            any state.
+        k: ratio of steps with new goals to steps with their own, above 0. The paper uses 4 with ``"future"``.
+        compute_terminated: whether the episode ends when ``achieved_goal`` is reached, with the same arguments; it may
+            return ``False`` for all goals at once. Without it, steps terminate as stored. Give it for tasks that end at
+            the goal.
         sampler: chooses the steps; `birl.dataset.Uniform` if ``None``.
 
     Raises:
@@ -54,11 +56,11 @@ class HindsightSampler(Sampler):
 
     def __init__(
         self,
-        compute_reward: Judge,
+        compute_reward: GoalFunction,
         strategy: str = "future",
         k: float = 4,
         *,
-        compute_terminated: Judge | None = None,
+        compute_terminated: GoalFunction | None = None,
         sampler: Sampler | None = None,
     ) -> None:
         for name, function in (("compute_reward", compute_reward), ("compute_terminated", compute_terminated)):
@@ -72,34 +74,39 @@ class HindsightSampler(Sampler):
         self.sampler = check("sampler", Uniform() if sampler is None else sampler, Sampler)
         if isinstance(self.sampler, HindsightSampler):
             raise ConfigError("sampler is a HindsightSampler, too; goals are replaced once: give one that draws steps")
-        self._reward, self._terminated = compute_reward, compute_terminated
-        self._episodes, self._agrees = _Episodes(), False
+        self._compute_reward, self._compute_terminated = compute_reward, compute_terminated
+        self._episodes, self._rewards_checked = _EpisodeBounds(), False
 
-    def __deepcopy__(self, memo: Any) -> HindsightSampler:
-        """A copy that asks the same functions: they may be an environment's, which is not copied."""
-        inner, told = copy.deepcopy(self.sampler, memo), {"compute_terminated": self._terminated}
-        return HindsightSampler(self._reward, self.strategy, self.k, sampler=inner, **told)
+    def __deepcopy__(self, memo: dict[int, object]) -> HindsightSampler:
+        """Return a copy with the same functions, which may be methods of an environment and are not copied."""
+        return HindsightSampler(
+            self._compute_reward,
+            self.strategy,
+            self.k,
+            compute_terminated=self._compute_terminated,
+            sampler=copy.deepcopy(self.sampler, memo),
+        )
 
     def take(self) -> None:
         super().take()
         self.sampler.take()
 
-    def fits(self, info: DatasetInfo, picker: Any) -> None:
+    def fits(self, info: DatasetInfo, picker: TransitionPickerProtocol) -> None:
         self.sampler.fits(info, picker)
         tree = info.observation_signature.tree
         parts = tree if isinstance(tree, dict) else {}
         achieved, desired = parts.get("achieved_goal"), parts.get("desired_goal")
         if not isinstance(achieved, Leaf) or not isinstance(desired, Leaf):
-            there = f"a dict of {sorted(parts)}" if parts else "no dict"
+            form = f"a dict of {sorted(parts)}" if parts else "no dict"
             raise ConfigError(
-                f"observations are {there}, without the arrays achieved_goal and desired_goal that a HindsightSampler "
+                f"observations are {form}, without the arrays achieved_goal and desired_goal that a HindsightSampler "
                 "exchanges: use an environment like Gymnasium's GoalEnv and store both (name both in the "
                 "observation_keys of the buffer, if you give any), or leave sampler= out"
             )
         if achieved != desired:
             raise ShapeError(
-                f"achieved_goal is {achieved} and desired_goal {desired}; they must be of one shape and dtype: what "
-                "was achieved stands for the goal"
+                f"achieved_goal is {achieved} and desired_goal {desired}; they must be of one shape and dtype, as "
+                "an achieved goal replaces the desired one: store both in the same form"
             )
         if type(picker) not in (BasicTransitionPicker, MultiStepTransitionPicker):
             raise UnsupportedError(
@@ -107,20 +114,20 @@ class HindsightSampler(Sampler):
                 "dataset a BasicTransitionPicker or MultiStepTransitionPicker, and stack frames in the environment"
             )
 
-    # -- drawing ---------------------------------------------------------------------------------------------------
+    # -- sampling --------------------------------------------------------------------------------------------------
 
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         rows = self.sampler.draw(storage, count, generators, reject, complete)
-        chosen = generators.host.random(count) < self.k / (self.k + 1)
+        replaced = generators.host.random(count) < self.k / (self.k + 1)
         share, source = generators.host.random(count), storage.source
-        lane, position, first, last = self._episodes.of(source, storage.place.host(rows.index))
+        lane, position, first, last = self._episodes.find(source, storage.place.host(rows.index))
         if self.strategy == "future":
             first = position + 1
         elif self.strategy == "final":
             first = last
         goal = source.rows(lane, first + (share * (last - first + 1)).astype(np.int64))
-        # A step that terminated has no goal after it if the last state is not known.
-        return rows._replace(goal=np.where(chosen & (position < last), goal, -1))
+        # A terminal step has no later state if the final observation is unknown.
+        return rows._replace(goal=np.where(replaced & (position < last), goal, -1))
 
     def update(self, rows: Rows, priority: Array) -> None:
         self.sampler.update(rows, priority)
@@ -133,179 +140,194 @@ class HindsightSampler(Sampler):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, view: View[M], storage: Storage, part: Any, rows: Rows) -> M:
+    def read(self, view: View[M], storage: Storage, part: Part, rows: Rows) -> M:
         columns = getattr(view, "columns", None)
         if columns is None or columns.returns is not None:
             raise UnsupportedError(
                 "a HindsightSampler changes the goals of transitions and sequences; returns up to an episode's end and "
-                "windows of trajectories are of the goal that was pursued: make the dataset without sampler="
+                "windows of trajectories depend on the goal that was pursued: make the dataset without sampler="
             )
         index = storage.place.host(rows.index)
-        if not self._agrees:
+        if not self._rewards_checked:
             self._check_rewards(storage.source, index)
-        chosen = np.flatnonzero(rows.goal >= 0)
+        replaced = np.flatnonzero(rows.goal >= 0)
+        picker = cast(BasicTransitionPicker, part)  # see `fits`
         if isinstance(view, SequenceView):
-            if getattr(part, "n_steps", 1) > 1:
+            n_steps = picker.n_steps if isinstance(picker, MultiStepTransitionPicker) else 1
+            if n_steps > 1:
                 raise UnsupportedError(
-                    f"a HindsightSampler changes the goals of sequences of single steps, not of {part.n_steps}: give "
-                    "the dataset a BasicTransitionPicker"
+                    f"a HindsightSampler changes the goals of sequences of single steps, not of {n_steps}: give the "
+                    "dataset a BasicTransitionPicker"
                 )
-            batch = view.read(storage, part, rows.index)
-            if len(chosen):
-                self._change_sequences(batch, storage, view.window(storage, rows.index), chosen, rows.goal[chosen])
+            batch = view.read(storage, picker, rows.index)
+            if len(replaced):
+                self._relabel_sequences(batch, storage, view.window(storage, rows.index), replaced, rows.goal[replaced])
             return cast(M, batch)
-        return view.read(storage, _InHindsight(self, part, chosen, rows.goal[chosen]), rows.index)
+        return view.read(storage, _RelabelingPicker(self, picker, replaced, rows.goal[replaced]), rows.index)
 
-    def change_transitions(
-        self, batch: TransitionMiniBatch, storage: Storage, part: Any, index: Array, chosen: Array, goal: Array
+    def relabel_transitions(
+        self,
+        batch: TransitionMiniBatch,
+        storage: Storage,
+        picker: BasicTransitionPicker,
+        index: Array,
+        replaced: Array,
+        goal: Array,
     ) -> None:
-        """Give the ``chosen`` elements ``[b]`` of a minibatch, steps at rows ``index`` ``[b]``, other goals.
+        """Replace the goals of elements of a minibatch, in place.
 
         Args:
-            batch: what ``part`` made; it is written to.
-            storage: what it was read from.
-            part: the transition picker.
-            index: the steps' rows.
-            chosen: their places in the minibatch.
-            goal: the rows whose achieved goals are theirs now.
+            batch: minibatch made by ``picker``.
+            storage: storage that it was read from.
+            picker: the transition picker.
+            index: rows ``[b]`` of the steps.
+            replaced: indices ``[b]`` of the steps in the minibatch.
+            goal: rows ``[b]`` with the achieved goals that replace theirs.
         """
         place, source = storage.place, storage.source
-        n_steps, gamma = getattr(part, "n_steps", 1), getattr(part, "gamma", 1.0)
+        n_steps, gamma = getattr(picker, "n_steps", 1), getattr(picker, "gamma", 1.0)
         window = source.shift(index[:, None], np.arange(n_steps))
         after = source.shift(window, 1)
         alive = ((source.flags[window] & NO_TRANSITION) | (source.flags[after] & UNKNOWN)).cumsum(1) == 0
-        reward, ended = self._judged(source, after, np.repeat(goal[:, None], n_steps, 1))
+        reward, ended = self._compute(source, after, source.take(ACHIEVED, np.repeat(goal[:, None], n_steps, 1)))
         if ended is not None:
-            alive &= (ended.cumsum(1) - ended) == 0  # a window ends with the step that terminates
+            alive &= (ended.cumsum(1) - ended) == 0  # a terminal step ends the window
         steps = alive.sum(1)
         last = source.shift(index, steps - 1)
         terminal = source.flags[last] & TERMINATED if ended is None else (ended & alive).any(1)
         total = (np.where(alive, reward, 0.0) * gamma ** np.arange(n_steps)).sum(1)
-        place.put(batch.rewards, chosen, total[:, None].astype(np.float32))
-        place.put(batch.terminals, chosen, terminal[:, None].astype(np.float32))
-        at, goals = place.indices(chosen), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
+        place.put(batch.rewards, replaced, total[:, None].astype(np.float32))
+        place.put(batch.terminals, replaced, terminal[:, None].astype(np.float32))
+        at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
         if batch.intervals is not None:
-            place.put(batch.intervals, chosen, steps[:, None].astype(np.float32))
-            following = part.observe(storage, storage.next(place.indices(last)))
+            place.put(batch.intervals, replaced, steps[:, None].astype(np.float32))
+            following = picker.observe(storage, storage.next(place.indices(last)))
             tree_map(lambda leaf, own: leaf.__setitem__(at, own), batch.next_observations, following)
         for observations in (batch.observations, batch.next_observations):
             observations["desired_goal"][at] = goals
 
-    def _change_sequences(
-        self, batch: SequenceMiniBatch, storage: Storage, window: tuple[Any, Any], chosen: Array, goal: Array
+    def _relabel_sequences(
+        self,
+        batch: SequenceMiniBatch,
+        storage: Storage,
+        window: tuple[ArrayOrTensor, ArrayOrTensor],
+        replaced: Array,
+        goal: Array,
     ) -> None:
-        """The same for sequences ``[T, B, …]``, whose rows and real steps are ``window``."""
+        """Replace the goals of sequences ``[T, B, …]``, in place; ``window`` holds rows, and which are real steps."""
         place, source = storage.place, storage.source
-        rows, alive = (place.host(each)[:, chosen] for each in window)
+        rows, alive = (place.host(each)[:, replaced] for each in window)
         after = source.shift(rows, 1)
         known = alive & (source.flags[rows] & NO_NEXT == 0) & (source.flags[after] & UNKNOWN == 0)
-        reward, ended = self._judged(source, after, np.tile(goal, (len(after), 1)))
-        at, goals = place.indices(chosen), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
+        reward, ended = self._compute(source, after, source.take(ACHIEVED, np.tile(goal, (len(after), 1))))
+        at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
         changed = [(batch.rewards, reward)] if ended is None else [(batch.rewards, reward), (batch.terminals, ended)]
         for values, new in changed:
-            new = np.where(known, new, place.host(values)[:, chosen, 0]).astype(np.float32)
+            new = np.where(known, new, place.host(values)[:, replaced, 0]).astype(np.float32)
             values[:, at] = place.indices(new[..., None])
-        for observations, there in ((batch.observations, alive), (batch.next_observations, known)):
-            spread = np.broadcast_to(place.host(goals), (len(there), *goals.shape)).copy()
-            spread[~there] = 0
-            observations["desired_goal"][:, at] = place.indices(spread)
+        for observations, valid in ((batch.observations, alive), (batch.next_observations, known)):
+            repeated = np.broadcast_to(place.host(goals), (len(valid), *goals.shape)).copy()
+            repeated[~valid] = 0
+            observations["desired_goal"][:, at] = place.indices(repeated)
 
-    def _judged(self, source: Storage, after: Array, goal: Array) -> tuple[Array, Array | None]:
-        """Rewards, and whether episodes end, of steps to the rows ``after`` for the goals achieved at ``goal``."""
-        return self._ask(source, after, source.take(ACHIEVED, goal))
-
-    def _ask(self, source: Storage, after: Array, desired: Any) -> tuple[Array, Array | None]:
+    def _compute(self, source: Storage, after: Array, desired: ArrayOrTensor) -> tuple[Array, Array | None]:
+        """Compute rewards, and whether episodes end, of steps to the rows ``after``, for the ``desired`` goals."""
         shape, host = (-1, *source.leaves[ACHIEVED].shape), source.place.host
         goals = [host(each).reshape(shape) for each in (source.take(ACHIEVED, after), desired)]
-        reward = _answer("compute_reward", self._reward, goals).reshape(after.shape)
-        if self._terminated is None:
+        reward = _call("compute_reward", self._compute_reward, goals).reshape(after.shape)
+        if self._compute_terminated is None:
             return reward, None
-        return reward, _answer("compute_terminated", self._terminated, goals).reshape(after.shape).astype(np.bool_)
+        ended = _call("compute_terminated", self._compute_terminated, goals)
+        return reward, ended.reshape(after.shape).astype(np.bool_)
 
     def _check_rewards(self, source: Storage, index: Array) -> None:
-        """Raise `DataError` unless stored rewards are the function's: else a minibatch would be of two tasks."""
+        """Raise `DataError` unless ``compute_reward`` gives the stored rewards, so that all steps have one task."""
         after = source.shift(index, 1)
         index = index[(source.flags[after] & UNKNOWN) == 0]
         if not len(index):
             return
         stored = source.place.host(source.take("reward", index))[:, 0]
-        asked, _ = self._ask(source, source.shift(index, 1), source.take(DESIRED, index))
-        wrong = np.flatnonzero(~np.isclose(asked, stored, rtol=1e-4, atol=1e-5))
-        if len(wrong) > len(index) // 10:  # states are rounded when they are stored, which may decide over a few
+        computed, _ = self._compute(source, source.shift(index, 1), source.take(DESIRED, index))
+        wrong = np.flatnonzero(~np.isclose(computed, stored, rtol=1e-4, atol=1e-5))
+        if len(wrong) > len(index) // 10:  # stored states are rounded, which may change a few rewards
             raise DataError(
-                f"compute_reward gives {asked[wrong[0]]:.6g} for a step whose stored reward is {stored[wrong[0]]:.6g}; "
-                "they must agree, or steps with other goals are of another task: give the function of the environment "
-                "that the data are from, with what a wrapper or writer_preprocessor does to rewards"
+                f"compute_reward gives {computed[wrong[0]]:.6g} for a step whose stored reward is "
+                f"{stored[wrong[0]]:.6g}; they must agree, or steps with new goals are of another task: give the "
+                "function of the environment that the data come from, and apply what a wrapper or writer_preprocessor "
+                "does to rewards"
             )
-        self._agrees = True
+        self._rewards_checked = True
 
 
-class _InHindsight(BasicTransitionPicker):
-    """The transitions of a picker, some of them with other goals.
+class _RelabelingPicker(BasicTransitionPicker):
+    """Makes the transitions of another picker and replaces the goals of some of them.
 
     Args:
-        sampler: knows what they are rewarded with.
-        part: the picker.
-        chosen: elements ``[b]`` of the minibatch that get other goals.
-        goal: rows ``[b]`` of these.
+        sampler: computes the rewards.
+        picker: the other picker.
+        replaced: indices ``[b]`` of the elements that get new goals.
+        goal: rows ``[b]`` with the new goals.
     """
 
-    def __init__(self, sampler: HindsightSampler, part: Any, chosen: Array, goal: Array) -> None:
-        self._sampler, self._part, self._chosen, self._goal = sampler, part, chosen, goal
+    def __init__(self, sampler: HindsightSampler, picker: BasicTransitionPicker, replaced: Array, goal: Array) -> None:
+        self._sampler, self._picker, self._replaced, self._goal = sampler, picker, replaced, goal
 
-    def batch(self, storage: Storage, rows: Any) -> TransitionMiniBatch:
-        batch: TransitionMiniBatch = self._part.batch(storage, rows)
-        if len(self._chosen):
-            index = storage.place.host(rows)[self._chosen]
-            self._sampler.change_transitions(batch, storage, self._part, index, self._chosen, self._goal)
+    def batch(self, storage: Storage, rows: ArrayOrTensor) -> TransitionMiniBatch:
+        batch = self._picker.batch(storage, rows)
+        if len(self._replaced):
+            index = storage.place.host(rows)[self._replaced]
+            self._sampler.relabel_transitions(batch, storage, self._picker, index, self._replaced, self._goal)
         return batch
 
 
-def _answer(name: str, function: Judge, goals: list[Array]) -> Array:
-    """What a user's function says of copies of ``goals``, achieved and desired, ``[n, …]``: ``[n]``."""
-    count, told = len(goals[0]), function(goals[0].copy(), goals[1].copy(), {})
-    # tasks that never end there may say so once for all; a number would be a mean over the wrong axis
-    answer = np.full(count, told) if isinstance(told, bool) and name == "compute_terminated" else np.asarray(told)
-    if answer.size != count or answer.dtype.kind not in "biuf":
+def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
+    """Call a user's function with copies of achieved and desired ``goals`` ``[n, …]`` and check its result ``[n]``."""
+    count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), {})
+    # One False is allowed for tasks that never end at the goal; one number would be a mean over the wrong axis.
+    values = np.full(count, result) if isinstance(result, bool) and name == "compute_terminated" else np.asarray(result)
+    if values.size != count or values.dtype.kind not in "biuf":
         raise ShapeError(
-            f"{name} gave {answer.dtype} of shape {answer.shape} for {count} goals; it must give {count} numbers: "
+            f"{name} gave {values.dtype} of shape {values.shape} for {count} goals; it must give {count} numbers: "
             "compute over the last axis, for instance with np.linalg.norm(achieved_goal - desired_goal, axis=-1)"
         )
-    if not np.isfinite(answer).all():
-        raise NonFiniteError(f"{name} gave NaN or infinity for a state that was reached: rewards must be finite")
-    return answer.reshape(count)
+    if not np.isfinite(values).all():
+        raise NonFiniteError(
+            f"{name} gave NaN or infinity for a goal that was achieved; all values must be finite: correct {name}"
+        )
+    return values.reshape(count)
 
 
-class _Episodes:
-    """Where the episodes of rows begin and end, found once for each step, so that no draw passes over all rows."""
+class _EpisodeBounds:
+    """Finds where the episodes of rows start and end. Cached per step, so that no draw scans all rows."""
 
     def __init__(self) -> None:
         self._version = self._generation = -1
 
-    def of(self, storage: Storage, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """Of steps at ``rows`` ``[B]``: lanes, positions, and those of the first and last states of their episodes."""
-        self._follow(storage)
+    def find(self, storage: Storage, rows: Array) -> tuple[Array, Array, Array, Array]:
+        """Return lanes and positions of steps ``rows`` ``[B]``, and their episodes' first and last positions."""
+        self._update(storage)
         position, lane = np.divmod(storage.numbers(rows), storage.lanes)
-        running = position >= self._over[lane]
-        first = np.where(running, self._over[lane], self._first[rows])
+        running = position >= self._ended[lane]
+        first = np.where(running, self._ended[lane], self._first[rows])
         final = np.where(running, storage.end[lane] - 1, self._final[rows])
         unknown = (storage.flags[storage.rows(lane, final)] & UNKNOWN) != 0
         return lane, position, np.maximum(first, storage.start[lane]), final - unknown
 
-    def _follow(self, storage: Storage) -> None:
+    def _update(self, storage: Storage) -> None:
+        """Find the bounds of the steps that were written since the last call."""
         if (storage.version, storage.generation) == (self._version, self._generation):
             return
-        if storage.generation != self._generation:  # other steps, or in other rows
+        if storage.generation != self._generation:  # the steps, or their rows, have changed
             self._first, self._final = np.zeros((2, len(storage.flags)), np.int64)
-            self._over = storage.start.copy()  # in each lane the position up to which episodes have ended
+            self._ended = storage.start.copy()  # in each lane the position up to which episodes have ended
         self._version, self._generation = storage.version, storage.generation
-        lane, position = storage.live(np.maximum(self._over, storage.start))
+        lane, position = storage.live(np.maximum(self._ended, storage.start))
         if not len(lane):
             return
         rows = storage.rows(lane, position)
-        ends = np.flatnonzero(storage.flags[rows] & FINAL)  # the last row of a lane is one
+        ends = np.flatnonzero(storage.flags[rows] & FINAL)  # includes the last row of each lane
         begins = np.append(0, ends[:-1] + 1)
         self._first[rows], self._final[rows] = np.repeat(position[np.stack([begins, ends])], ends - begins + 1, axis=1)
         running = storage.open[lane[ends]] & (position[ends] == storage.end[lane[ends]] - 1)
         ended = ends[~running]
-        np.maximum.at(self._over, lane[ended], position[ended] + 1)
+        np.maximum.at(self._ended, lane[ended], position[ended] + 1)

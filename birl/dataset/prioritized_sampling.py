@@ -1,4 +1,4 @@
-"""Prioritised sampling: steps whose values were predicted badly are drawn more often."""
+"""Prioritized experience replay: a sampler that draws steps with large TD errors more often."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
 from birl.files.state_restore import checked_array
 from birl.types import FLOAT32_MAX, Array, State
 
-_TOP: Final = 1024  # sums in the highest level: a cumulative sum of these is quicker than descending to them
+_TOP: Final = 1024  # sums in the highest level: their cumulative sum is faster than descending from one root
 
 
 class PrioritizedSampler(Sampler):
     """Draws steps in proportion to their priorities (Schaul et al. 2015, arXiv:1511.05952, proportional variant).
 
     A step is drawn with probability ``P = p**alpha / sum(p**alpha)``, where ``p = |delta| + epsilon`` is the size of
-    its newest TD error (with quantiles or categories: its loss; of a sequence 0.9 of the largest plus 0.1 of the mean
-    over its steps, as in R2D2). A minibatch takes one step from each of ``batch_size`` equal parts of the total
-    (appendix B.2.1). New steps have the largest priority so far. Weights ``(N * P)**-beta``, over the largest one of
-    the minibatch, correct the losses (section 3.4).
+    its latest TD error. Distributional critics use the loss instead, and sequences 0.9 of the largest error plus 0.1 of
+    the mean error of their steps, as in R2D2. A minibatch has one step from each of ``batch_size`` equal parts of the
+    total (appendix B.2.1). New steps have the largest priority so far. Importance weights ``(N * P)**-beta``, divided
+    by the largest one of the minibatch, correct the losses (section 3.4).
 
-    Every algorithm that learns from TD errors hands priorities back, in every loop and in ``update``.
+    Every algorithm that learns from TD errors updates the priorities, in every training loop and in ``update``.
 
     Args:
-        alpha: how much priorities count, in [0, 1]; 0 is uniform.
-        beta: how much of the bias is corrected, in [0, 1]; 1 is all of it.
-        beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` if it does not.
+        alpha: exponent of priorities, in [0, 1]; 0 is uniform.
+        beta: exponent of importance weights, in [0, 1]; 1 corrects all of the bias.
+        beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` for a constant ``beta``.
         epsilon: added to every error, above 0, so that every step can be drawn.
 
-    The paper takes ``alpha=0.6``, ``beta=0.4`` rising to 1 over the run, and a quarter of the learning rate.
+    The paper uses ``alpha=0.6``, ``beta=0.4`` rising to 1 over the run, and a quarter of the learning rate.
     """
 
     def __init__(
@@ -48,40 +48,40 @@ class PrioritizedSampler(Sampler):
         self._forget(0, 0)
 
     def _forget(self, lanes: int, capacity: int) -> None:
-        """Begin with no known step. Leaf ``n`` of the tree is for row ``n`` of a storage of this layout."""
+        """Forget all steps. Leaf ``n`` of the tree belongs to row ``n`` of a storage of this layout."""
         self._lanes, self._capacity = lanes, capacity
         self._tree, self._number = SumTree(lanes * capacity), np.full(lanes * capacity, -1)
         self._start, self._end = np.zeros((2, lanes), np.int64)
         self._version = -1
-        self._greatest, self._draws = 1.0, 0
+        self._max_priority, self._draws = 1.0, 0
 
-    # -- following the storage -------------------------------------------------------------------------------------
+    # -- synchronization with the storage --------------------------------------------------------------------------
 
-    def _follow(self, storage: Storage) -> None:
-        """Forget the steps that are gone, and give new ones the largest priority."""
+    def _synchronize(self, storage: Storage) -> None:
+        """Remove evicted steps, and give new steps the largest priority."""
         if storage.version == self._version:
             return
         if storage.lanes != self._lanes or (storage.end < self._end).any() or (storage.start < self._start).any():
-            self._forget(storage.lanes, storage.capacity)  # other steps
+            self._forget(storage.lanes, storage.capacity)  # the storage was restored or replaced
         elif storage.capacity != self._capacity:
-            self._move(storage.capacity)
-        lane, position = _spans(self._start, storage.start)
-        gone = np.unique(storage.rows(lane, position))
-        self._tree.set(gone, 0.0)
-        self._number[gone] = -1
-        # The last step but one may have been waiting for its next observation.
+            self._resize(storage.capacity)
+        lane, position = _positions(self._start, storage.start)
+        evicted = np.unique(storage.rows(lane, position))
+        self._tree.set(evicted, 0.0)
+        self._number[evicted] = -1
+        # The second-newest step may have been pending before.
         lane, position = storage.live(np.maximum(self._end - 2, storage.start))
         rows, number = storage.rows(lane, position), position * storage.lanes + lane
         fresh = ((storage.flags[rows] & NO_TRANSITION) == 0) & (self._number[rows] != number)
         self._number[rows[fresh]] = number[fresh]
-        self._tree.set(rows[fresh], self._greatest)
+        self._tree.set(rows[fresh], self._max_priority)
         self._start, self._end = storage.start.copy(), storage.end.copy()
         self._version = storage.version
 
-    def _move(self, capacity: int) -> None:
-        """The same steps in the layout of a storage that has grown."""
+    def _resize(self, capacity: int) -> None:
+        """Move all steps to the layout of a storage that has grown."""
         old = np.flatnonzero(self._number >= 0)
-        number, priority = self._number[old], self._tree.of(old)
+        number, priority = self._number[old], self._tree.values(old)
         self._capacity = capacity
         self._tree, self._number = SumTree(self._lanes * capacity), np.full(self._lanes * capacity, -1)
         leaf = self._leaf(number)
@@ -89,7 +89,7 @@ class PrioritizedSampler(Sampler):
         self._tree.set(leaf, priority)
 
     def _leaf(self, number: Array) -> Array:
-        """The leaves of steps by their numbers."""
+        """Return the leaves of steps, given their numbers."""
         if self._lanes == 1:
             return number % self._capacity if self._end[0] > self._capacity else number
         position, lane = np.divmod(number, self._lanes)
@@ -103,32 +103,32 @@ class PrioritizedSampler(Sampler):
                 "a PrioritizedSampler draws transitions and sequences, by their TD errors; windows of trajectories "
                 "have none: make the dataset without sampler="
             )
-        self._follow(storage)
+        self._synchronize(storage)
         uniform = generators.host.random(count)
         rows = self._find((np.arange(count) + uniform) / count, storage)
         if complete is not None and (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
             while True:
-                lost = np.flatnonzero(~storage.place.host(complete(storage, storage.place.indices(rows))))
-                if not len(lost):
+                incomplete = np.flatnonzero(~storage.place.host(complete(storage, storage.place.indices(rows))))
+                if not len(incomplete):
                     break
-                self._tree.set(rows[lost], 0.0)  # a stacked frame was evicted, for good
+                self._tree.set(rows[incomplete], 0.0)  # a stacked frame was evicted, so they stay incomplete
                 if self._tree.total == 0:
                     raise no_complete_step()
-                rows[lost] = self._find(generators.host.random(len(lost)), storage)
-        priority = self._tree.of(rows)
-        least, beta = priority[priority.argmin()], self._present_beta()
-        weight = (least / priority) ** beta  # N and the total cancel
+                rows[incomplete] = self._find(generators.host.random(len(incomplete)), storage)
+        priority = self._tree.values(rows)
+        smallest, beta = priority[priority.argmin()], self._annealed_beta()
+        weight = (smallest / priority) ** beta  # N and the total cancel
         self._draws += 1
-        scale = float((self._tree.total / least) ** beta)
+        scale = float((self._tree.total / smallest) ** beta)
         return Rows(storage.place.indices(rows), weight.astype(np.float32)[:, None], scale=scale)
 
     def _find(self, share: Array, storage: Storage) -> Array:
-        """The rows at these shares ``[k]``, in [0, 1), of the total."""
+        """Return the rows at the given shares ``[k]``, in [0, 1), of the total priority."""
         if self._tree.total == 0:
             raise no_step_to_sample(storage)
         return self._tree.find(share * self._tree.total)
 
-    def _present_beta(self) -> float:
+    def _annealed_beta(self) -> float:
         if self.beta_steps is None:
             return self.beta
         return self.beta + (1 - self.beta) * min(self._draws / self.beta_steps, 1.0)
@@ -137,7 +137,7 @@ class PrioritizedSampler(Sampler):
         priority = np.asarray(priority, np.float64)
         if not len(priority):
             return
-        # Of small arrays, argmin and argmax take a fifth of the time of min and max; both stop at nan, too.
+        # For small arrays, argmin and argmax take a fifth of the time of min and max, and also find NaN.
         if not 0 <= priority[priority.argmin()] <= priority[priority.argmax()] <= FLOAT32_MAX:
             wrong = np.flatnonzero(~((priority >= 0) & (priority <= FLOAT32_MAX)))
             raise NonFiniteError(
@@ -152,21 +152,21 @@ class PrioritizedSampler(Sampler):
                 return
         value = (priority + self.epsilon) ** self.alpha
         self._tree.set(leaf, value)
-        self._greatest = max(self._greatest, float(value[value.argmax()]))
+        self._max_priority = max(self._max_priority, float(value[value.argmax()]))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        lane, position = _spans(self._start, self._end)
+        lane, position = _positions(self._start, self._end)
         leaf = lane * self._capacity + position % max(self._capacity, 1)
         return {
             "start": self._start.copy(),
             "end": self._end.copy(),
             "alpha": self.alpha,
             "capacity": self._capacity,
-            "priority": self._tree.of(leaf),
+            "priority": self._tree.values(leaf),
             "known": self._number[leaf] >= 0,
-            "greatest": self._greatest,
+            "greatest": self._max_priority,
             "draws": self._draws,
         }
 
@@ -177,8 +177,10 @@ class PrioritizedSampler(Sampler):
             checked_array(value, (lanes,), np.int64, name)
         counts = end - start
         if (start < 0).any() or (counts < 0).any() or (counts > capacity).any():
-            raise CorruptFileError(f"priorities are saved of the steps {start!s:.60} to {end!s:.60}: use a copy")
-        lane, position = _spans(start, end)
+            raise CorruptFileError(
+                f"the saved priorities are of the steps {start!s:.60} to {end!s:.60}, which cannot be: use a copy"
+            )
+        lane, position = _positions(start, end)
         priority = checked_array(state["priority"], (len(lane),), np.float64, "priority")
         known = checked_array(state["known"], (len(lane),), np.bool_, "known")
         greatest = check("greatest", state["greatest"], float, above=0, error=CorruptFileError)
@@ -186,21 +188,21 @@ class PrioritizedSampler(Sampler):
         alpha = check("alpha", state["alpha"], float, low=0, high=1, error=CorruptFileError)
         if not (np.isfinite(priority).all() and (priority >= 0).all() and not priority[~known].any()):
             raise CorruptFileError("saved priorities must be finite and at least 0: restore the file from a copy")
-        if alpha != self.alpha:  # of a folder that another sampler has left; with 0, all were as good as 1
+        if alpha != self.alpha:  # saved in a folder by another sampler; with alpha 0 all priorities were equal
             change = self.alpha / alpha if alpha else 0.0
             priority, greatest = np.where(priority > 0, priority**change, 0.0), float(greatest) ** change
         self._forget(lanes, capacity)
         leaf = lane * capacity + position % max(capacity, 1)
         self._number[leaf[known]] = (position * lanes + lane)[known]
         self._tree.set(leaf, priority)
-        self._start, self._end, self._greatest, self._draws = start.copy(), end.copy(), float(greatest), draws
+        self._start, self._end, self._max_priority, self._draws = start.copy(), end.copy(), float(greatest), draws
 
 
 class SumTree:
-    """Numbers with the sums of pairs, of pairs of pairs and so on, in one array.
+    """A binary tree of sums in one array.
 
-    Node ``n`` is the sum of the nodes ``2 n`` and ``2 n + 1``; the leaves are the last half. Every sum is made of the
-    two below it, never adjusted: the tree is a function of its leaves.
+    Node ``n`` is the sum of the nodes ``2 n`` and ``2 n + 1``, and the second half of the array holds the leaves. Sums
+    are always computed from their two children, never adjusted, so the tree is a function of its leaves.
 
     Args:
         size: number of leaves.
@@ -209,34 +211,34 @@ class SumTree:
     def __init__(self, size: int) -> None:
         self._count = 1 << max(size - 1, 0).bit_length()
         self._nodes = np.zeros(2 * self._count)
-        self._top = min(self._count, _TOP)  # sums in the highest level, and its first node
+        self._top = min(self._count, _TOP)  # number of sums in the highest level, and its first node
         self._depth = (self._count // self._top).bit_length() - 1
         self._sums: Array | None = None
 
     @property
     def total(self) -> float:
         """Sum of all leaves."""
-        return float(self._cumulated()[-1])
+        return float(self._cumulative_sums()[-1])
 
-    def _cumulated(self) -> Array:
-        """The sums of the first 0, 1, 2 … numbers of the highest level."""
+    def _cumulative_sums(self) -> Array:
+        """Return the sums of the first 0, 1, 2 … nodes of the highest level."""
         if self._sums is None:
             self._sums = np.zeros(self._top + 1)
             self._nodes[self._top : 2 * self._top].cumsum(out=self._sums[1:])
         return self._sums
 
-    def of(self, leaf: Array) -> Array:
-        """The values of leaves ``[k]``."""
+    def values(self, leaf: Array) -> Array:
+        """Return the values of leaves ``[k]``."""
         return self._nodes[self._count :].take(leaf)
 
     def set(self, leaf: Array, value: Array | float) -> None:
-        """Change leaves ``[k]``. Of a leaf that is named twice one of the values counts."""
+        """Set leaves ``[k]``. A leaf that occurs twice gets one of its values."""
         if not len(leaf):
             return
         nodes, node = self._nodes, leaf + self._count
         self._sums, nodes[node] = None, value
         sparse = min((self._count // (8 * len(leaf))).bit_length(), self._depth + 1)  # levels much wider than k
-        pairs = nodes.view(np.complex128)  # node n's two children are element n
+        pairs = nodes.view(np.complex128)  # element n holds the two children of node n
         for above in node >> np.arange(1, sparse)[:, None]:
             pair = pairs.take(above)
             nodes[above] = pair.real + pair.imag
@@ -245,13 +247,13 @@ class SumTree:
             np.add(nodes[2 * first : 4 * first : 2], nodes[2 * first + 1 : 4 * first : 2], out=nodes[first : 2 * first])
 
     def find(self, mass: Array) -> Array:
-        """For each ``mass`` ``[k]``, in [0, total), the leaf up to which the leaves add up to more."""
-        sums = self._cumulated()
+        """Return for each ``mass`` ``[k]``, in [0, total), the first leaf where the cumulative sum exceeds it."""
+        sums = self._cumulative_sums()
         node = np.minimum(sums[1:].searchsorted(mass, side="right"), self._top - 1)
         mass = mass - sums.take(node)
         node += self._top
         for _ in range(self._depth):
-            node += node  # quicker than a shift by a number
+            node += node  # faster than a shift by a number
             left = self._nodes.take(node)
             right = mass >= left
             left *= right
@@ -261,13 +263,13 @@ class SumTree:
         if value[value.argmin()] > 0:
             return leaf
         leaves = self._nodes[self._count :]
-        for behind in np.flatnonzero(value == 0):  # rounding has led behind the last leaf above 0 that was meant
-            leaf[behind] = np.flatnonzero(leaves[: leaf[behind]])[-1]
+        for index in np.flatnonzero(value == 0):  # rounding led past the last leaf above 0
+            leaf[index] = np.flatnonzero(leaves[: leaf[index]])[-1]
         return leaf
 
 
-def _spans(begin: Array, end: Array) -> tuple[Array, Array]:
-    """Lanes and positions from ``begin`` up to ``end``, both ``[lanes]``."""
+def _positions(begin: Array, end: Array) -> tuple[Array, Array]:
+    """Return lanes and positions from ``begin`` up to ``end``, both ``[lanes]``."""
     counts = np.maximum(end - begin, 0)
     lane = np.repeat(np.arange(len(begin)), counts)
     return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)

@@ -1,6 +1,8 @@
-"""Emphasis on recent experience: the newest steps are drawn more often, and old ones are not forgotten."""
+"""Emphasizing recent experience: a sampler that draws the newest steps more often."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 
@@ -19,17 +21,17 @@ class RecentSampler(Sampler):
     """Emphasizing recent experience (ERE: Wang and Ross 2019, arXiv:1906.04009).
 
     Minibatch ``k = 1 … period`` is drawn uniformly from the newest ``c = max(N eta**(1000 k / period), smallest)`` of
-    the ``N`` steps that are there, and then it begins anew (section 3.1). Over ``anneal_steps`` minibatches ``eta``
-    rises linearly to 1, where draws are uniform (section 3.2).
+    the ``N`` stored steps; then ``k`` starts at 1 again (section 3.1). Over ``anneal_steps`` minibatches ``eta`` rises
+    linearly to 1, which makes draws uniform (section 3.2).
 
-    Differs from the paper, which makes all updates of an episode at its end: there ``period`` is the episode's length.
-    Updates between steps need a fixed one.
+    Differs from the paper, which makes all updates of an episode at its end, so that ``period`` is the length of the
+    episode. Updates between steps need a fixed period.
 
     Args:
-        eta: how much the newest count, above 0 and at most 1; 1 is uniform.
+        eta: weight of old steps, above 0 and at most 1; 1 is uniform.
         period: number of minibatches over which the window shrinks; the length of an episode.
-        smallest: least number of steps to draw from.
-        anneal_steps: number of minibatches until draws are uniform; ``None`` if ``eta`` stays.
+        smallest: minimum number of steps to draw from.
+        anneal_steps: number of minibatches until draws are uniform; ``None`` for a constant ``eta``.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class RecentSampler(Sampler):
         self._draws = 0
 
     def window(self, count: int) -> int:
-        """Number of the newest of ``count`` steps from which the next minibatch is drawn."""
+        """Return how many of the newest of ``count`` steps the next minibatch is drawn from."""
         eta = self.eta
         if self.anneal_steps is not None:
             eta += (1 - eta) * min(self._draws / self.anneal_steps, 1.0)
@@ -50,12 +52,12 @@ class RecentSampler(Sampler):
         return min(max(int(count * eta ** (1000 * k / self.period)), self.smallest), count)
 
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
-        there = int(storage.steps.sum())
-        if not (there if reject == FINAL else storage.transition_count):
+        steps = int(storage.steps.sum())
+        if not (steps if reject == FINAL else storage.transition_count):
             raise no_step_to_sample(storage, reject)
-        rows = self._newest(storage, self.window(there), count, generators, reject, complete)
-        if not len(rows):  # of these none can be read
-            rows = self._newest(storage, there, count, generators, reject, complete)
+        rows = self._newest(storage, self.window(steps), count, generators, reject, complete)
+        if not len(rows):  # no step in the window can be read
+            rows = self._newest(storage, steps, count, generators, reject, complete)
         if not len(rows):
             raise no_complete_step()
         self._draws += 1
@@ -64,28 +66,28 @@ class RecentSampler(Sampler):
     def _newest(
         self, storage: Storage, window: int, count: int, generators: Generators, reject: int, complete: Complete
     ) -> Array:
-        """Rows ``[count]`` among the newest ``window`` steps, as many from each lane in proportion; or none."""
+        """Draw rows ``[count]`` from the newest ``window`` steps, in proportion from all lanes; empty if none fits."""
         host, share = generators.host, window / max(int(storage.steps.sum()), 1)
         counts = np.maximum(np.ceil((storage.end - storage.start) * share).astype(np.int64), 1)
         counts = np.minimum(counts, storage.end - storage.start)
         ends = counts.cumsum()
 
-        def kept(number: Array) -> Array:
-            """The rows of these of the newest positions, counted over all lanes, less those that cannot be drawn."""
+        def usable_rows(number: Array) -> Array:
+            """Return the usable rows at positions of the window, which are numbered over all lanes."""
             lane = ends.searchsorted(number, side="right")
             rows = storage.rows(lane, storage.end[lane] - ends[lane] + number)
             rows = rows[(storage.flags[rows] & reject) == 0]
             if complete is None or not len(rows):
                 return rows
-            return rows[storage.place.host(complete(storage, storage.place.indices(rows)))]
+            return cast(Array, rows[storage.place.host(complete(storage, storage.place.indices(rows)))])
 
-        rows = kept(host.integers(ends[-1], size=count))
+        rows = usable_rows(host.integers(ends[-1], size=count))
         for _ in range(_TRIES):
             if len(rows) >= count:
                 return rows[:count]
-            rows = np.concatenate([rows, kept(host.integers(ends[-1], size=count))])
-        every = kept(np.arange(ends[-1]))  # few of them can be drawn
-        return every[host.integers(len(every), size=count)] if len(every) else every
+            rows = np.concatenate([rows, usable_rows(host.integers(ends[-1], size=count))])
+        usable = usable_rows(np.arange(ends[-1]))  # few rows are usable
+        return usable[host.integers(len(usable), size=count)] if len(usable) else usable
 
     def get_state(self) -> State:
         return {"draws": self._draws}

@@ -85,7 +85,7 @@ def test_rounding_never_leads_to_a_leaf_of_zero() -> None:
     tree = SumTree(10_000)
     tree.set(np.arange(0, 10_000, 3), random.random(3334) * 10.0 ** random.integers(-12, 3, 3334))
     mass = np.concatenate([random.random(50_000) * tree.total, [0.0, np.nextafter(tree.total, 0), tree.total]])
-    assert (tree.of(tree.find(mass)) > 0).all()
+    assert (tree.values(tree.find(mass)) > 0).all()
 
 
 def test_the_tree_depends_on_its_leaves_alone() -> None:
@@ -93,7 +93,7 @@ def test_the_tree_depends_on_its_leaves_alone() -> None:
     changed, made = SumTree(9000), SumTree(9000)
     for _ in range(200):
         changed.set(random.integers(9000, size=50), random.random(50) * 1e6)
-    made.set(np.arange(9000), changed.of(np.arange(9000)))
+    made.set(np.arange(9000), changed.values(np.arange(9000)))
     assert changed.total == made.total
 
 
@@ -109,7 +109,7 @@ def test_masses_at_the_sums_and_beside_them_find_their_leaves() -> None:
             tree.set(np.arange(size), value)
             mass = np.r_[np.cumsum(value), np.nextafter(np.cumsum(value), 0), np.nextafter(np.cumsum(value), np.inf)]
             mass = np.r_[mass[mass < tree.total], np.nextafter(tree.total, 0), tree.total]
-            assert tree.of(tree.find(mass)).all()
+            assert tree.values(tree.find(mass)).all()
             plain = np.cumsum(value).searchsorted(mass[:-1], side="right")
             before = np.r_[0.0, np.cumsum(value)]
             leaf = tree.find(mass[:-1])  # what is found differs from the plain answer by rounding alone
@@ -183,7 +183,7 @@ def test_priorities_stay_with_their_steps(limit: int, lanes: int) -> None:
         there = np.flatnonzero((storage.flags & 12) == 0)
         live = storage.columns["reward"][there, 0].tolist()
         model = {mark: model.get(mark, greatest) for mark in live}
-        own = dict(zip(live, source(buffer).sampler._tree.of(there).tolist(), strict=True))
+        own = dict(zip(live, source(buffer).sampler._tree.values(there).tolist(), strict=True))
         assert own == pytest.approx(model, rel=1e-6)
         assert sampler._tree.total == pytest.approx(sum(model.values()))
         assert set(marks(batch)) <= model.keys()
