@@ -1,6 +1,6 @@
 """Replay buffers and logged data as arrays: storage, samplers, transitions, files, tables."""
 
-from birl.dataset import components as components  # a path of d3rlpy's
+from birl.dataset import components as components  # an import path of d3rlpy
 from birl.dataset.augmentation import Augmentation, RandomShift
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, EpisodicFIFOBuffer, FIFOBuffer, InfiniteBuffer

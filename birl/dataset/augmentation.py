@@ -1,7 +1,8 @@
-"""Augmentations: minibatches of images that are changed a little, on the training device."""
+"""Augmentations, which change the images of minibatches at random on the training device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -19,28 +20,28 @@ _IMAGE: Final = 3  # dimensions: channels, height, width
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """Changes the observations of a minibatch. Random numbers are drawn beforehand, by the dataset's generator."""
+    """Changes the observations of a minibatch, given random numbers that the dataset's generator draws."""
 
-    def fits(self, info: DatasetInfo, picker: Any) -> None:
-        """Raise a `birl.errors.BirlError` unless it can change such data, read by such a transition picker."""
+    def fits(self, info: DatasetInfo, picker: Callable[..., Any]) -> None:
+        """Raise a `birl.errors.BirlError` unless the augmentation supports the data and the transition picker."""
 
     def draw(self, count: int, generator: np.random.Generator) -> Array:
-        """Random numbers ``[count, k]`` for so many elements."""
+        """Draw random numbers ``[count, k]`` for ``count`` elements."""
 
     def __call__(self, observations: Tree, numbers: Tensor) -> Tree:
-        """Observations ``[..., *shape]`` changed by ``numbers`` ``[..., k]``, both on the training device."""
+        """Change observations ``[..., *shape]`` by ``numbers`` ``[..., k]``, both on the training device."""
 
 
 @dataclass(frozen=True)
 class RandomShift(Augmentation):
     """Shifts images by up to ``pad`` pixels in each direction (DrQ: Kostrikov et al. 2020, arXiv:2004.13649).
 
-    Borders are filled with the nearest pixel. An observation and the next one are shifted independently; in a sequence
-    all steps alike. One shift of each is made for an update, DrQ's K = M = 1, as in DrQ-v2 (arXiv:2107.09645).
-    Observations that are no images ``[C, H, W]`` stay as they are.
+    Borders are filled with the nearest pixel. Observations and next observations are shifted independently, all steps
+    of a sequence alike. An update uses one shift of each, DrQ's K = M = 1, as in DrQ-v2 (arXiv:2107.09645).
+    Observations that are not images ``[C, H, W]`` do not change.
 
     Args:
-        pad: number of pixels, at least 1. The paper takes 4, for 84 by 84 pixels.
+        pad: number of pixels, at least 1. The paper uses 4 for 84 by 84 pixels.
 
     Raises:
         ConfigError: if there are no images.
@@ -51,7 +52,7 @@ class RandomShift(Augmentation):
     def __post_init__(self) -> None:
         check("pad", self.pad, int, low=1)
 
-    def fits(self, info: DatasetInfo, picker: Any) -> None:
+    def fits(self, info: DatasetInfo, picker: Callable[..., Any]) -> None:
         shapes = info.observation_signature.tree_shape
         if all(len(shape) != _IMAGE for shape in leaf_shapes(shapes)):
             raise ConfigError(

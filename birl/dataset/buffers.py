@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 from birl.checks import check
 from birl.dataset.episode import Episode
@@ -18,8 +17,8 @@ class BufferProtocol:
 
     Attributes:
         limit: largest number of steps, ``None`` for no limit.
-        whole: whether episodes are dropped as a whole.
-        storage: holds the steps; that of the replay buffer which this is given to.
+        whole: whether episodes are evicted as a whole.
+        storage: the storage of the replay buffer; ``None`` without one.
     """
 
     limit: int | None = None
@@ -40,7 +39,7 @@ class BufferProtocol:
         return self.transition_count
 
     def __getitem__(self, index: int) -> tuple[Episode, int]:
-        """The episode of a transition, and the transition's step in it; oldest first."""
+        """Return the episode of a transition and the index of its step; transitions are ordered from the oldest on."""
         position, count = operator.index(index), len(self)
         if self.storage is None or not -count <= position < count:
             raise IndexError(f"transition {index} of {count}")
@@ -51,31 +50,31 @@ class BufferProtocol:
 
 
 class InfiniteBuffer(BufferProtocol):
-    """Keeps everything."""
+    """Keeps all steps."""
 
 
 class FIFOBuffer(BufferProtocol):
-    """Keeps the newest ``limit`` steps and frees the oldest, in the middle of an episode if need be.
+    """Keeps the newest ``limit`` steps and evicts the oldest ones, also from the middle of an episode.
 
     Args:
         limit: largest number of steps over all parallel environments, at least 1.
     """
 
     def __init__(self, limit: int) -> None:
-        given: Any = limit  # 1e6 is often written
-        whole = int(given) if isinstance(given, float) and given.is_integer() else given
-        self._limit = check("limit", whole, int, low=1)
+        given: object = limit  # users often write 1e6
+        number = int(given) if isinstance(given, float) and given.is_integer() else given
+        self._limit = check("limit", number, int, low=1)
 
     @property
     def limit(self) -> int:  # type: ignore[override]
-        """Largest number of steps; fixed, as the arrays are made for it."""
+        """Largest number of steps. It cannot change, because it determines the size of the arrays."""
         return self._limit
 
 
 class EpisodicFIFOBuffer(FIFOBuffer):
-    """Keeps the newest whole episodes that have no more than ``limit`` steps together, and frees the oldest as a whole.
+    """Keeps the newest episodes with at most ``limit`` steps in total, and evicts the oldest ones as a whole.
 
-    The episode that is running counts. One that is longer than all room there is loses its oldest steps.
+    The running episode counts. An episode longer than ``limit`` loses its oldest steps.
 
     Args:
         limit: largest number of steps over all parallel environments, at least 1.
@@ -84,8 +83,8 @@ class EpisodicFIFOBuffer(FIFOBuffer):
     whole = True
 
 
-def retention_of(storage: Storage) -> BufferProtocol:
-    """The retention of a storage that was opened."""
+def buffer_of(storage: Storage) -> BufferProtocol:
+    """Return the retention of an opened storage."""
     if storage.limit is None:
         return InfiniteBuffer()
     return EpisodicFIFOBuffer(storage.limit) if storage.whole else FIFOBuffer(storage.limit)

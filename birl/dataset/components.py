@@ -1,4 +1,4 @@
-"""d3rlpy's path to what episodes are made of."""
+"""d3rlpy's import path of episodes and their parts."""
 
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode, EpisodeBase, PartialTrajectory, Signature, Transition

@@ -1,4 +1,4 @@
-"""A storage near a training device: its rows copied there, or gathered into pinned memory."""
+"""Mirrors of a storage near a training device, whose rows are copied there or gathered into pinned memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from birl.dataset.storage import Storage
 from birl.types import Array
 
 DEVICE_MEMORY_SHARE: Final = 0.5
-"""Share of a device's free memory that the copy of a dataset may take. The rest is for networks and batches."""
+"""Maximum share of a device's free memory for the copy of a dataset. The rest is for networks and batches."""
 
-_MANY: Final = 4096  # writes that are remembered one by one
+_MAX_WRITES: Final = 4096  # writes that are recorded one by one
 _MIRRORED: Final = (
     *("info", "lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
     *("start", "end", "steps", "offset", "open", "pending", "transition_count", "episode_count", "version"),
@@ -26,12 +26,12 @@ _MIRRORED: Final = (
 
 
 class Mirror(Storage):
-    """A read-only copy of another storage's rows in a place; `refresh` brings it up to date.
+    """A read-only mirror of another storage. `refresh` copies what has been written since.
 
     Args:
-        source: the storage that is mirrored.
-        place: `TorchPlace` for a copy on its device, else the source's own arrays are read.
-        growing: whether the source is written to between draws. If not, rows are drawn on the device.
+        source: the mirrored storage.
+        place: a `TorchPlace` for a copy on its device; with another place, the source's own arrays are read.
+        growing: whether the source is written to between minibatches. If not, rows are drawn on the device.
     """
 
     def __init__(self, source: Storage, place: AnyPlace, *, growing: bool) -> None:
@@ -46,17 +46,17 @@ class Mirror(Storage):
 
     @property
     def source(self) -> Storage:
-        """The storage that is mirrored."""
+        """The mirrored storage."""
         return self._source
 
     def note_rows(self, rows: Array) -> None:
         """Record that these rows of the source were written."""
         self.written.append(rows)
-        if len(self.written) > _MANY:
+        if len(self.written) > _MAX_WRITES:
             self.written = [np.unique(np.concatenate(self.written))]
 
     def refresh(self) -> None:
-        """Copy the rows that have been written to the source."""
+        """Copy the rows that were written to the source since the last call."""
         source = self._source
         if not isinstance(self.place, TorchPlace):
             source.refresh()
@@ -67,7 +67,7 @@ class Mirror(Storage):
         if not isinstance(self.place, TorchPlace):
             self.columns, self.device_flags = source.columns, source.flags
         elif self._generation != source.generation:
-            self.columns = {}  # the old copies are given back before new ones are made
+            self.columns = {}  # frees the old copies before new ones are made
             self.columns = {name: self.place.send(column) for name, column in source.columns.items()}
             self.device_flags = self.place.send(source.flags)
         elif self.written:
@@ -80,15 +80,15 @@ class Mirror(Storage):
 
 
 def place_near(storages: Sequence[tuple[Storage, bool]], device: torch.device) -> AnyPlace | None:
-    """The place near ``device`` for mirrors of all storages alike; ``None`` to leave them where they are.
+    """Return the place for mirrors of all storages near ``device``; ``None`` to read the storages themselves.
 
     Args:
-        storages: each with whether it grows between draws.
+        storages: storages, each with whether it grows between minibatches.
         device: the training device.
     """
     if not all(isinstance(storage.place, MemoryPlace) for storage, _ in storages):
         return None
-    # Known beforehand is the size of data in memory that do not grow without limit.
+    # The final size is known for data in memory that do not grow without a limit.
     if all(type(each.place) is MemoryPlace and not (growing and each.limit is None) for each, growing in storages):
         needed = sum(storage.full_nbytes for storage, _ in storages)
         if needed <= DEVICE_MEMORY_SHARE * arrays.free_device_memory(device):

@@ -1,9 +1,10 @@
-"""Episodes of logged steps."""
+"""d3rlpy's generator of episodes from logged steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy.typing as npt
 
 from birl.dataset.episode import Episode
 from birl.dataset.mdp_dataset import MDPDataset
@@ -11,9 +12,16 @@ from birl.types import Tree
 
 
 class EpisodeGenerator:
-    """Cuts logged steps into episodes when it is called. For the arguments see `MDPDataset`."""
+    """Returns logged steps as episodes when it is called. For the arguments see `MDPDataset`."""
 
-    def __init__(self, observations: Tree, actions: Any, rewards: Any, terminals: Any, timeouts: Any = None) -> None:
+    def __init__(
+        self,
+        observations: Tree,
+        actions: npt.ArrayLike,
+        rewards: npt.ArrayLike,
+        terminals: npt.ArrayLike,
+        timeouts: npt.ArrayLike | None = None,
+    ) -> None:
         self._dataset = MDPDataset(observations, actions, rewards, terminals, timeouts)
 
     def __call__(self) -> Sequence[Episode]:

@@ -1,9 +1,9 @@
-"""Episodes as views of a storage, and values derived from whole episodes."""
+"""Episodes as views of a storage, and values that are computed from whole episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -11,13 +11,14 @@ from birl.dataset.episode import Episode
 from birl.dataset.flags import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.storage import Storage
 from birl.spaces import Composite
-from birl.types import Array, tree_map
+from birl.types import Array, ArrayOrTensor, tree_map
 
+T = TypeVar("T")
 _CHUNK = 65536
 
 
 class EpisodeTable(NamedTuple):
-    """Where episodes lie: arrays ``[E]``, ordered by lane, then age."""
+    """Lane, first position and length of all episodes: arrays ``[E]``, ordered by lane, then from the oldest on."""
 
     lane: Array
     start: Array
@@ -25,7 +26,7 @@ class EpisodeTable(NamedTuple):
 
 
 def episode_table(storage: Storage) -> EpisodeTable:
-    """Find all episodes, the running ones included."""
+    """Find all episodes, including running ones."""
 
     def make() -> EpisodeTable:
         lane, position = storage.live()
@@ -36,22 +37,22 @@ def episode_table(storage: Storage) -> EpisodeTable:
     return storage.cached("episodes", make)
 
 
-def farthest_end(storage: Storage) -> float:
-    """Number of steps in the longest episode; infinite if one was cut or is running, as values look beyond that end."""
+def longest_horizon(storage: Storage) -> float:
+    """Return the length of the longest episode; infinite if any was truncated or runs, so that values continue."""
     lane, start, length = episode_table(storage)
     last = storage.flags[storage.rows(lane, start + length - 1)]
     return float(length.max(initial=0)) if bool(np.all(last & TERMINATED)) else np.inf
 
 
 def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: bool = False) -> Episode:
-    """One episode.
+    """Return one episode.
 
     Args:
         storage: the storage.
         index: index into `episode_table`.
-        copy: copy rows that a later step may overwrite (those of a ring).
-        for_picker: keep the final observation, if known, as a last row of ``observations``, so that per-item pickers
-            which read ``observations[index + 1]`` find it, and zeros as a last row of ``actions``.
+        copy: whether to copy rows that a later step may overwrite (those of a ring).
+        for_picker: whether to append the final observation, if known, as a last row of ``observations``, and zeros as a
+            last row of ``actions``, for per-item pickers that read ``observations[index + 1]``.
     """
     lane, start, length = (int(column[index]) for column in episode_table(storage))
     first = lane * storage.capacity + start % storage.capacity
@@ -75,7 +76,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
         extra={name.removeprefix("extra."): read(name)[:length] for name in storage.extra_names} or None,
     )
     if for_picker and not bool(last & NO_NEXT):
-        if actions[length].any():  # old rows of a ring
+        if actions[length].any():  # old data of a ring
             actions = actions.copy()
             actions[length] = 0
         episode.observations, episode.actions = observations, actions
@@ -83,31 +84,29 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
 
 
 def locate(storage: Storage, rows: Array) -> tuple[Array, Array]:
-    """Episode numbers, and indices in these episodes, of steps ``rows`` ``[B]``."""
+    """Return the episode numbers of steps ``rows`` ``[B]``, and their indices in these episodes."""
     table = episode_table(storage)
     position, lane = np.divmod(storage.numbers(rows), storage.lanes)
-    span = int(storage.end.max()) + 1  # puts the positions of all lanes on one line, on which starts rise
+    span = int(storage.end.max()) + 1  # offset of each lane, so that the starts of all episodes ascend
     starts = storage.cached("episode starts", lambda: table.lane * span + table.start)
     episode = np.searchsorted(starts, lane * span + position, side="right") - 1
     return episode, position - table.start[episode]
 
 
-def per_item(
-    storage: Storage, rows: Array, make: Callable[[Episode, int], Any], *, for_picker: bool = False
-) -> list[Any]:
-    """``make(episode, index)`` of each of the steps ``rows`` ``[B]``. For ``for_picker`` see `episode_at`."""
-    episodes, indices = locate(storage, rows)
-    made = {int(e): episode_at(storage, int(e), copy=False, for_picker=for_picker) for e in np.unique(episodes)}
-    return [make(made[e], i) for e, i in zip(episodes.tolist(), indices.tolist(), strict=True)]
+def per_item(storage: Storage, rows: Array, make: Callable[[Episode, int], T], *, for_picker: bool = False) -> list[T]:
+    """Return ``make(episode, index)`` for each of the steps ``rows`` ``[B]``. For ``for_picker`` see `episode_at`."""
+    numbers, indices = locate(storage, rows)
+    episodes = {int(e): episode_at(storage, int(e), copy=False, for_picker=for_picker) for e in np.unique(numbers)}
+    return [make(episodes[e], i) for e, i in zip(numbers.tolist(), indices.tolist(), strict=True)]
 
 
-def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:
-    """For every row: the number of its step (int64, from 1) and the rewards from it to the episode's end (float32).
+def timesteps_and_returns(storage: Storage) -> tuple[ArrayOrTensor, ArrayOrTensor]:
+    """Return for all rows the timestep (int64, from 1) and the undiscounted return-to-go (float32).
 
-    Computed once for all rows, on first use, and kept until the next write: two more numbers per row.
+    They are computed on first use and cached until the next write: two numbers per row.
     """
 
-    def make() -> tuple[Any, Any]:
+    def make() -> tuple[ArrayOrTensor, ArrayOrTensor]:
         lane, position = storage.live()
         rows, table = storage.rows(lane, position), episode_table(storage)
         episode = np.repeat(np.arange(len(table.lane)), table.length + 1)
@@ -126,7 +125,7 @@ def timesteps_and_returns(storage: Storage) -> tuple[Any, Any]:
 
 
 def action_bounds(storage: Storage) -> tuple[Array, Array]:
-    """Least and greatest actions of all steps, float64 ``[A]``; one pass after a write. Infinite without steps."""
+    """Return the minimum and maximum of all actions, float64 ``[A]``; infinite without steps. Cached until a write."""
 
     def make() -> tuple[Array, Array]:
         shape = storage.leaves["action"].shape
@@ -136,7 +135,7 @@ def action_bounds(storage: Storage) -> tuple[Array, Array]:
             if len(rows):
                 actions = storage.place.host(storage.take("action", rows))
                 low, high = np.minimum(low, actions.min(axis=0)), np.maximum(high, actions.max(axis=0))
-        if isinstance(storage.info.actions, Composite):  # choices have none
+        if isinstance(storage.info.actions, Composite):  # choices have no bounds
             low[storage.info.actions.choices], high[storage.info.actions.choices] = -1.0, 1.0
         return low, high
 
@@ -144,9 +143,9 @@ def action_bounds(storage: Storage) -> tuple[Array, Array]:
 
 
 class EpisodeList(Sequence[Episode]):
-    """The episodes of a storage, made when they are asked for. Slices are lists.
+    """The episodes of a storage. Each one is made when it is accessed, and slices are lists.
 
-    Arrays of an episode are views of the storage, copies if the storage is a ring.
+    Arrays of an episode are views of the storage, or copies if the storage is a ring.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -14,7 +14,7 @@ from birl.dataset.arrays import FolderPlace
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_TRANSITION
-from birl.dataset.journal import LANE_ARRAYS, MOST, Journal, read_journal
+from birl.dataset.journal import LANE_ARRAYS, MAX_SEQUENCE, Journal, read_journal
 from birl.dataset.log_record import record_in
 from birl.dataset.sampling import Sampler
 from birl.dataset.storage import Storage
@@ -426,7 +426,7 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:
         raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")
     place = FolderPlace(folder)
-    place.sequence = check("sequence", index.get("sequence", 0), int, low=0, high=MOST, error=CorruptFileError)
+    place.sequence = check("sequence", index.get("sequence", 0), int, low=0, high=MAX_SEQUENCE, error=CorruptFileError)
     storage = Storage(info, lanes=lanes, limit=index["limit"], whole=bool(index.get("whole")))
     storage.leaves, storage.capacity, storage.place = leaves, capacity, place
     storage.columns, flags = _attached(place, storage, writing=False)

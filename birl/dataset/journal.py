@@ -1,11 +1,11 @@
-"""What a folder of steps holds, noted after every write so that a kill at any moment loses only the write under way."""
+"""The journal of a folder of steps, written after every write, so that a kill loses only the write in progress."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -15,20 +15,20 @@ from birl.types import Array
 
 NAME: Final = "journal.bin"
 LANE_ARRAYS: Final = ("start", "end", "offset", "open", "pending")
-MOST: Final = 2**62
-"""Numbers of writes are below."""
-_HEAD: Final = 4  # numbers before those of the lanes: sequence, capacity, and the two of the boot
+MAX_SEQUENCE: Final = 2**62
+"""Upper bound of the numbers of writes."""
+_HEAD: Final = 4  # numbers before those of the lanes: sequence, capacity, and two of the boot
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Record(NamedTuple):
-    """What was stored after a write.
+    """The contents of a folder after a write.
 
     Attributes:
         sequence: number of the write.
-        state: where the lanes begin and end, their newest flags, and the capacity.
-        trusted: whether the rows are there: written since the machine was started. What is in memory when it
-            stops without notice may be lost, but for what was flushed.
+        state: where the lanes start and end, their newest flags, and the capacity.
+        trusted: whether the rows are certainly there, because they were written since the machine started. After a
+            power cut, rows that were not flushed may be lost.
     """
 
     sequence: int
@@ -36,31 +36,42 @@ class Record(NamedTuple):
     trusted: bool
 
 
-class Journal:
-    """The notes of the one writer of a folder.
+class LaneState(Protocol):
+    """What a journal records of a storage; see `birl.dataset.storage.Storage`."""
 
-    There are two records, each with a checksum; a write replaces the older one. So a kill leaves the newer one.
+    capacity: int
+
+    def tail(self) -> Array: ...
+
+
+S = TypeVar("S", bound=LaneState)
+
+
+class Journal(Generic[S]):
+    """The journal of the process that writes to a folder.
+
+    It has two records with checksums, and a write replaces the older one, so a kill leaves the newer one intact.
 
     Args:
-        folder: where it lies.
+        folder: the folder.
         lanes: number of lanes.
         sequence: number of the newest write so far.
-        grown: called when the columns have become others.
+        on_new_column: called with the storage after a column was added.
     """
 
-    def __init__(self, folder: Path, lanes: int, sequence: int, grown: Callable[[Any], None]) -> None:
+    def __init__(self, folder: Path, lanes: int, sequence: int, on_new_column: Callable[[S], None]) -> None:
         path, shape = folder / NAME, (2, _size(lanes))
-        there = path.is_file() and path.stat().st_size == 8 * shape[0] * shape[1]
+        exists = path.is_file() and path.stat().st_size == 8 * shape[0] * shape[1]
         try:
-            if not there:
+            if not exists:
                 path.unlink(missing_ok=True)
-            self._records = np.memmap(path, np.int64, "r+" if there else "w+", shape=shape)
+            self._records = np.memmap(path, np.int64, "r+" if exists else "w+", shape=shape)
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
-        self.sequence, self.on_new_column, self._boot = sequence, grown, _boot()
+        self.sequence, self.on_new_column, self._boot = sequence, on_new_column, _boot()
 
-    def write(self, storage: Any, tail: Array | None = None) -> None:
-        """Note what is stored now, or will be once the last rows have the flags ``tail`` ``[lanes, 2]``."""
+    def write(self, storage: S, tail: Array | None = None) -> None:
+        """Record the state of ``storage``, or its state once the last rows have the flags ``tail`` ``[lanes, 2]``."""
         self.sequence += 1
         record = self._records[self.sequence % 2]
         record[:_HEAD] = self.sequence, storage.capacity, *self._boot
@@ -69,24 +80,24 @@ class Journal:
         record[-1] = zlib.crc32(record[:-1].data)
 
     def flush(self) -> None:
-        """Write it to disk."""
+        """Write the journal to disk."""
         self._records.flush()
 
 
 def read_journal(folder: Path, lanes: int) -> Record | None:
-    """The newest record of a folder; ``None`` if there is none, or none that is whole."""
+    """Return the newest intact record of a folder; ``None`` if there is none."""
     path, size = folder / NAME, 16 * _size(lanes)
-    for _ in range(100):  # a writer may replace both while they are read
+    for _ in range(100):  # a writer may replace both records while they are read
         if not path.is_file() or path.stat().st_size != size:
             return None
         records = np.frombuffer(path.read_bytes(), np.int64).reshape(2, -1)
-        whole = [each for each in records if 0 < each[0] < MOST and zlib.crc32(each[:-1].data) == each[-1]]
-        if whole:
-            return _record(max(whole, key=lambda record: int(record[0])), lanes)
+        intact = [each for each in records if 0 < each[0] < MAX_SEQUENCE and zlib.crc32(each[:-1].data) == each[-1]]
+        if intact:
+            return _parse_record(max(intact, key=lambda record: int(record[0])), lanes)
     return None
 
 
-def _record(record: Array, lanes: int) -> Record:
+def _parse_record(record: Array, lanes: int) -> Record:
     *arrays, first, second = record[_HEAD:-1].reshape(-1, lanes)
     state: dict[str, Any] = {
         name: array.astype(np.bool_ if name in ("open", "pending") else np.int64)
@@ -101,7 +112,7 @@ def _size(lanes: int) -> int:
 
 
 def _boot() -> tuple[int, int]:
-    """Names the time since the machine was started; zeros where the system does not tell."""
+    """Return an id of the machine's current boot; zeros if the system has none."""
     try:
         value = UUID(_BOOT.read_text(encoding="ascii").strip()).int
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""Some lanes of a storage: read in place, and copied to other processes by what has changed."""
+"""Views of some lanes of a storage, and copies of them in other processes that receive only changes."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from birl.errors import UnsupportedError
 from birl.types import Array, Leaf
 
 MOST_BYTES: Final = 2**26
-"""Of rows in one of the `Changes`, about."""
+"""Approximate maximum size of the rows in one `Changes`."""
 
 _ENDS: Final = ("start", "end", "steps", "offset", "open", "pending")
 
@@ -26,11 +26,12 @@ class Changes(NamedTuple):
 
     Attributes:
         capacity: rows of each lane.
-        leaves: of the columns, if all rows in use follow and replace what was there; ``None`` if only those changed.
-        ends: arrays ``[lanes]`` that say where the lanes begin and end.
-        rows: numbers ``[R]`` of the rows.
-        flags: theirs, uint8 ``[R]``.
-        columns: theirs, ``[R, …]`` by name.
+        leaves: shapes and dtypes of the columns, if all rows in use follow and replace the previous contents; ``None``
+            if only some rows have changed.
+        ends: arrays ``[lanes]``: where the lanes start and end.
+        rows: row numbers ``[R]``.
+        flags: flags of the rows, uint8 ``[R]``.
+        columns: columns of the rows, ``[R, …]`` by name.
     """
 
     capacity: int
@@ -41,16 +42,16 @@ class Changes(NamedTuple):
     columns: dict[str, Array]
 
 
-class Lanes(Storage):
-    """Neighbouring lanes of another storage, read in place; `refresh` brings it up to date.
+class LaneView(Storage):
+    """Consecutive lanes of another storage, read in place. `refresh` brings the view up to date.
 
     Args:
-        source: storage in memory, or in files mapped into it.
-        first: number of the first of the lanes.
+        source: storage in memory or in memory-mapped files.
+        first: number of the first lane.
         count: number of lanes.
 
     Raises:
-        UnsupportedError: if the rows lie on a device.
+        UnsupportedError: if the rows are on a device.
     """
 
     def __init__(self, source: Storage, first: int, count: int) -> None:
@@ -58,13 +59,13 @@ class Lanes(Storage):
             raise UnsupportedError(
                 "the lanes of a buffer on a device cannot be divided: make it without storage=, in memory"
             )
-        self._whole, self._first, self.lanes = source, first, count
+        self._parent, self._first, self.lanes = source, first, count
         self.info, self.limit, self.place, self.whole = source.info, source.limit, source.place, source.whole
         self.observation_names, self.choices = source.observation_names, source.choices
         self.device_draws, self.journal, self.check_overwritten = False, None, None
         self.mirrors, self._cache = weakref.WeakSet(), {}
         self._written: list[Array] = []
-        self._unsent: list[Array] | None = None  # numbers of rows; None for all
+        self._unsent: list[Array] | None = None  # row numbers; None for all rows
         self.version = self.generation = -1
         source.mirrors.add(self)
         self.refresh()
@@ -74,8 +75,8 @@ class Lanes(Storage):
         self._written.append(rows)
 
     def refresh(self) -> None:
-        """Look at what has been written to the source."""
-        source = self._whole
+        """Follow the writes to the source since the last call."""
+        source = self._parent
         if self.version == source.version and self.generation == source.generation:
             return
         for name in _ENDS:
@@ -86,30 +87,30 @@ class Lanes(Storage):
             self.capacity, self.leaves = source.capacity, source.leaves
             self.columns = {name: column[begin : begin + size] for name, column in source.columns.items()}
             self.flags = self.device_flags = flags.copy()
-            self.transition_count, self.episode_count = counts(flags)
+            self.transition_count, self.episode_count = count_rows(flags)
             self._unsent = None
         elif self._written:
             rows = np.unique(np.concatenate(self._written)) - begin
             rows = rows[(rows >= 0) & (rows < size)]
-            self._replace(rows, flags[rows])
+            self._replace_flags(rows, flags[rows])
             if self._unsent is not None:
                 self._unsent.append(rows)
         self._written = []
         self.version, self.generation = source.version, source.generation
 
-    def _replace(self, rows: Array, flags: Array) -> None:
-        """Set flags, and count what that changes."""
-        (transitions, episodes), before = counts(flags), counts(self.flags[rows])
+    def _replace_flags(self, rows: Array, flags: Array) -> None:
+        """Set flags, and update the counts of transitions and episodes."""
+        (transitions, episodes), before = count_rows(flags), count_rows(self.flags[rows])
         self.transition_count += transitions - before[0]
         self.episode_count += episodes - before[1]
         self.flags[rows] = flags
 
     def changes(self, whole: bool = False) -> Iterator[Changes]:
-        """What was written since the last call, in parts; everything with ``whole``, or if rows have moved."""
+        """Yield what was written since the last call, in parts; all rows if ``whole``, or if rows have moved."""
         self.refresh()
         whole = whole or self._unsent is None
-        found = [] if self._unsent is None else self._unsent
-        rows = self.rows(*self.live()) if whole else np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+        unsent = [] if self._unsent is None else self._unsent
+        rows = self.rows(*self.live()) if whole else np.unique(np.concatenate([np.zeros(0, np.int64), *unsent]))
         self._unsent = []
         leaves = dict(self.leaves) if whole else None
         ends = {name: getattr(self, name).copy() for name in _ENDS}
@@ -121,28 +122,28 @@ class Lanes(Storage):
             yield Changes(self.capacity, leaves if begin == 0 else None, ends, part, self.flags[part], columns)
 
 
-class Copied(Storage):
-    """Lanes of a storage in another process.
+class LaneCopy(Storage):
+    """A copy of lanes of a storage in another process.
 
     Args:
         info: shapes and dtypes of steps, and the kind of actions.
         lanes: number of lanes.
-        limit: of the whole storage.
+        limit: limit of the original storage.
     """
 
     def __init__(self, info: DatasetInfo, lanes: int, limit: int | None) -> None:
         super().__init__(info, lanes=lanes)
         self.limit = limit
 
-    def follow(self, changes: Changes) -> None:
-        """Take in what has changed."""
+    def apply(self, changes: Changes) -> None:
+        """Apply changes of the original lanes."""
         if changes.leaves is not None:
             self.leaves, self.capacity = changes.leaves, changes.capacity
             self.columns = {name: self._allocate(name) for name in self.leaves}
             self._allocate_flags()
             self.transition_count = self.episode_count = 0
             self.generation += 1
-        before, after = counts(self.flags[changes.rows]), counts(changes.flags)
+        before, after = count_rows(self.flags[changes.rows]), count_rows(changes.flags)
         self.transition_count += after[0] - before[0]
         self.episode_count += after[1] - before[1]
         self.set_flags(changes.rows, changes.flags)
@@ -153,6 +154,6 @@ class Copied(Storage):
         self.version += 1
 
 
-def counts(flags: Any) -> tuple[int, int]:
-    """Numbers of the transitions and of the episodes in rows with some flags: every episode has one beginning."""
+def count_rows(flags: Array) -> tuple[int, int]:
+    """Return the numbers of transitions and episodes in rows with these flags; each episode has one first row."""
     return int(np.count_nonzero((flags & NO_TRANSITION) == 0)), int(np.count_nonzero(flags & (FIRST | HEAD)))

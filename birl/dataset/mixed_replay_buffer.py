@@ -1,37 +1,40 @@
-"""Two replay buffers drawn from as one."""
+"""A replay buffer that samples from two others."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+
+import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.dataset_info import DatasetInfo
+from birl.dataset.episode import EpisodeBase
 from birl.dataset.reader import Reader
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.sampling import Generators
 from birl.errors import ConfigError, ShapeError
 from birl.spaces.observations import wider
-from birl.types import Shape, State
+from birl.types import Array, Observation, Shape, State
 
 
 class MixedReplayBuffer(ReplayBufferBase):
-    """Draws a fixed share of each minibatch from a second buffer. New steps go to the first.
+    """Samples a fixed share of each minibatch from a second buffer. New steps go to the first one.
 
-    While one of them holds no transition yet, the other gives whole minibatches.
+    While one of them has no transition yet, minibatches come from the other one alone.
 
     Args:
-        primary_replay_buffer: receives what is appended.
-        secondary_replay_buffer: for instance a logged dataset.
+        primary_replay_buffer: buffer that new steps are appended to.
+        secondary_replay_buffer: another buffer, such as a logged dataset.
         secondary_mix_ratio: share of the second buffer, in [0, 1], rounded to whole elements of a minibatch.
 
     Attributes:
-        buffer: that of the first buffer.
+        buffer: the retention of the first buffer.
 
     Raises:
         ShapeError: if observations or actions differ.
-        ConfigError: if the ratio is out of range, or targets of several steps are made in different ways.
+        ConfigError: if the ratio is out of range, or the buffers compute n-step targets differently.
     """
 
     def __init__(
@@ -50,9 +53,12 @@ class MixedReplayBuffer(ReplayBufferBase):
                 "the buffers' transition pickers make targets of {} steps with gamma={}, and of {} with gamma={}: give "
                 "both the same transition_picker".format(*targets[0], *targets[1])
             )
-        changes = [each.reader.sources[0].augmentation for each in (primary_replay_buffer, secondary_replay_buffer)]
-        if changes[0] != changes[1]:
-            raise ConfigError(f"the buffers' augmentations are {changes[0]} and {changes[1]}: give both the same one")
+        sources = [*primary_replay_buffer.reader.sources, *secondary_replay_buffer.reader.sources]
+        augmentations = [source.augmentation for source in sources]
+        if augmentations[0] != augmentations[1]:
+            raise ConfigError(
+                f"the buffers' augmentations are {augmentations[0]} and {augmentations[1]}: give both the same one"
+            )
         first, second = primary_replay_buffer.dataset_info, secondary_replay_buffer.dataset_info
         shapes = (primary_replay_buffer.observation_shape, first.action_signature.shape, first.action_space)
         others = (secondary_replay_buffer.observation_shape, second.action_signature.shape, second.action_space)
@@ -62,7 +68,6 @@ class MixedReplayBuffer(ReplayBufferBase):
             )
         self.primary_replay_buffer, self.secondary_replay_buffer = primary_replay_buffer, secondary_replay_buffer
         self.buffer = primary_replay_buffer.buffer
-        sources = [*primary_replay_buffer.reader.sources, *secondary_replay_buffer.reader.sources]
         self.reader = Reader(sources, ratio, Generators())
 
     @property
@@ -72,27 +77,52 @@ class MixedReplayBuffer(ReplayBufferBase):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def append(self, *args: Any, **options: Any) -> None:
+    def append(
+        self,
+        observation: Observation,
+        action: npt.ArrayLike,
+        reward: npt.ArrayLike,
+        *,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+        lane: int = 0,
+    ) -> None:
         """Add one step to the first buffer. See `ReplayBuffer.append`."""
-        self.primary_replay_buffer.append(*args, **options)
+        self.primary_replay_buffer.append(observation, action, reward, extra=extra, lane=lane)
 
-    def append_batch(self, *args: Any, **options: Any) -> None:
+    def append_batch(
+        self,
+        observation: Observation,
+        action: npt.ArrayLike,
+        reward: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        next_observation: Observation,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+        *,
+        mask: npt.ArrayLike | None = None,
+        lanes: Sequence[int] | Array | None = None,
+    ) -> None:
         """Add steps of parallel environments to the first buffer. See `ReplayBuffer.append_batch`."""
-        self.primary_replay_buffer.append_batch(*args, **options)
+        step = (observation, action, reward, terminated, truncated, next_observation, extra)
+        self.primary_replay_buffer.append_batch(*step, mask=mask, lanes=lanes)
 
-    def append_episode(self, *args: Any, **options: Any) -> None:
+    def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
         """Add an episode to the first buffer. See `ReplayBuffer.append_episode`."""
-        self.primary_replay_buffer.append_episode(*args, **options)
+        self.primary_replay_buffer.append_episode(episode, lane=lane)
 
-    def clip_episode(self, *args: Any, **options: Any) -> None:
+    def clip_episode(
+        self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
+    ) -> None:
         """End the running episode of the first buffer. See `ReplayBuffer.clip_episode`."""
-        self.primary_replay_buffer.clip_episode(*args, **options)
+        self.primary_replay_buffer.clip_episode(
+            terminated, truncated=truncated, final_observation=final_observation, lane=lane
+        )
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- contents and state ----------------------------------------------------------------------------------------
 
     @property
     def dataset_info(self) -> DatasetInfo:
-        """That of the first buffer, with the choices of both among observations, and the larger number of actions."""
+        """The info of the first buffer, with the options of observations and actions of both."""
         first, second = self.primary_replay_buffer.dataset_info, self.secondary_replay_buffer.dataset_info
         size, observations = first.actions.wider(second.actions).told, wider(first.observations, second.observations)
         return replace(first, action_size=size, observations=observations)
@@ -103,16 +133,16 @@ class MixedReplayBuffer(ReplayBufferBase):
         return self.primary_replay_buffer.observation_shape
 
     def get_state(self, *, contents: bool = True) -> State:
-        """States of both. The second buffer is only read: its contents are not part of it."""
+        """Return the states of both. The second buffer is only read, so its contents are not included."""
         return {**self.reader.get_state(), "primary": self.primary_replay_buffer.get_state(contents=contents)}
 
     def set_state(self, state: State) -> None:
-        """Go back to a state."""
+        """Restore a state."""
         self.primary_replay_buffer.set_state(state["primary"])
         self.reader.set_state(state)
 
 
 def _targets(buffer: ReplayBuffer) -> tuple[int, float | None]:
-    """Number of steps in a target, and the discount if there are several."""
+    """Return the number of steps in a target, and the discount factor if there are several."""
     n_steps = getattr(buffer.transition_picker, "n_steps", 1)
     return n_steps, getattr(buffer.transition_picker, "gamma", None) if n_steps > 1 else None

@@ -1,4 +1,4 @@
-"""The replay buffer: one object for logged data and for experience that is being collected."""
+"""The replay buffer, for logged data and for experience that is being collected."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, TypedDict, Unpack
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
-from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, retention_of
+from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, buffer_of
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.flags import NO_TRANSITION, TERMINATED, TRUNCATED
@@ -51,7 +52,7 @@ from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from birl.spaces.observations import picked
-from birl.types import ActionSpace, Array, Observation, Shape, State, Tree, parts_like, tree_map
+from birl.types import ActionSize, ActionSpace, Array, GymEnv, Observation, Shape, State, Tree, parts_like, tree_map
 
 StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
 
@@ -59,33 +60,34 @@ StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
 class ReplayBuffer(ReplayBufferBase):
     """Experience replay over arrays.
 
-    Shapes and dtypes come from ``env``, else from ``episodes``, else from the three signatures.
+    Shapes and dtypes come from ``env``, or else from ``episodes``, or else from the signatures.
 
     Args:
         buffer: `InfiniteBuffer`, `FIFOBuffer` or `EpisodicFIFOBuffer`.
-        transition_picker: `BasicTransitionPicker` if ``None``.
-        trajectory_slicer: `BasicTrajectorySlicer` if ``None``.
-        writer_preprocessor: `BasicWriterPreprocess` if ``None``.
-        episodes: episodes to begin with.
-        env: environment, or vector environment: then each of its environments is a lane.
-        observation_signature, action_signature, reward_signature: what is stored. Rewards are one float32 if ``None``.
-        action_space: ``None`` to find it from the environment, or from the dtype of the actions.
-        action_size: number of action dimensions, or of discrete actions; or an action space; ``None`` to find it.
-        cache_size: ignored, kept for code written for d3rlpy: episodes may have any length.
-        write_at_termination: kept for code written for d3rlpy; only ``False`` is possible: steps are stored one by one.
+        transition_picker: makes transitions; `BasicTransitionPicker` if ``None``.
+        trajectory_slicer: makes windows of trajectories; `BasicTrajectorySlicer` if ``None``.
+        writer_preprocessor: changes steps before they are stored; `BasicWriterPreprocess` if ``None``.
+        episodes: initial episodes.
+        env: environment, or vector environment with one lane for each of its environments.
+        observation_signature, action_signature, reward_signature: stored shapes and dtypes. Rewards are one float32 if
+            ``None``.
+        action_space: kind of the actions; ``None`` to use the environment's, or infer it from their dtype.
+        action_size: number of action dimensions or of discrete actions, or an action space; ``None`` to infer it.
+        cache_size: ignored; d3rlpy needs it. Episodes may have any length.
+        write_at_termination: must be ``False``, because steps are stored when they are appended; d3rlpy has it.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments that write; ``None`` for the number in ``env``.
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
-        observation_space: what observations are where ``env`` does not tell it; see `MDPDataset`.
-        observation_keys: names of the parts of the observations of ``env`` that are stored; all if ``None``.
+        observation_space: spec of the observations if there is no ``env``; see `MDPDataset`.
+        observation_keys: names of the stored parts of the observations of ``env``; ``None`` for all.
         augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
 
     Attributes:
         storage: the arrays.
 
     Raises:
-        ConfigError: if shapes cannot be told, or ``storage`` is not usable.
-        UnsupportedError: for ``write_at_termination``.
+        ConfigError: if shapes are not determined, or ``storage`` is not usable.
+        UnsupportedError: for ``write_at_termination=True``.
     """
 
     def __init__(
@@ -95,19 +97,19 @@ class ReplayBuffer(ReplayBufferBase):
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
         writer_preprocessor: WriterPreprocessProtocol | None = None,
         episodes: Sequence[EpisodeBase] | None = None,
-        env: Any = None,
+        env: GymEnv | None = None,
         observation_signature: Signature | None = None,
         action_signature: Signature | None = None,
         reward_signature: Signature | None = None,
         action_space: ActionSpace | None = None,
-        action_size: Any = None,
+        action_size: ActionSize = None,
         cache_size: int = 10000,
         write_at_termination: bool = False,
         *,
         storage: StorageLocation = "memory",
         lanes: int | None = None,
         sampler: Sampler | None = None,
-        observation_space: Any = None,
+        observation_space: Tree = None,
         observation_keys: Sequence[str] | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
@@ -138,7 +140,7 @@ class ReplayBuffer(ReplayBufferBase):
             stored = (observation_signature, action_signature, reward)
             info = DatasetInfo.from_signatures(*stored, action_space, action_size, observation_space)
         else:
-            raise ConfigError("shapes cannot be told: give env=, episodes= (at least one) or the signatures")
+            raise ConfigError("shapes are not given: give env=, episodes= (at least one) or the signatures")
         if lanes is None:
             lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
@@ -151,7 +153,7 @@ class ReplayBuffer(ReplayBufferBase):
     def _make(
         self, info: DatasetInfo, buffer: BufferProtocol, storage: StorageLocation, rows: int, lanes: int = 1
     ) -> None:
-        """Make an empty storage with room for ``rows`` rows."""
+        """Create an empty storage with room for ``rows`` rows."""
         if not isinstance(buffer, BufferProtocol):
             raise ConfigError(
                 f"buffer is {buffer!r:.80}; it must be an InfiniteBuffer(), a FIFOBuffer(limit), or of a class derived "
@@ -172,22 +174,22 @@ class ReplayBuffer(ReplayBufferBase):
         observation_keys: Sequence[str] | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
-        """Set the parts around the storage."""
+        """Check and set the objects that use the storage, and make the reader."""
         self._keys = observation_keys
-        see: Any = ": birl.dataset has some, and your own is called like them"
-        check("transition_picker", picker, TransitionPickerProtocol, see, optional=True)  # type: ignore[type-abstract]
-        check("trajectory_slicer", slicer, TrajectorySlicerProtocol, see, optional=True)  # type: ignore[type-abstract]
+        hint = ": birl.dataset has several; your own must be callable in the same way"
+        check("transition_picker", picker, TransitionPickerProtocol, hint, optional=True)  # type: ignore[type-abstract]
+        check("trajectory_slicer", slicer, TrajectorySlicerProtocol, hint, optional=True)  # type: ignore[type-abstract]
         check("sampler", sampler, Sampler, optional=True)
         check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
         self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
-        sampler = Uniform() if sampler is None else sampler  # one may be empty
+        sampler = Uniform() if sampler is None else sampler
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
         check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
         for part in (sampler, augmentation) if augmentation else (sampler,):
             part.fits(self.storage.info, parts[0])
         sampler.take()
         self.reader = Reader([Source(self.storage, *parts, augmentation=augmentation)])
-        self._all_lanes, self._saved = np.arange(self.storage.lanes), False
+        self._all_lanes, self._saved = np.arange(self.storage.lanes), False  # saved: the folder's index is up to date
         buffer.storage = self.storage
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -195,29 +197,30 @@ class ReplayBuffer(ReplayBufferBase):
     def append(
         self,
         observation: Observation,
-        action: Any,
-        reward: Any,
+        action: npt.ArrayLike,
+        reward: npt.ArrayLike,
         *,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
         lane: int = 0,
     ) -> None:
-        """Add one step to the running episode, or begin one.
+        """Add one step to the running episode, or start an episode with it.
 
-        The step can be drawn as soon as its next observation is there: with the next step, or at `clip_episode`.
+        The step can be sampled once its next observation is known: after the next step or `clip_episode`.
 
         Args:
             observation: tree ``[…]``.
             action: ``[A]``, or an integer.
             reward: a number.
-            extra: further arrays to store with the step, by name. They come back in minibatches and episodes; losses do
-                not see them. ``state.<network>`` holds start states for sequences.
+            extra: extra arrays to store with the step, by name. Minibatches and episodes contain them, but losses do
+                not read them. ``state.<network>`` holds start states for sequences.
             lane: number of the parallel environment.
 
         Raises:
             ShapeError, NonFiniteError, ActionError: if the step does not fit. Nothing is stored then.
         """
         lanes = self._lane(lane)
-        action, reward = self._writer.process_action(action), self._writer.process_reward(reward)
+        writer: Any = self._writer  # it receives what the user gave, not only arrays
+        action, reward = writer.process_action(action), writer.process_reward(reward)
         step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
         values = step_columns(self.storage, *add_row_axis(step))
         self._before_write(values)
@@ -226,27 +229,28 @@ class ReplayBuffer(ReplayBufferBase):
     def append_batch(
         self,
         observation: Observation,
-        action: Any,
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
+        action: npt.ArrayLike,
+        reward: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
         next_observation: Observation,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
         *,
-        mask: Any = None,
+        mask: npt.ArrayLike | None = None,
         lanes: Sequence[int] | Array | None = None,
     ) -> None:
-        """Add one step of every parallel environment; row i goes to lane i. Episodes end by the flags.
+        """Add one step of every parallel environment: row i goes to lane i. The flags end episodes.
 
         Args:
             observation: tree ``[n, …]``.
             action: ``[n, A]``, or integers ``[n]``.
             reward: ``[n]``.
             terminated, truncated: bool ``[n]``.
-            next_observation: tree ``[n, …]``, the one before a reset where an episode ended.
-            extra: further arrays ``[n, …]`` by name.
-            mask: bool ``[n]``: only these are stored (to leave out the steps that only reset).
-            lanes: the lane ``[n]`` of each row, if there is not one for each. Rows of the same lane follow each other.
+            next_observation: tree ``[n, …]``: where an episode ended, the observation before the reset.
+            extra: extra arrays ``[n, …]`` by name.
+            mask: bool ``[n]``: the rows to store, for example without steps that only reset; ``None`` for all.
+            lanes: the lane ``[n]`` of each row; ``None`` for one row in each lane. Rows of the same lane are
+                consecutive steps.
         """
         own = None if lanes is None else lane_numbers(lanes, self.storage.lanes)
         count = self.storage.lanes if own is None else len(own)
@@ -271,13 +275,13 @@ class ReplayBuffer(ReplayBufferBase):
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
     ) -> None:
-        """End the running episode of a lane. Does nothing if none is running.
+        """End the running episode of a lane. Does nothing if there is none.
 
         Args:
-            terminated: the environment ended it.
-            truncated: it was cut; taken for true if ``terminated`` is false.
-            final_observation: tree ``[…]`` after the last action. Without it the last step of a truncated episode is
-                no transition; that of a terminated one gets zeros.
+            terminated: whether the environment ended the episode.
+            truncated: whether the episode was cut; ignored, as an episode that is not terminated is truncated.
+            final_observation: tree ``[…]`` after the last action. Without it the last step of a truncated episode is no
+                transition, and the next observation of a terminal step is zero.
             lane: number of the parallel environment.
         """
         lanes, final = self._lane(lane), None
@@ -290,7 +294,7 @@ class ReplayBuffer(ReplayBufferBase):
         self.storage.close(lanes, np.array([bool(terminated)]), final)
 
     def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
-        """Add a whole episode. One that is not terminated counts as truncated.
+        """Add a complete episode. If it is not terminated, it counts as truncated.
 
         Raises:
             DataError: if an episode is running in this lane.
@@ -306,7 +310,7 @@ class ReplayBuffer(ReplayBufferBase):
 
     def _lane(self, lane: int) -> Array:
         if not 0 <= lane < self.storage.lanes:
-            lane_numbers(lane, self.storage.lanes)  # says so
+            lane_numbers(lane, self.storage.lanes)  # raises the error
         return self._all_lanes[lane : lane + 1]
 
     def _processed(self, observation: Observation) -> Observation:
@@ -319,16 +323,16 @@ class ReplayBuffer(ReplayBufferBase):
     def _before_write(self, steps: Mapping[str, Array] | None = None) -> None:
         if self._saved:
             begin_writing(self.storage)
-            if self.storage.limit is not None:  # what was flushed of a ring is about to be overwritten
+            if self.storage.limit is not None:  # flushed rows of a ring are about to be overwritten
                 save_folder(self.storage, clean=False)
         self._saved = False
         add_extra_columns(self.storage, steps or {})
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------------------------
 
     @property
     def buffer(self) -> BufferProtocol:
-        """The retention: decides how many steps are kept."""
+        """The retention, which decides how many steps are kept."""
         return self._buffer
 
     @property
@@ -370,17 +374,17 @@ class ReplayBuffer(ReplayBufferBase):
         writer_preprocessor: WriterPreprocessProtocol | None = None,
         *,
         action_space: ActionSpace | None = None,
-        action_size: Any = None,
+        action_size: ActionSize = None,
         storage: StorageLocation = "memory",
         sampler: Sampler | None = None,
-        observation_space: Any = None,
+        observation_space: Tree = None,
     ) -> ReplayBuffer:
-        """Read what `dump`, or d3rlpy (versions 1 and 2), wrote.
+        """Read a file that `dump`, or d3rlpy (versions 1 and 2), wrote.
 
-        Arguments are those of the class; what `dump` noted down need not be given.
+        The arguments are those of the class. They are not needed for files of `dump`, which contain them.
 
         Raises:
-            ConfigError: if ``f`` is no file.
+            ConfigError: if ``f`` is not a path or binary file.
             CorruptFileError, ForeignFileError: if the file cannot be used.
         """
         check_readable(f, "ReplayBuffer.load(f, buffer)")
@@ -407,7 +411,7 @@ class ReplayBuffer(ReplayBufferBase):
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
         writer_preprocessor: WriterPreprocessProtocol | None = None,
     ) -> ReplayBuffer:
-        """A buffer of the episodes that a function, or an `EpisodeGenerator`, returns."""
+        """Make a buffer of the episodes that a function, or an `EpisodeGenerator`, returns."""
         parts = (transition_picker, trajectory_slicer, writer_preprocessor)
         return ReplayBuffer(buffer, *parts, episode_generator())
 
@@ -421,19 +425,19 @@ class ReplayBuffer(ReplayBufferBase):
         *,
         sampler: Sampler | None = None,
     ) -> ReplayBuffer:
-        """Open data that was made with ``storage=folder``. Rows stay on disk.
+        """Open a buffer that was made with ``storage=folder``. Rows stay on disk.
 
-        Any number of buffers may read a folder, also while another one writes to it: they hold what was there when they
-        were opened. The first write makes a buffer the only writer, until `close` or the end of its process.
+        Any number of buffers may read a folder, also while another one writes to it; they hold the contents at the time
+        of opening. The first write makes a buffer the only writer, until `close` or the end of its process.
 
-        A ``sampler`` of the class that the data had when they were last flushed goes on with its priorities.
+        A ``sampler`` of the class that was in use at the last flush continues with the saved priorities.
 
         Raises:
             ForeignFileError, CorruptFileError: if the folder cannot be used.
         """
         self = ReplayBuffer.__new__(ReplayBuffer)
         self.storage = open_folder(Path(folder))
-        buffer = retention_of(self.storage)
+        buffer = buffer_of(self.storage)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         open_sampler(Path(folder), self.reader.sources[0].sampler)
         self._saved = True
@@ -442,7 +446,7 @@ class ReplayBuffer(ReplayBufferBase):
     def flush(self) -> None:
         """Write pending changes of a folder to disk. Does nothing for other storage.
 
-        Every step is safe from a kill of the process as soon as it is appended; what is flushed also from a power cut.
+        Appended steps survive a kill of the process at once; flushed steps also survive a power cut.
         """
         storage, sampler = self.storage, self.reader.sources[0].sampler
         if isinstance(storage.place, FolderPlace) and (storage.journal is not None or sampler.get_state()):
@@ -452,25 +456,25 @@ class ReplayBuffer(ReplayBufferBase):
             self._saved = True
 
     def close(self) -> None:
-        """Write pending changes of a folder to disk and let other buffers write to it. This one may still be read.
+        """Write pending changes of a folder to disk and let other buffers write to it. This buffer stays readable.
 
-        A later write makes it the writer again, unless there was another one. Does nothing for other storage.
+        A later write makes it the writer again, unless another buffer has written. Does nothing for other storage.
         """
         if isinstance(self.storage.place, FolderPlace) and self.storage.journal is not None:
             self.flush()
             end_writing(self.storage)
 
     def get_state(self, *, contents: bool = True) -> State:
-        """State of the random generators and, with ``contents``, all stored steps."""
+        """Return the state of the random generators and samplers and, with ``contents``, all stored steps."""
         state = self.reader.get_state()
         if contents:
-            if self.storage.journal is not None:  # it writes to a folder
+            if self.storage.journal is not None:  # this buffer writes to a folder
                 self.flush()
             state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.info.action_size}
         return state
 
     def set_state(self, state: State) -> None:
-        """Go back to a state; what is drawn next is what was drawn next then."""
+        """Restore a state. The next minibatches are those that followed it."""
         self.reader.set_state(state)
         if "storage" in state:
             info = replace(self.storage.info, action_size=state["action_size"])
@@ -480,17 +484,34 @@ class ReplayBuffer(ReplayBufferBase):
             self.storage.info = info
 
 
+class ReplayBufferOptions(TypedDict, total=False):
+    """Further arguments of `ReplayBuffer`."""
+
+    observation_signature: Signature | None
+    action_signature: Signature | None
+    reward_signature: Signature | None
+    action_space: ActionSpace | None
+    action_size: ActionSize
+    cache_size: int
+    storage: StorageLocation
+    lanes: int | None
+    sampler: Sampler | None
+    observation_space: Tree
+    observation_keys: Sequence[str] | None
+    augmentation: Augmentation | None
+
+
 def create_fifo_replay_buffer(
     limit: int,
     episodes: Sequence[EpisodeBase] | None = None,
     transition_picker: TransitionPickerProtocol | None = None,
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     writer_preprocessor: WriterPreprocessProtocol | None = None,
-    env: Any = None,
+    env: GymEnv | None = None,
     write_at_termination: bool = False,
-    **options: Any,
+    **options: Unpack[ReplayBufferOptions],
 ) -> ReplayBuffer:
-    """A `ReplayBuffer` that keeps the newest ``limit`` steps. Other arguments as there."""
+    """Make a `ReplayBuffer` that keeps the newest ``limit`` steps. For the other arguments see `ReplayBuffer`."""
     parts = (transition_picker, trajectory_slicer, writer_preprocessor)
     return ReplayBuffer(FIFOBuffer(limit), *parts, episodes, env, write_at_termination=write_at_termination, **options)
 
@@ -500,10 +521,10 @@ def create_infinite_replay_buffer(
     transition_picker: TransitionPickerProtocol | None = None,
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     writer_preprocessor: WriterPreprocessProtocol | None = None,
-    env: Any = None,
+    env: GymEnv | None = None,
     write_at_termination: bool = False,
-    **options: Any,
+    **options: Unpack[ReplayBufferOptions],
 ) -> ReplayBuffer:
-    """A `ReplayBuffer` that keeps everything. Other arguments as there."""
+    """Make a `ReplayBuffer` that keeps all steps. For the other arguments see `ReplayBuffer`."""
     parts = (transition_picker, trajectory_slicer, writer_preprocessor)
     return ReplayBuffer(InfiniteBuffer(), *parts, episodes, env, write_at_termination=write_at_termination, **options)

@@ -77,7 +77,7 @@ class Storage:
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # change with the contents; with the arrays that hold them
         self.mirrors: weakref.WeakSet[RowListener] = weakref.WeakSet()
-        self.journal: Journal | None = None  # set in the process that writes to a folder
+        self.journal: Journal[Storage] | None = None  # set in the process that writes to a folder
         self.check_overwritten: Callable[[], None] | None = None  # set for readers of a folder: raises an error
         # On a device, rows are drawn from an index of all steps. For a ring it would be rebuilt after each step.
         self.device_draws = self.place.device is not None and limit is None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.dataset.episode import stack_trees
 from birl.types import Array, Observation, Tree, as_parts, beside_mask, parts_like, tree_leaves, tree_map
@@ -13,18 +14,18 @@ from birl.types import Array, Observation, Tree, as_parts, beside_mask, parts_li
 
 @runtime_checkable
 class WriterPreprocessProtocol(Protocol):
-    """Changes one step on its way into a buffer. A method that is not overridden changes nothing."""
+    """Changes each step before it is stored. A method that is not overridden changes nothing."""
 
     def process_observation(self, observation: Observation) -> Observation:
-        """The observation to store; final observations pass here too."""
+        """Return the observation to store. It is also called for final observations."""
         return observation
 
     def process_action(self, action: Array) -> Array:
-        """The action to store."""
+        """Return the action to store."""
         return action
 
     def process_reward(self, reward: Array) -> Array:
-        """The reward to store."""
+        """Return the reward to store."""
         return reward
 
 
@@ -33,27 +34,27 @@ class BasicWriterPreprocess(WriterPreprocessProtocol):
 
 
 class LastFrameWriterPreprocess(BasicWriterPreprocess):
-    """Stores only the newest frame of stacked observations ``[n, …]``, as ``[1, …]``; a mask of actions stays whole.
+    """Stores only the newest frame of stacked observations ``[n, …]``, as ``[1, …]``, and whole action masks.
 
-    With `birl.dataset.FrameStackTransitionPicker` the stack is made again when it is sampled: a frame is stored once.
+    `birl.dataset.FrameStackTransitionPicker` makes the stacks again when they are sampled, so frames are stored once.
     """
 
     def process_observation(self, observation: Observation) -> Observation:
-        """The last item of the first axis, axis kept."""
+        """Return the last item of the first axis, with that axis."""
         return _last_frames(np.s_[-1:], as_parts(observation))
 
 
-def _last_frames(where: Any, observation: Tree) -> Tree:
-    return beside_mask(lambda frames: tree_map(lambda leaf: np.asarray(leaf)[where], frames), observation)
+def _last_frames(index: slice | tuple[slice, ...], observation: Tree) -> Tree:
+    return beside_mask(lambda frames: tree_map(lambda leaf: np.asarray(leaf)[index], frames), observation)
 
 
 def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> Tree:
-    """The results of a writer's ``process_observation`` for each of the observations ``[n, …]``."""
-    if not _overrides(method):
+    """Apply a writer's ``process_observation`` to each of the observations ``[n, …]``."""
+    if not _is_overridden(method):
         return observations
     if getattr(method, "__func__", method) is LastFrameWriterPreprocess.process_observation:
         return _last_frames(np.s_[:, -1:], tree_map(np.asarray, observations))
-    observations = tree_map(np.array, observations)  # the next action is chosen on these: a method gets copies
+    observations = tree_map(np.array, observations)  # copies, because the policy reads the observations, too
 
     def process(index: int) -> Tree:
         one = tree_map(lambda leaf: leaf[index], observations)
@@ -62,10 +63,10 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
     return stack_trees(map(process, range(len(next(tree_leaves(observations))))))
 
 
-def process_rows(method: Callable[[Any], Any], rows: Any) -> Any:
-    """The results of a writer's ``process_action`` or ``process_reward`` for each of ``rows``, which are no trees."""
-    return np.stack([np.asarray(method(row)) for row in np.array(rows)]) if _overrides(method) else rows
+def process_rows(method: Callable[[Array], Array], rows: npt.ArrayLike) -> npt.ArrayLike:
+    """Apply a writer's ``process_action`` or ``process_reward`` to each of ``rows``, which are no trees."""
+    return np.stack([np.asarray(method(row)) for row in np.array(rows)]) if _is_overridden(method) else rows
 
 
-def _overrides(method: Callable[..., Any]) -> bool:
+def _is_overridden(method: Callable[..., Any]) -> bool:
     return getattr(method, "__func__", method) not in vars(WriterPreprocessProtocol).values()

@@ -15,7 +15,7 @@ from torch import Tensor
 from birl.acting.built_policy import BuiltPolicy
 from birl.algorithm import ActionSpace, Batch, Inputs, Learner, Transitions
 from birl.algorithm.batches import to_batch
-from birl.dataset.episodes import episode_table, farthest_end
+from birl.dataset.episodes import episode_table, longest_horizon
 from birl.dataset.flags import TERMINATED
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import NO_COLUMNS
@@ -138,7 +138,7 @@ class WithPolicyActions(Transitions):
         copies = (learner.engine.grad_step + count) // interval
         reader = getattr(source, "reader", source)
         steps = min(getattr(each.picker, "n_steps", 1) for each in reader.sources)  # back, with each copy
-        ends = max(farthest_end(storage) for storage in reader.storages)
+        ends = max(longest_horizon(storage) for storage in reader.storages)
         horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
         if gamma == 1 and not any((storage.flags & TERMINATED).any() for storage in reader.storages):
             warnings.warn(

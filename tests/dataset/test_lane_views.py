@@ -11,7 +11,7 @@ from run.fakes import Drift
 
 from birl.dataset import FIFOBuffer, InfiniteBuffer, ReplayBuffer
 from birl.dataset import lane_views as module
-from birl.dataset.lane_views import Copied, Lanes
+from birl.dataset.lane_views import LaneCopy, LaneView
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Generators
 from birl.dataset.transitions import BasicTransitionPicker
@@ -55,8 +55,8 @@ def test_they_follow_all_writes(limit: int | None, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "MOST_BYTES", 100)  # so that there are several parts
     replay, random = buffer(limit), np.random.default_rng(1)
     source, own = replay.storage, range(2, 4)
-    lanes = Lanes(source, 2, 2)
-    copied = Copied(source.info, 2, source.limit)
+    lanes = LaneView(source, 2, 2)
+    copied = LaneCopy(source.info, 2, source.limit)
     saved = None
     for number in range(150):
         write(replay, random, number)
@@ -66,7 +66,7 @@ def test_they_follow_all_writes(limit: int | None, monkeypatch: pytest.MonkeyPat
             replay.set_state(saved)
         if random.random() < 0.3:
             for changes in lanes.changes(whole=number == 80):
-                copied.follow(changes)
+                copied.apply(changes)
             expected = rows_of(source, own)
             transitions = sum(not flags & (4 | 8) for _, _, flags, _ in expected)
             assert rows_of(lanes, range(2)) == rows_of(copied, range(2)) == expected
@@ -88,4 +88,4 @@ def test_they_follow_all_writes(limit: int | None, monkeypatch: pytest.MonkeyPat
 
 def test_what_lies_on_a_device_is_not_divided() -> None:
     with pytest.raises(UnsupportedError, match="the lanes of a buffer on a device cannot be divided"):
-        Lanes(buffer(None, storage=torch.device("cpu")).storage, 0, 2)
+        LaneView(buffer(None, storage=torch.device("cpu")).storage, 0, 2)

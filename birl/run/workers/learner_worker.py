@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from birl._version import __version__
-from birl.dataset.lane_views import Changes, Copied
+from birl.dataset.lane_views import Changes, LaneCopy
 from birl.dataset.minibatch import Rows
 from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
@@ -195,9 +195,9 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         if self._source is None:
             return
         storage = self._source.storage
-        assert isinstance(storage, Copied)
+        assert isinstance(storage, LaneCopy)
         for each in changes:
-            storage.follow(each)
+            storage.apply(each)
 
     def _seed_update(self, number: int) -> None:
         """Seed all random generators for an update."""

@@ -11,7 +11,7 @@ import torch
 
 from birl.checks import check
 from birl.dataset import Uniform
-from birl.dataset.lane_views import Lanes
+from birl.dataset.lane_views import LaneView
 from birl.dataset.reader import Source
 from birl.distributed.inline_allreduce import InlineAllReduce
 from birl.distributed.transport import WorkerLost
@@ -57,10 +57,10 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         each = cluster.lanes // (cluster.learners - first)
         numbers = range(first, cluster.learners)
         self._lane_numbers = {number: range(i * each, (i + 1) * each) for i, number in enumerate(numbers)}
-        self.lanes: dict[int, Lanes] = {}
+        self.lanes: dict[int, LaneView] = {}
         if self._replay is not None:
             storage = self._replay.storage
-            self.lanes = {number: Lanes(storage, own[0], each) for number, own in self._lane_numbers.items()}
+            self.lanes = {number: LaneView(storage, own[0], each) for number, own in self._lane_numbers.items()}
         self._seed = int(new_generator().integers(2**32))
         self._complete = True  # whether no learner was lost, in `wait_complete`
 

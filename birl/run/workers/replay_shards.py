@@ -14,7 +14,7 @@ from typing import Final, Self, cast
 
 import numpy as np
 
-from birl.dataset.lane_views import Lanes
+from birl.dataset.lane_views import LaneView
 from birl.dataset.minibatch import MiniBatch, Rows, SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Source
 from birl.dataset.sampling import Generators
@@ -59,7 +59,7 @@ class _Shard:
     """
 
     def __init__(
-        self, index: int, lanes: Lanes, state: State, update_priorities: Callable[[_Shard, Array, Array], None]
+        self, index: int, lanes: LaneView, state: State, update_priorities: Callable[[_Shard, Array, Array], None]
     ) -> None:
         self.index, self.lanes, self.state = index, lanes, state
         self.repeats: list[SampleTask | PriorityTask] = []
@@ -102,7 +102,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         for index in range(cluster.shards):
             generators = source.generators if index == 0 else Generators()
             state = replace(source, generators=generators).get_state()
-            lanes = Lanes(source.storage, index * lanes_each, lanes_each)
+            lanes = LaneView(source.storage, index * lanes_each, lanes_each)
             self._shards.append(_Shard(index, lanes, state, self._send_priorities))
         self._number = 0
 

@@ -14,7 +14,7 @@ import numpy as np
 from birl._version import __version__
 from birl.dataset import DatasetInfo
 from birl.dataset.augmentation import Augmentation
-from birl.dataset.lane_views import Changes, Copied, Lanes
+from birl.dataset.lane_views import Changes, LaneCopy, LaneView
 from birl.dataset.minibatch import MiniBatch, Rows
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Generators, Sampler
@@ -30,7 +30,7 @@ class ReplayParts(NamedTuple):
     """What a worker samples with, and what its steps are.
 
     Attributes:
-        info, lanes, limit: of the steps; see `Copied`.
+        info, lanes, limit: of the steps; see `LaneCopy`.
         picker, slicer, sampler, augmentation: see `Source`.
     """
 
@@ -43,14 +43,14 @@ class ReplayParts(NamedTuple):
     augmentation: Augmentation | None
 
     @classmethod
-    def of(cls, source: Source, lanes: Lanes) -> ReplayParts:
+    def of(cls, source: Source, lanes: LaneView) -> ReplayParts:
         """The parts of a source, for a worker that has copies of some lanes of its storage."""
         parts = source.picker, source.slicer, source.sampler, source.augmentation
         return cls(lanes.info, lanes.lanes, lanes.limit, *parts)
 
     def make_source(self, generators: Generators | None = None) -> Source:
         """Make the source of a worker, whose storage is empty."""
-        storage = Copied(self.info, self.lanes, self.limit)
+        storage = LaneCopy(self.info, self.lanes, self.limit)
         parts = self.picker, self.slicer, self.sampler, generators or Generators(), self.augmentation
         return Source(storage, *parts)
 
@@ -177,8 +177,8 @@ class ReplayWorker(Worker[ReplayTask, "Sequence[Changes] | None", ReplayResult])
         return ReplayResult()
 
     def _apply(self, changes: Changes) -> None:
-        assert isinstance(self._lanes, Copied)
-        self._lanes.follow(changes)
+        assert isinstance(self._lanes, LaneCopy)
+        self._lanes.apply(changes)
 
     def _sample(self, task: SampleTask) -> ReplayResult:
         batch = self._reader.sample(task.view, task.size)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from birl.dataset.lane_views import Lanes
+from birl.dataset.lane_views import LaneView
 from birl.dataset.minibatch import Rows
 from birl.dataset.reader import Reader, Source, read_rows
 from birl.dataset.views import M, View
@@ -33,7 +33,7 @@ class SharedSampling:
         group: of all learners; set by the object that forms it.
     """
 
-    def __init__(self, source: Source, lanes: Mapping[int, Lanes]) -> None:
+    def __init__(self, source: Source, lanes: Mapping[int, LaneView]) -> None:
         self._sources = {}
         for index, own in lanes.items():
             self._sources[index] = replace(source if index == 0 else source.renewed(), storage=own)

@@ -103,6 +103,6 @@ def test_goals_in_hindsight_are_of_single_steps() -> None:
     with pytest.raises(UnsupportedError, match="sequences of single steps, not of 3"):
         made, _ = buffer()
         storage = made.storage
-        sampler._agrees = True
+        sampler._rewards_checked = True
         rows = made.reader.sources[0].draw_rows(SequenceView(LENGTH), 4)
         sampler.read(SequenceView(LENGTH), storage, made.transition_picker, rows._replace(goal=np.full(4, -1)))
