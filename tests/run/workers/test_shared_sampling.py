@@ -26,7 +26,7 @@ def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch)
 
     def found(tree: Any, mass: Any) -> Any:
         leaf = find(tree, mass)
-        sampled.append((tree.total, tree.of(leaf)))
+        sampled.append((tree.total, tree.values(leaf)))
         return leaf
 
     def updated(sampler: Any, rows: Any, priority: Any) -> None:
