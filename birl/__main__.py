@@ -1,8 +1,8 @@
 """``python -m birl`` is ``birl``."""
 
 from birl.cli import main
-from birl.cli.run_processes import hold_leash
+from birl.cli.run_processes import follow_parent
 
 if __name__ == "__main__":
-    hold_leash()
+    follow_parent()
     raise SystemExit(main())

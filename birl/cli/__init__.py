@@ -48,36 +48,36 @@ app = typer.Typer(
 )
 _COMMANDS: dict[Callable[..., None], str] = {
     train: "Train from logged data or in an environment.",
-    tune: "Search for settings by many runs.",
-    evaluate: "Returns of a trained policy.",
-    collect: "Episodes of a trained policy as a dataset.",
-    stats: "Statistics of a metric, a run or a dataset.",
-    plot: "Curves of one or many runs.",
-    plot_all: "All metrics of a run in one picture.",
-    record: "Episodes of a trained policy as videos.",
-    play: "A trained policy in a window.",
-    export: "A policy as a file that needs no birl.",
-    convert: "A model of d3rlpy as one of birl.",
+    tune: "Search for hyper-parameters with many runs.",
+    evaluate: "Play episodes and print their returns.",
+    collect: "Write a policy's episodes as a dataset.",
+    stats: "Print statistics of a metric, run or dataset.",
+    plot: "Plot curves of one or more runs.",
+    plot_all: "Plot all metrics of a run in one picture.",
+    record: "Write a policy's episodes as videos.",
+    play: "Show a policy's episodes in a window.",
+    export: "Write a policy as a file that runs without birl.",
+    convert: "Convert a model of d3rlpy.",
     algos: "List the algorithms.",
     install: "Install optional packages.",
 }
 _SPECIAL: dict[Callable[..., None], dict[str, Any]] = {train: {"cls": GroupedCommand}, tune: COMMAND}
 for _command, _summary in _COMMANDS.items():
     app.command(short_help=_summary, **_SPECIAL.get(_command, {}))(_command)
-app.add_typer(data, name="data", short_help="Logs as episodes: schema, import, report, split.")
+app.add_typer(data, name="data", short_help="Make episodes of logs: schema, import, report, split.")
 app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank, choose.")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         print(f"birl {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error. May stand anywhere."),
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error. Can be given anywhere."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Deep reinforcement learning from logs and in live environments."""
 
@@ -86,18 +86,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: words after ``birl``; by default those the process was started with.
+        arguments: words after ``birl``; by default those of the process.
 
     Returns:
-        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C; of ``birl ope report`` the
-        verdict, `birl.ope.STATUS`. SIGTERM raises `SystemExit` with status 143.
+        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C; ``birl ope report`` has one
+        for each verdict, `birl.ope.STATUS`. SIGTERM raises `SystemExit` with status 143.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"] or ["--help"]
     warnings.formatwarning = lambda message, *rest: f"birl: warning: {_in_options(str(message))}\n"
     try:
-        with _warnings_shown(), _ended_by_sigterm():
+        with _show_warnings(), _exit_on_sigterm():
             return int(_command_line()(words, prog_name="birl", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):  # typer turns the first into the second
         return 130
@@ -107,38 +107,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         usage = hasattr(error, "format_message")  # every error of typer about the command line has it
-        said = f"{_given(error, words)}{_field(error, words) or _one_line(error, usage)}"
-        print(f"birl: {printable(said)}", file=sys.stderr)
+        message = f"{_option_of(error, words)}{_hyperparameter_hint(error, words) or _one_line(error, usage)}"
+        print(f"birl: {printable(message)}", file=sys.stderr)
         return 2 if usage else 1
 
 
 @functools.cache
 def _command_line() -> Any:
-    """The commands with their options, read from the signatures once."""
+    """The commands with their options, made of their signatures once."""
     return typer.main.get_command(app)
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings of birl's logger above the progress bar, a line each."""
+    """Shows warnings of birl's logger above the progress bar, one line each."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        words = " ".join(record.getMessage().split())
-        if not words.startswith("nothing to do: ") and not _user_shows_logs():  # commands say that in options' words
-            note(f"birl: warning: {_in_options(words)}")
+        text = " ".join(record.getMessage().split())
+        if not text.startswith("nothing to do: ") and not _user_shows_logs():  # commands print a message of their own
+            note(f"birl: warning: {_in_options(text)}")
 
 
 def _user_shows_logs() -> bool:
-    """Whether a module of the user's has set up logging, so that a warning stands on standard error already."""
+    """Whether the user's own code has set up logging, so that warnings are on standard error already."""
     handlers = [*logging.getLogger("birl").handlers, *logging.getLogger().handlers]
     return any(getattr(handler, "stream", None) is sys.stderr for handler in handlers)
 
 
 @contextlib.contextmanager
-def _warnings_shown() -> Iterator[None]:
-    """Show what birl's logger warns of. Without a handler, Python would print it in the middle of the progress bar."""
+def _show_warnings() -> Iterator[None]:
+    """Show warnings of birl's logger. Without a handler, Python would print them into the progress bar."""
     logger, handler = logging.getLogger("birl"), _Warnings()
     logger.addHandler(handler)
     try:
@@ -148,7 +148,7 @@ def _warnings_shown() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _exit_on_sigterm() -> Iterator[None]:
     """Raise `SystemExit` on SIGTERM, also before and after the loops that write checkpoints."""
     ended = []
 
@@ -172,8 +172,8 @@ def _follows_interrupt(error: BaseException) -> bool:
     return context is not None and (isinstance(context, KeyboardInterrupt) or _follows_interrupt(context))
 
 
-def _given(error: Exception, words: Sequence[str]) -> str:
-    """``"--n-steps ten: "``: the option that an error is about, with its value, which typer does not name."""
+def _option_of(error: Exception, words: Sequence[str]) -> str:
+    """``"--n-steps ten: "``: the option and value that an error is about, which typer does not name."""
     for option in getattr(getattr(error, "param", None), "opts", []):
         for word, following in zip(words, [*words[1:], ""], strict=True):
             if option.startswith("-") and word == option and following:
@@ -183,30 +183,30 @@ def _given(error: Exception, words: Sequence[str]) -> str:
     return ""
 
 
-def _field(error: Exception, words: Sequence[str]) -> str:
-    """Where an unknown option of ``birl train`` is a hyper-parameter: how that is given."""
+def _hyperparameter_hint(error: Exception, words: Sequence[str]) -> str:
+    """How to give a hyper-parameter, if an unknown option of ``birl train`` has the name of one."""
     option = str(getattr(error, "option_name", ""))
     name = option.lstrip("-").replace("-", "_")
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
     if words[0] not in ("train", "tune") or not any(name in hyperparameters(each) for each in configs):
         return ""
-    place = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
-    value = words[place].partition("=")[2] or "".join(words[place + 1 : place + 2]) or "…"
+    position = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
+    value = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2]) or "…"
     return f"no option is called {option}: hyper-parameters follow --set, as in --set {name}={value}"
 
 
 def _one_line(error: Exception, usage: bool) -> str:
     text = " ".join((error.format_message() if usage else str(error)).split())  # type: ignore[attr-defined]
-    for where in getattr(error, "__notes__", []):  # such as which evaluator
-        text = f"{text.removesuffix('.')}. {' '.join(where.split()).removesuffix('.')}"
+    for detail in getattr(error, "__notes__", []):  # such as which evaluator failed
+        text = f"{text.removesuffix('.')}. {' '.join(detail.split()).removesuffix('.')}"
     if usage:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "birl"
         return f"{text} (see `{command} --help`)" if text else f"see `{command} --help`"
     if isinstance(error, BirlError):
         text = _in_options(text)
-        wrapped = "wrap the environment in " in text  # in Python
-        return text + ("; here in a function that makes it: --env-id module:function" if wrapped else "")
+        python_only = "wrap the environment in " in text
+        return text + ("; here in a function that makes it: --env-id module:function" if python_only else "")
     return f"unexpected {type(error).__name__}: {text} (with --debug: where)"
 
 
@@ -221,7 +221,7 @@ _OPTIONS = {
 
 
 def _in_options(text: str) -> str:
-    """What a message says to do in Python, in options."""
-    for code, words in _OPTIONS.items():
-        text = text.replace(code, words)
+    """A message with options in place of the Python code that it names."""
+    for code, option in _OPTIONS.items():
+        text = text.replace(code, option)
     return text

@@ -12,7 +12,7 @@ _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_h
 
 
 def algos() -> None:
-    """List the algorithms: their actions, what they learn from, and what they are."""
+    """List the algorithms with their actions, sources of data and descriptions."""
     rows, sentences = [("ALGORITHM", "ACTIONS", "LEARNS")], [""]
     for name, algorithm in algorithm_classes().items():
         sentence = " ".join((algorithm.config_class.__doc__ or "").split("\n\n")[0].split())

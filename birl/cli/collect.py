@@ -1,4 +1,4 @@
-"""``birl collect``: episodes of a trained policy as a dataset."""
+"""``birl collect``: episodes of a trained policy, as a dataset."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from birl.seeding import seed as set_seed
 
 def collect(
     model: Model,
-    out: Annotated[Path, typer.Option(metavar="FILE.h5", help="File to write; one that is there is replaced.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.h5", help="File to write; an existing one is replaced.")],
     env_id: EnvId = None,
     best: Best = False,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of whole episodes.")] = 20,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw actions from the policy instead of greedy ones.")] = (
-        False
-    ),
+    sample: Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")] = (False),
     epsilon: Epsilon = 0.0,
     seed: EpisodeSeed = 0,
     target_return: TargetReturn = None,
     device: Device = "cpu",
     import_: Import = None,
 ) -> None:
-    """Write episodes of a trained policy as a dataset, such as an expert's, for --dataset and imitation.
+    """Write episodes of a trained policy, such as an expert, as a dataset for --dataset and --demonstrations.
 
-    Without --epsilon and --sample, they are the episodes that `birl evaluate` plays with the same seed.
+    Without --epsilon and --sample, these are the episodes that `birl evaluate` plays with the same seed.
     """
     if out.suffix not in (".h5", ".hdf5"):
-        raise ConfigError(f"--out {out}: a dataset is a file .h5: give one, such as --out expert.h5")
+        raise ConfigError(f"--out {out}: a dataset is an .h5 file: give a name such as --out expert.h5")
     if out.is_dir() or not out.absolute().parent.is_dir():
-        raise WriteError(f"{out} cannot be written: it is a folder, or its folder is not there; give another --out")
+        raise WriteError(f"{out} cannot be written: it is a folder, or its folder does not exist; give another --out")
     if sample and epsilon > 0:
-        raise ConfigError("--sample draws all actions from the policy, --epsilon keeps greedy ones: leave one out")
+        raise ConfigError(
+            "--sample and --epsilon: actions are sampled from the policy, or greedy but for a share; leave one out"
+        )
     file, algorithm = load_model(model, device, import_, best)
     name, env = environment_of(model, env_id)
     env = with_masks(env, algorithm)
@@ -57,7 +57,7 @@ def collect(
         )
     finally:
         env.close()
-    # Whoever learns from the file has other networks: recurrent states of this policy would be taken for its own.
+    # Recurrent states are those of this policy: a learner with other networks must not start from them.
     episodes = [dataclasses.replace(episode, extra=None) for episode in buffer.episodes]
     dump(episodes, out, buffer.dataset_info)
     returns = [episode.compute_return() for episode in episodes]

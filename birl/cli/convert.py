@@ -1,4 +1,4 @@
-"""``birl convert``: a model of d3rlpy as one of birl."""
+"""``birl convert``: a model of d3rlpy, as a model of birl."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def convert(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="Model that d3rlpy 2 saved (.d3).")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="File to write, for birl.load_learnable.")],
 ) -> None:
-    """Convert a model of d3rlpy. Such files are pickles, which can run code: here they cannot.
+    """Convert a model of d3rlpy without running code of its pickle file.
 
-    Only what a model needs is read: plain values, dicts and tensors. A file that names anything else is refused.
+    Only plain values, dicts and tensors are read. A file that names anything else is refused.
     """
     if new.exists() and old.exists() and new.samefile(old):
-        raise ConfigError(f"{new} is the model to convert, which would be lost: give NEW another name")
+        raise ConfigError(f"{new} is the model to convert, which would be overwritten: give NEW another name")
     algorithm = read_d3rlpy(old)
     algorithm.save(new)
     name = type(algorithm).__name__
-    print(f"{new}: {name} of {old}: networks, scalers and settings; optimisers begin anew")
+    print(f"{new}: {name} of {old}: networks, scalers and settings; optimisers start from scratch")

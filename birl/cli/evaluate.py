@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -68,12 +68,12 @@ def evaluate(
     print(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f})")
 
 
-def with_masks(env: Environment, algorithm: AnyAlgorithm) -> Environment:
+def with_masks(env: gymnasium.Env[Any, Any], algorithm: AnyAlgorithm) -> gymnasium.Env[Any, Any]:
     """``env``, wrapped in `ActionMask` if the policy reads masks that are not a part of its observations."""
     parts = getattr(single_spaces(env)[0], "spaces", ())
     if not algorithm.spec.masked or MASK in parts:
         return env
-    return ActionMask(cast("gymnasium.Env[Any, Any]", env))  # which refuses vector environments
+    return ActionMask(env)  # which refuses vector environments
 
 
 def acting_algorithm(algorithm: AnyAlgorithm, target_return: float | None) -> ActingAlgorithm:
@@ -99,7 +99,9 @@ def check_target(algorithm: type[AnyAlgorithm], target_return: float | None) -> 
 # -- playing where it is seen ------------------------------------------------------------------------------------------
 
 
-def rendering_environment(model: Path, env_id: str | None, env_header: str | None, mode: str) -> Environment:
+def rendering_environment(
+    model: Path, env_id: str | None, env_header: str | None, mode: str
+) -> gymnasium.Env[Any, Any]:
     """Make an environment that renders.
 
     Args:
@@ -129,7 +131,7 @@ def rendering_environment(model: Path, env_id: str | None, env_header: str | Non
 
 def play_episodes(
     model: Path,
-    env: Environment,
+    env: gymnasium.Env[Any, Any],
     n_episodes: int,
     epsilon: float,
     target_return: float | None,

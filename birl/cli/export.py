@@ -1,4 +1,4 @@
-"""``birl export``: a policy without birl."""
+"""``birl export``: a policy as a file that runs without birl."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from birl.cli.common import (
+    AnyAlgorithm,
     Best,
     Import,
     PolicyEpsilon,
@@ -34,20 +35,20 @@ def export(
     dataset: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Imported logs whose columns the policy reads, if its model does not say it itself."
+            metavar="DIR", help="Imported logs whose columns the policy reads, if its model does not name them."
         ),
     ] = None,
     batched: Annotated[
         bool,
         typer.Option(
-            "--batched", help="Sequence models: inputs are contexts of any number of episodes at once, not of one."
+            "--batched", help="For sequence models: the inputs are the contexts of a batch of episodes, not of one."
         ),
     ] = False,
     import_: Import = None,
 ) -> None:
     """Export a policy with its scalers, and check the file against the policy.
 
-    Beside an ONNX file lies OUT.schema.json: columns, encodings, actions, and what the policy draws.
+    An ONNX file comes with OUT.schema.json: its columns, encodings, actions, and how it samples.
     """
     if import_ is not None:
         import_user_module(import_)
@@ -55,24 +56,26 @@ def export(
     source, policy = load_policy(model, "cpu", sampling, import_, best)
     if batched and (isinstance(policy, DrawnPolicy) or not policy.learns_from.contexts):
         raise ConfigError(
-            f"--batched: {source} is no sequence model; it takes any number of observations: leave it out"
+            f"--batched: {source} is not a sequence model and takes batches of observations anyway: leave it out"
         )
     options: dict[str, Any] = {"batched": True} if batched else {}
-    logs = None if dataset is None else _logs(dataset, policy, source)
-    what = "policy that draws" if isinstance(policy, DrawnPolicy) else "greedy policy"
+    logs = None if dataset is None else _read_logs(dataset, policy, source)
+    what = "stochastic policy" if isinstance(policy, DrawnPolicy) else "greedy policy"
     if out.suffix != ".onnx":
         if dataset is not None:
-            raise ConfigError(f"--dataset: its columns go into the schema of an .onnx file, and {out} is none")
+            raise ConfigError(
+                f"--dataset: its columns are for the schema of an .onnx file, and {out} is not one: leave it out"
+            )
         policy.save_policy(out, **options)
         print(f"{out}: the {what} of {source}, checked against it")
         return
     schema = policy.export(out, logs, **options)
-    print(f"{out}: the {what} of {source}, checked against it; {schema}: what it takes and gives")
+    print(f"{out}: the {what} of {source}, checked against it; {schema}: its inputs and outputs")
     if logs is None and policy.logs is None:
-        note(f"{source} names no logs that it learned from: columns have numbers; --dataset DIR names such logs")
+        note(f"{source} does not name the columns of its logs, so they are numbered: --dataset DIR gives such logs")
 
 
-def _logs(dataset: Path, policy: Any, source: Path) -> LogRecord:
+def _read_logs(dataset: Path, policy: AnyAlgorithm | DrawnPolicy, source: Path) -> LogRecord:
     found = record_in(dataset)
     if found is None:
         raise ForeignFileError(f"{dataset} has no import.json: give a folder that `birl data import` or `split` wrote")

@@ -24,13 +24,13 @@ EXTRAS = {
     "onnx": "Export to ONNX.",
     "plot": "Plots.",
     "ray": "Collectors on several machines (Ray).",
-    "sql": "Logs by SQL (duckdb).",
+    "sql": "Logs from SQL queries (duckdb).",
     "tensorboard": "Logging to TensorBoard.",
-    "tune": "Search for settings (Optuna).",
+    "tune": "Search for hyper-parameters (Optuna).",
     "video": "Videos (birl record).",
     "wandb": "Logging to Weights & Biases.",
 }
-"""Extras of the package that bring optional packages, and what for."""
+"""The extras of the package, and what they are for."""
 
 _ALIASES = {"d4rl_atari": "atari", "d4rl-atari": "atari"}
 _LIST = "list"
@@ -38,7 +38,7 @@ _LIST = "list"
 
 def install(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="What to install; `list` (the default) lists it.")
+        str, typer.Argument(metavar="[NAME]", help="Extra to install; `list`, the default, lists them.")
     ] = _LIST,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command instead of running it.")] = False,
 ) -> None:
@@ -48,22 +48,22 @@ def install(
         return
     extra = _ALIASES.get(name, name)
     if extra not in EXTRAS:
-        raise ConfigError(f"{name!r} cannot be installed; there are: {', '.join(EXTRAS)} (`birl install list`)")
+        raise ConfigError(f"{name!r} is not an extra; the extras are: {', '.join(EXTRAS)} (`birl install list`)")
     command = [sys.executable, "-m", "pip", "install", _requirement(extra)]
     if dry_run:
         print(shlex.join(command))
         return
     # Read the metadata: looking for the module would disable setuptools' distutils, which torch compiles with.
     if not list(importlib.metadata.distributions(name="pip")):
-        raise BirlError(f"{sys.executable} has no pip: install {command[-1]!r} with what made this environment")
+        raise BirlError(f"{sys.executable} has no pip: install {command[-1]!r} with the environment's own tool")
     note(shlex.join(command))
     status = subprocess.run(command, check=False).returncode
     if status:
-        raise BirlError(f"pip could not install {command[-1]!r} (exit status {status}); its own words are above")
+        raise BirlError(f"pip could not install {command[-1]!r} (exit status {status}): see its output above")
 
 
 def _requirement(extra: str) -> str:
-    """The requirement for an extra of the running package itself, never of another version or a namesake."""
+    """The requirement for an extra of exactly the running version, never of another version or package."""
     try:
         version = importlib.metadata.version("birl")
     except importlib.metadata.PackageNotFoundError:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, overload
 
+import gymnasium
 import numpy as np
 
 from birl.acting.explorers import (
@@ -81,6 +82,12 @@ class EnvironmentSettings:
     frame_stack: int = 1
     action_mask: bool = False
     atari: bool = False
+
+    @overload
+    def make(self, num_envs: None = None, *, training: bool = False, **options: Any) -> gymnasium.Env[Any, Any]: ...
+
+    @overload
+    def make(self, num_envs: int | None, *, training: bool = False, **options: Any) -> Environment: ...
 
     def make(self, num_envs: int | None = None, *, training: bool = False, **options: Any) -> Environment:
         """Make the environment, or a vector of them.

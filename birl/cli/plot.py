@@ -13,6 +13,7 @@ import typer
 from birl.cli.common import Save, ShowSteps, Title, note, runs_of
 from birl.cli.run_folder import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
+from birl.types import Array
 
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 
@@ -20,33 +21,34 @@ _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 def plot(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="Run folders (of several seeds, too), or CSV files in them."),
+        typer.Argument(metavar="PATH", help="Run folders, also of several seeds, or CSV files in them."),
     ],
     save: Save = None,
-    metric: Annotated[str | None, typer.Option(help="Metric of run folders; by default the return.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric to plot of run folders; by default the return.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Epochs of the moving average.")] = 1,
     show_steps: ShowSteps = False,
     show_max: Annotated[
-        bool, typer.Option("--show-max", help="Largest value of each curve in the legend, of all as a dashed line.")
+        bool,
+        typer.Option("--show-max", help="Show each curve's maximum in the legend, and the overall one as a line."),
     ] = False,
-    label: Annotated[list[str] | None, typer.Option(help="Name in the legend; once for each path.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Name in the legend; give it once for each path.")] = None,
     xlim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the x-axis.")] = None,
     ylim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the y-axis.")] = None,
     title: Title = None,
     ylabel: Annotated[str | None, typer.Option(help="Name of the y-axis; by default the metric.")] = None,
 ) -> None:
-    """Plot a metric of one or more runs. Of a gradient, the mean and the range of its numbers are drawn."""
+    """Plot a metric of one or more runs. A gradient is drawn with its mean and range."""
     others = [path for path in paths if path.is_file() and path.suffix != ".csv"]
     if len(others) < len(paths):  # as in runs/many/*
         paths = [path for path in paths if path not in others]
         if others:
-            note(f"left out, as no metrics: {', '.join(map(str, others))}")
+            note(f"left out, as they are not metrics: {', '.join(map(str, others))}")
     if label and len(label) != len(paths):
         raise ConfigError(f"{len(label)} labels for {len(paths)} paths: give --label once for each path, or not at all")
     _check_limits("--xlim", xlim)
     _check_limits("--ylim", ylim)
-    curves = [_csvs(path, metric) for path in paths]
-    names = label or [_name(path, files) for path, files in zip(paths, curves, strict=True)]
+    curves = [_curve_files(path, metric) for path in paths]
+    names = label or [_label(path, files) for path, files in zip(paths, curves, strict=True)]
     limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or curves[0][0].stem}
     figure = draw(curves, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
     show_or_save(figure, save)
@@ -66,18 +68,18 @@ def draw(
     """Draw CSV files of metrics into a matplotlib figure.
 
     Args:
-        curves: files for each curve, ``epoch,step,value`` without a header. Several files are the seeds of one curve:
-            their mean is drawn up to the end of the shortest, and each of them as a thin line.
+        curves: files of each curve, see `read_curve`. Several files are the seeds of one curve: their mean is drawn up
+            to the end of the shortest, and each of them as a thin line.
         labels: name of each curve.
-        window: moving average over so many epochs, over fewer at the start.
+        window: length of the moving average in epochs; at the start it is shorter.
         show_steps: steps along the x-axis instead of epochs.
-        show_max: the largest value of each curve in the legend, and the largest of all as a dashed line.
+        show_max: the maximum of each curve in the legend, and of all curves as a dashed line.
         **limits: ``xlim``, ``ylim``, ``title``, ``ylabel``; ``None`` leaves one out.
 
     Raises:
         MissingExtraError: without matplotlib.
         FileError: if a file cannot be read.
-        NonFiniteError: if there is not one finite number to draw.
+        NonFiniteError: if no value is finite.
     """
     pyplot = require("matplotlib.pyplot", "plot")
     figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
@@ -90,8 +92,8 @@ def draw(
     if not any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
         pyplot.close(figure)
         raise NonFiniteError(
-            f"{', '.join(str(file) for files in curves for file in files)}: all values are NaN or infinite, so there "
-            "is nothing to draw: give another metric or run"
+            f"{', '.join(str(file) for files in curves for file in files)}: all values are NaN or infinite, so "
+            "there is nothing to draw: give another metric or run"
         )
     if show_max and largest:
         axes.axhline(max(largest), color="black", linestyle="dashed", linewidth=1)
@@ -102,7 +104,7 @@ def draw(
 
 
 def draw_curve(axes: Any, files: Sequence[Path], color: str, *, window: int = 1, show_steps: bool = False) -> Any:
-    """Draw one curve: a metric of a run, its mean over several seeds, or a gradient with the range of its numbers.
+    """Draw one curve: a metric of a run, its mean over several seeds, or a gradient with the range of its values.
 
     Returns:
         The line of matplotlib.
@@ -111,13 +113,13 @@ def draw_curve(axes: Any, files: Sequence[Path], color: str, *, window: int = 1,
     seeds = [read_curve(file) for file in files]
     shared = min(len(curve.step) for curve in seeds)
     places = (seeds[0].step if show_steps else seeds[0].epoch)[:shared]
-    values = np.array([_smooth(curve.value[:shared], window) for curve in seeds])
+    values = np.array([_moving_average(curve.value[:shared], window) for curve in seeds])
     mean = values.mean(0)
     (line,) = axes.plot(places, mean, marker="o" if shared < 30 else "", markersize=4, color=color)
     for each in values if len(values) > 1 else ():
         axes.plot(places, each, linewidth=0.7, alpha=0.4, color=color)
     if len(seeds) == 1 and seeds[0].is_gradient:
-        low, high = (_smooth(values, window) for values in (seeds[0].low, seeds[0].high))
+        low, high = (_moving_average(values, window) for values in (seeds[0].low, seeds[0].high))
         axes.fill_between(places, low, high, alpha=0.2, color=color)
     return line
 
@@ -144,31 +146,32 @@ def show_or_save(figure: Any, path: Path | None) -> None:
 
 
 def _check_limits(option: str, limits: tuple[float, float] | None) -> None:
+    """Reject limits of an axis that are not in order or not finite."""
     if limits is None or (limits[0] < limits[1] and all(map(math.isfinite, limits))):
         return
     low, high = limits
     raise ConfigError(f"{option} {low:g} {high:g}: the first must be below the second, and both finite numbers")
 
 
-def _smooth(values: Any, window: int) -> list[float]:
+def _moving_average(values: Array, window: int) -> list[float]:
     return [values[max(end - window, 0) : end].mean() for end in range(1, len(values) + 1)]
 
 
-def _name(path: Path, files: list[Path]) -> str:
+def _label(path: Path, files: list[Path]) -> str:
     """Name of a curve in the legend."""
     if len(files) > 1:
         return f"{path.name}/{files[0].stem}, mean of {len(files)} seeds"
     return f"{files[0].parent.name}/{files[0].stem}" if files[0].parent.name else files[0].stem
 
 
-def _csvs(path: Path, metric: str | None) -> list[Path]:
-    """The files of one curve: of one run, or of each seed's."""
+def _curve_files(path: Path, metric: str | None) -> list[Path]:
+    """The files of one curve: of a run, or of the run of each seed."""
     run, *others = runs_of(path) or [path]
-    first = _csv(run, metric)
-    return [first, *(_csv(other, first.stem) for other in others)]
+    first = _metric_file(run, metric)
+    return [first, *(_metric_file(other, first.stem) for other in others)]
 
 
-def _csv(path: Path, metric: str | None) -> Path:
+def _metric_file(path: Path, metric: str | None) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
@@ -179,5 +182,5 @@ def _csv(path: Path, metric: str | None) -> Path:
         what = f"no metric {metric!r}" if metric and there else "no metrics (CSV files)"
         raise FileError(f"{path} has {what}" + (f"; it has: {', '.join(there)}" if there else " yet: train first"))
     if metric is None and names[0] not in RETURNS:
-        note(f"{path} has no return ({', '.join(RETURNS)}): {names[0]} is drawn (--metric chooses another)")
+        note(f"{path} has no return ({', '.join(RETURNS)}): {names[0]} is drawn (--metric selects another)")
     return path / f"{names[0]}.csv"

@@ -13,23 +13,24 @@ import typer
 
 from birl.cli.common import Save, ShowSteps, Title, note, runs_of
 from birl.cli.plot import draw_curve, show_or_save
-from birl.cli.run_folder import in_order, read_curve
+from birl.cli.run_folder import metric_files, read_curve
 from birl.errors import FileError, require
 
 
 def plot_all(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder (of several seeds, too).")],
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder, also of several seeds.")],
     save: Save = None,
     title: Title = None,
     show_steps: ShowSteps = False,
 ) -> None:
-    """Plot all metrics of a run in a grid, and print its parameters. Gradients: mean and range of their numbers."""
+    """Plot all metrics of a run in a grid, and print its parameters. A gradient is drawn with its mean and range."""
     if not path.is_dir():
         raise FileError(f"there is no folder {path}: give a run folder")
     runs = runs_of(path) or [path]
-    panels = in_order(runs[0])
+    panels = metric_files(runs[0])
     curves = [read_curve(file) for file in panels]
-    show_steps = show_steps or any((np.diff(curve.epoch) == 0).any() for curve in curves)  # written within epochs
+    # metrics that were logged within epochs have several values at one epoch
+    show_steps = show_steps or any((np.diff(curve.epoch) == 0).any() for curve in curves)
     columns = math.ceil(math.sqrt(len(panels)))
     lines = math.ceil(len(panels) / columns)
     pyplot = require("matplotlib.pyplot", "plot")

@@ -1,4 +1,4 @@
-"""``birl record``: episodes of a trained policy as videos."""
+"""``birl record``: videos of a trained policy's episodes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from birl.cli.common import (
 )
 from birl.cli.evaluate import play_episodes, rendering_environment
 from birl.errors import ConfigError, WriteError, require
+from birl.types import Array
 
 _DEFAULT_RATE = 30
 
@@ -35,7 +36,7 @@ def record(
     best: Best = False,
     env_header: EnvHeader = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the videos.")] = Path("videos"),
-    n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, each a video.")] = 3,
+    n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, with one video each.")] = 3,
     target_return: TargetReturn = None,
     epsilon: Epsilon = 0.0,
     seed: EpisodeSeed = 0,
@@ -43,19 +44,19 @@ def record(
     import_: Import = None,
     use_gymnasium: UseGymnasium = False,
 ) -> None:
-    """Record episodes, played as by `birl evaluate`, as videos (.mp4); videos of the same name are replaced."""
+    """Record the episodes of `birl evaluate` as videos (.mp4). Videos of the same name are replaced."""
     require("av", "video")
     env = Recorder(rendering_environment(model, env_id, env_header, "rgb_array"), out)
-    words = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, import_, best)
+    line = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, import_, best)
     for file in env.files:
         print(file)
-    print(words)
+    print(line)
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes every episode as ``rl-video-episode-<number>.mp4`` (H.264) while it is played.
+    """Writes each episode to ``rl-video-episode-<number>.mp4`` (H.264) while it is played.
 
-    A video gets its name when its episode has ended; an unfinished one is removed by `close`.
+    A video gets its name at the end of its episode; `close` removes an unfinished one.
 
     Args:
         env: environment with ``render_mode="rgb_array"``; its ``metadata["render_fps"]`` is the frame rate.
@@ -65,23 +66,23 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         files: the videos that are complete.
     """
 
-    def __init__(self, env: Any, folder: Path) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], folder: Path) -> None:
         super().__init__(env)
         self._folder = folder
         self._rate = Fraction(env.metadata.get("render_fps") or _DEFAULT_RATE).limit_denominator(1000)
         self._video: _Video | None = None
-        self._first: Any = None
+        self._first = np.zeros((0, 0, 3), np.uint8)
         self.files: list[Path] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode. Its video begins with the first step, as not every reset is followed by one."""
+        """Start an episode. Its video starts with the first step, as a reset can be followed by another."""
         result = self.env.reset(seed=seed, options=options)
-        self._drop()
+        self._discard()
         self._first = self._frame()
         return result
 
     def step(self, action: Any) -> Any:
-        """Make a step and take a frame."""
+        """Step the environment and record a frame."""
         result = self.env.step(action)
         if self._video is None:
             file = self._folder / f"rl-video-episode-{len(self.files)}.mp4"
@@ -95,36 +96,37 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Close the environment and remove an unfinished video."""
-        self._drop()
+        self._discard()
         super().close()
 
-    def _drop(self) -> None:
+    def _discard(self) -> None:
         if self._video is not None:
-            self._video.drop()
+            self._video.discard()
             self._video = None
 
-    def _frame(self) -> Any:
+    def _frame(self) -> Array:
         try:
             frame = np.asarray(self.env.render())
-        except Exception as error:  # of whatever library draws
+        except Exception as error:  # of any rendering library
             raise ConfigError(
-                f"the environment cannot draw itself: {error}. Without a screen, MuJoCo environments need the variable "
+                f"the environment cannot be rendered: {error}. Without a screen, MuJoCo environments need the variable "
                 "MUJOCO_GL=egl (or osmesa), those of pygame SDL_VIDEODRIVER=dummy"
             ) from error
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             raise ConfigError(
-                f"the environment renders {frame.dtype} {frame.shape}; a video needs frames uint8 (height, width, 3)"
+                f"the environment renders {frame.dtype} {frame.shape}; a video needs uint8 frames (height, width, "
+                "3): let render() return these"
             )
         return frame
 
 
 class _Video:
-    """A video file that is being written.
+    """A video file while it is written.
 
     Args:
-        file: its name once it is complete.
+        file: its final name.
         shape: of the frames, ``(height, width, 3)``.
-        rate: frames a second.
+        rate: frames per second.
     """
 
     def __init__(self, file: Path, shape: tuple[int, ...], rate: Fraction) -> None:
@@ -137,27 +139,27 @@ class _Video:
             raise WriteError(f"{file} cannot be written: {error.strerror}: give another --out") from error
         self._make_frame = av.VideoFrame.from_ndarray
         self._stream = self._container.add_stream("libx264", rate=rate)
-        self._stream.height, self._stream.width = (size + size % 2 for size in shape[:2])  # the format wants even ones
+        self._stream.height, self._stream.width = (size + size % 2 for size in shape[:2])  # H.264 needs even sizes
         self._stream.pix_fmt = "yuv420p"
 
-    def add(self, frame: Any) -> None:
+    def add(self, frame: Array) -> None:
         """Append a frame ``[height, width, 3]``."""
         missing = [(0, self._stream.height - frame.shape[0]), (0, self._stream.width - frame.shape[1]), (0, 0)]
         if any(after not in (0, 1) for _, after in missing):
-            raise ConfigError(f"the environment changed the size of its pictures to {frame.shape} within an episode")
+            raise ConfigError(f"the size of the environment's frames changed to {frame.shape} within an episode")
         whole = np.ascontiguousarray(np.pad(frame, missing, mode="edge"))
         for packet in self._stream.encode(self._make_frame(whole, format="rgb24")):
             self._container.mux(packet)
 
     def finish(self) -> Path:
-        """Complete the file."""
+        """Complete the file and give it its name."""
         for packet in self._stream.encode():
             self._container.mux(packet)
         self._container.close()
         os.replace(self._unfinished, self._file)
         return self._file
 
-    def drop(self) -> None:
-        """Remove what was written."""
+    def discard(self) -> None:
+        """Remove the unfinished file."""
         self._container.close()
         self._unfinished.unlink(missing_ok=True)

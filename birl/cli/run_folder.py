@@ -1,4 +1,4 @@
-"""The folder of a run started from the command line."""
+"""Run folders of the command line: settings, metrics, models and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import gymnasium
 import numpy as np
 
 from birl.cli.common import BEST_MODEL, newest_model, note, several_runs
@@ -29,11 +30,19 @@ _GRADIENT = ["epoch", "step", *GRADIENT_STATISTICS]
 _GRADIENT_SUFFIX = "_grad"
 
 _SETTINGS, _PLANNED = "run.json", "planned_steps"
-_OURS = ("*.csv", "metrics.jsonl", "params.json", "origin.json", "model_*.d3", "model_best.json", "checkpoint.d3c")
+_BIRL_FILES: Final = (
+    "*.csv",
+    "metrics.jsonl",
+    "params.json",
+    "origin.json",
+    "model_*.d3",
+    "model_best.json",
+    "checkpoint.d3c",
+)
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Settings of the run that a run folder or a model file belongs to; none if it belongs to none."""
+    """Settings of the run that a run folder or a model file belongs to; empty if it belongs to none."""
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder.parent) if folder.name.startswith("seed_") else (folder,):
         if (place / _SETTINGS).is_file():
@@ -41,8 +50,8 @@ def settings_of(path: Path) -> dict[str, Any]:
     return {}
 
 
-def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str, Any]:
-    """Make the environment that a model plays in, with frames stacked as in its training.
+def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str, gymnasium.Env[Any, Any]]:
+    """Make the environment that a model plays in, with frames stacked as in training.
 
     Args:
         path: model file or run folder.
@@ -61,7 +70,7 @@ def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str,
         raise ConfigError(f"{path} has no environment: give --env-id, a Gymnasium id or module:factory")
     if env_id is None and ":" in name:
         raise ConfigError(
-            f"the run's environment is {name!r:.80}, a module to be imported, which birl does only if you say so: give "
+            f"the run's environment is {name!r:.80}, a module, which birl imports only if the command names it: give "
             f"--env-id {name!s:.80}"
         )
     stack = settings.get("frame_stack", 1)
@@ -70,7 +79,7 @@ def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str,
 
 
 def target_of(path: Path, target_return: float | None) -> float | None:
-    """The return that a sequence model aims at: as given, or that of its run."""
+    """The return that a sequence model aims at: the given one, or its run's."""
     target = settings_of(path).get("target_return") if target_return is None else target_return
     return target if isinstance(target, int | float) else None
 
@@ -97,23 +106,23 @@ class RunFolder(LoggerAdapterFactory):
         self.path, self._seeds = path, seeds
 
     def planned_steps(self, n_steps: int, *, extend: bool) -> int:
-        """The length that the run was begun with, which its schedules follow.
+        """The length that the run was started with, which its schedules follow.
 
         Args:
             n_steps: its length now.
-            extend: whether that may be more.
+            extend: whether it may be longer than before.
 
         Raises:
-            ConfigError: if there is no run to extend, or if it is not to become shorter.
+            ConfigError: if there is no run to extend, or it would become shorter.
         """
         file = self.path / _SETTINGS
-        there = file.is_file() and bool(self._files())
-        if extend and not there:
-            raise ConfigError(f"--extend: {self.path} holds no run; leave it out to begin one, or give the run's --out")
-        saved = _read_settings(file) if there else {}
+        exists = file.is_file() and bool(self._files())
+        if extend and not exists:
+            raise ConfigError(f"--extend: {self.path} holds no run; leave it out to start one, or give the run's --out")
+        saved = _read_settings(file) if exists else {}
         before = saved.get("n_steps", n_steps)
         if extend and n_steps < before:
-            raise ConfigError(f"--extend: the run in {self.path} has --n-steps {before}; give more than that")
+            raise ConfigError(f"--extend: the run in {self.path} has --n-steps {before}; give a larger number")
         return int(saved.get(_PLANNED, before)) if extend or before == n_steps else n_steps
 
     def prepare(self, settings: dict[str, Any], planned: int, *, fresh: bool, extend: bool = False) -> bool:
@@ -123,7 +132,7 @@ class RunFolder(LoggerAdapterFactory):
             settings: JSON values.
             planned: result of `planned_steps`.
             fresh: whether an existing run is removed first.
-            extend: whether the run may get another length, or another score to stop at.
+            extend: whether the run's length and the score at which it stops may change.
 
         Returns:
             Whether an earlier run is resumed.
@@ -151,9 +160,9 @@ class RunFolder(LoggerAdapterFactory):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         with only_run(self.path):
-            return self._settle(file, settings, planned, fresh, extend)
+            return self._write_settings(file, settings, planned, fresh, extend)
 
-    def _settle(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
+    def _write_settings(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
         if file.exists() and self._files() and not fresh:
             saved = _read_settings(file)
             saved.pop(_PLANNED, None)
@@ -161,55 +170,55 @@ class RunFolder(LoggerAdapterFactory):
                 saved |= {name: settings.get(name) for name in ("n_steps", "stop_at") if name in {**saved, **settings}}
                 settings = {"stop_at": None, **settings} if "stop_at" in saved else settings
             different = differences(saved, json.loads(json.dumps(settings)))
-            words = "; ".join(different).replace("algorithm.params.", "")
+            changes = "; ".join(different).replace("algorithm.params.", "")
             if different:
                 longer = settings["n_steps"] > saved["n_steps"]
                 raise ResumeError(
-                    f"{self.path} holds a run with other settings: {words}. Give the same settings to go on"
+                    f"{self.path} holds a run with other settings: {changes}. Give the same settings to resume it"
                     f"{', --extend to make it longer' if longer else ''}, another --out, or --fresh to remove that run "
-                    "and start over"
+                    "and start again"
                 )
-        going_on = checkpoint_path(self.path).exists() and not fresh
-        if not going_on:  # everything before the first checkpoint is logged again
+        resumed = checkpoint_path(self.path).exists() and not fresh
+        if not resumed:  # everything before the first checkpoint is logged again
             for old in self._files():
                 old.unlink()
         if planned != settings["n_steps"]:
             settings = {**settings, _PLANNED: planned}
         atomic_write(file, json.dumps(settings, indent=2).encode())
-        return going_on
+        return resumed
 
     def _files(self) -> list[Path]:
-        """Files of the run except its settings. If there are none, nothing can be lost."""
-        places = ("",) if self._seeds is None else ("", "seed_*/")
-        return [file for place in places for pattern in _OURS for file in self.path.glob(place + pattern)]
+        """Files of the run except its settings; without any, nothing can be lost."""
+        folders = ("",) if self._seeds is None else ("", "seed_*/")
+        return [file for folder in folders for pattern in _BIRL_FILES for file in self.path.glob(folder + pattern)]
 
     def results(self) -> list[str]:
-        """For each run a line with its newest and its best model."""
+        """A line for each run, with its newest and its best model."""
         folders = [self.path] if self._seeds is None else [self.path / f"seed_{seed}" for seed in self._seeds]
         return [_result(folder) for folder in folders]
 
     def create(self, experiment_name: str) -> LoggerAdapter:
-        """Make the adapter that writes into this folder and prints each epoch.
+        """Make an adapter that writes into this folder and prints each epoch.
 
         The run of one seed of several is called ``<name>/seed_<seed>`` (see `birl.fit_many`).
         """
         if self._seeds is None:
-            return CombineAdapter([FileAdapter(self.path), _Lines()])
+            return CombineAdapter([FileAdapter(self.path), _EpochPrinter()])
         name = Path(experiment_name).name
-        return CombineAdapter([FileAdapter(self.path / name), _Lines(name)])
+        return CombineAdapter([FileAdapter(self.path / name), _EpochPrinter(name)])
 
 
 def _result(folder: Path) -> str:
     newest, best = newest_model(folder), folder / "model_best.json"
-    words = "" if newest is None else f"done: {newest.stem.removeprefix('model_')} steps, model {newest}"
+    line = "" if newest is None else f"done: {newest.stem.removeprefix('model_')} steps, model {newest}"
     if best.is_file():
         found = json.loads(best.read_text(encoding="utf-8"))
-        words += f"; the best, with {found['metric']} {found['score']:.5g} at step {found['step']}: {BEST_MODEL}"
-    return words
+        line += f"; the best, with {found['metric']} {found['score']:.5g} at step {found['step']}: {BEST_MODEL}"
+    return line
 
 
-class _Lines(EpochAdapter):
-    """One line for each epoch.
+class _EpochPrinter(EpochAdapter):
+    """Prints a line for each epoch.
 
     Args:
         run: name of the run, if there are several.
@@ -220,16 +229,16 @@ class _Lines(EpochAdapter):
         self._run = run
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-        """Print nothing: gradients would fill the screen."""
+        """Print nothing, as gradients would fill the screen."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
-        names = sorted((name for name in self._metrics if not name.startswith("time_")), key=_column)
-        words = [f"{name}={self._metrics[name]:.5g}" for name in names]
-        note("  ".join([*([self._run] if self._run else []), f"epoch {epoch}", f"step {step}", *words]))
+        names = sorted((name for name in self._metrics if not name.startswith("time_")), key=_column_order)
+        values = [f"{name}={self._metrics[name]:.5g}" for name in names]
+        note("  ".join([*([self._run] if self._run else []), f"epoch {epoch}", f"step {step}", *values]))
 
 
-def _column(name: str) -> tuple[bool, str]:
-    """Sorts metrics: returns first, each always at the same place."""
+def _column_order(name: str) -> tuple[bool, str]:
+    """Sort key of metrics: returns first, then by name."""
     return name not in RETURNS, name
 
 
@@ -238,12 +247,12 @@ def _column(name: str) -> tuple[bool, str]:
 
 @dataclass(frozen=True)
 class Curve:
-    """One CSV file: a metric, or the statistics of a parameter's gradient.
+    """The contents of a CSV file: a metric, or the statistics of a parameter's gradient.
 
     Attributes:
         epoch, step: ``[n]``.
-        value: ``[n]``; of a gradient, its mean.
-        low, high: ``[n]``: smallest and largest number of a gradient; of a metric, its value.
+        value: ``[n]``: the metric, or the mean of the gradient.
+        low, high: ``[n]``: the metric again, or the minimum and maximum of the gradient.
     """
 
     epoch: Array
@@ -254,12 +263,12 @@ class Curve:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether it shows a gradient."""
+        """Whether it holds statistics of a gradient."""
         return self.low is not self.value
 
 
 def read_curve(file: Path) -> Curve:
-    """Read ``epoch,step,value`` without a header, or ``epoch,step,min,max,mean,std`` with it.
+    """Read a CSV file: ``epoch,step,value`` without a header, or ``epoch,step,min,max,mean,std`` with it.
 
     Raises:
         ForeignFileError: if it is another kind of file.
@@ -272,10 +281,10 @@ def read_curve(file: Path) -> Curve:
         if len(columns) != (len(_GRADIENT) if gradient else _METRIC):
             raise ValueError("no lines of three numbers")
     except (ValueError, csv.Error) as error:
-        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else error
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
         raise ForeignFileError(
-            f"{file} is not a metric of a run, that is, lines epoch,step,value (nor a gradient, with the header "
-            f"{','.join(_GRADIENT)}): {reason}"
+            f"{file} is neither a metric of a run (lines epoch,step,value) nor a gradient (with the header "
+            f"{','.join(_GRADIENT)}): {reason}; give a CSV file of a run folder"
         ) from error
     if gradient:
         epoch, step, low, high, mean, _ = columns
@@ -284,8 +293,8 @@ def read_curve(file: Path) -> Curve:
     return Curve(epoch, step, value, value, value)
 
 
-def in_order(folder: Path) -> list[Path]:
-    """CSV files of a run folder: returns, then other metrics, times, and gradients.
+def metric_files(folder: Path) -> list[Path]:
+    """CSV files of a run folder in this order: returns, other metrics, times, gradients.
 
     Raises:
         FileError: if there are none.

@@ -1,4 +1,4 @@
-"""Runs of ``birl train`` as processes of their own, which go on or end by themselves."""
+"""Runs of ``birl train`` as separate processes: how they are started, watched and ended."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+import typer
 
 from birl.cli.common import note
 
-PATIENCE: Final = 60.0
-"""Seconds in which a run writes its checkpoint once it is told to end."""
-_LEASH: Final = "BIRL_LEASH"
+GRACE_PERIOD: Final = 60.0
+"""Seconds that a run has to write its checkpoint after it is asked to end."""
+_EXIT_WITH_PARENT: Final = "BIRL_EXIT_WITH_PARENT"
 
 
 class Process(Protocol):
-    """A run's process, here or on another machine."""
+    """The process of a run, on this machine or another."""
 
     returncode: int | None
 
@@ -38,83 +40,88 @@ class Process(Protocol):
         """The exit status, when there is one; see `subprocess.Popen.wait`."""
 
 
-Begin = Callable[[Sequence[str], Path], Process]
-"""Begins a run, of its command and folder; see `starter`."""
+StartProcess = Callable[[Sequence[str], Path], Process]
+"""Starts a run, given its command and folder; see `process_starter`."""
 
 
 @contextmanager
-def starter(jobs: int, address: str | None, device: str = "cpu") -> Iterator[Begin]:
-    """How runs are begun.
+def process_starter(jobs: int, address: str | None, device: str = "cpu") -> Iterator[StartProcess]:
+    """Context with a function that starts runs.
 
     Args:
-        jobs: see `begin`.
-        address: of Ray's cluster, which places them; ``None`` for this machine without Ray.
-        device: of the runs: Ray places those that learn on a GPU where it has one that is free.
+        jobs: see `start_process`.
+        address: of the Ray cluster that runs them; ``None`` for this machine without Ray.
+        device: of the runs: on a GPU, each gets one from Ray.
     """
     if address is None:
-        yield partial(begin, jobs=jobs)
+        yield partial(start_process, jobs=jobs)
         return
     from birl.distributed.ray import RayLauncher  # it imports Ray
 
-    launcher = RayLauncher(partial(begin, jobs=1, leashed=True), address, gpus=int(device.startswith("cuda")))
+    launcher = RayLauncher(
+        partial(start_process, jobs=1, exit_with_parent=True), address, gpus=int(device.startswith("cuda"))
+    )
     try:
         yield launcher.start
     finally:
         launcher.close()
 
 
-def begin(command: Sequence[str], folder: Path, jobs: int, leashed: bool = False) -> subprocess.Popen[bytes]:
-    """Begin a run on this machine.
+def start_process(
+    command: Sequence[str], folder: Path, jobs: int, exit_with_parent: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a run on this machine.
 
     Args:
-        command: the program and its words.
-        folder: of the run; what it says goes into a file beside it, see `last_line`.
-        jobs: how many runs there are at once, which share the processors.
-        leashed: whether it is killed as soon as this process is gone; see `hold_leash`.
+        command: the program and its arguments.
+        folder: of the run; its standard error is appended to ``<folder>.log``, see `last_line`.
+        jobs: number of runs at the same time, which share the processors.
+        exit_with_parent: whether it is killed as soon as this process ends; see `follow_parent`.
     """
     threads = {} if jobs == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-    leash = {_LEASH: "1"} if leashed else {}
+    follow = {_EXIT_WITH_PARENT: "1"} if exit_with_parent else {}
     with open(f"{folder}.log", "ab") as log:
         return subprocess.Popen(
             command,
-            stdin=subprocess.PIPE if leashed else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if exit_with_parent else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            env={**threads, **os.environ, **leash},
+            env={**threads, **os.environ, **follow},
             start_new_session=True,  # Ctrl-C in the terminal is for this process, which then ends the runs
         )
 
 
-def hold_leash() -> None:
-    """Where this process was begun leashed, kill it once the other end of its standard input is gone.
+def follow_parent() -> None:
+    """Kill this process when its parent ends, if `start_process` was asked for that.
 
-    The run is then begun again elsewhere, and its folder has to be free.
+    The run is then restarted on another machine, and its folder has to be free. The parent holds the other end of
+    standard input, which closes when it ends.
     """
-    if os.environ.pop(_LEASH, None):
-        threading.Thread(target=_follow, daemon=True).start()
+    if os.environ.pop(_EXIT_WITH_PARENT, None):
+        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
 
 
-def _follow() -> None:
+def _exit_at_end_of_input() -> None:
     while os.read(0, 1):  # not by sys.stdin, whose lock the end of the program would wait for
         pass
-    os._exit(1)  # at once: what is under way is not to be written any more
+    os._exit(1)  # at once, as nothing more may be written into the folder
 
 
 def last_line(folder: Path) -> str:
-    """What the run in a folder said last."""
+    """The last line that the run in a folder wrote to standard error."""
     text = Path(f"{folder}.log").read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     return lines[-1] if lines else "nothing on standard error"
 
 
-def end(running: Sequence[Process]) -> None:
-    """End runs, which write their checkpoints; those that do not within a minute, or after Ctrl-C, are killed."""
+def end_processes(running: Sequence[Process]) -> None:
+    """Ask runs to end, so that they write checkpoints, and kill those that do not within a minute or after Ctrl-C."""
     try:
         for each in running:
             each.terminate()
-        until = monotonic() + PATIENCE
+        deadline = monotonic() + GRACE_PERIOD
         for each in running:
-            each.wait(max(0.0, until - monotonic()))
+            each.wait(max(0.0, deadline - monotonic()))
     except subprocess.TimeoutExpired:
         note("runs that do not end are killed")
     finally:
@@ -124,19 +131,19 @@ def end(running: Sequence[Process]) -> None:
                 each.wait()
 
 
-def command_words(context: Any, without: Sequence[str] = ()) -> list[str]:
-    """The words of a command line, but those of some parameters. Every value is written after its option."""
-    found: list[str] = []
+def command_words(context: typer.Context, without: Sequence[str] = ()) -> list[str]:
+    """The words of a command line, except those of some parameters, with every value after its option."""
     arguments: list[str] = []
+    options: list[str] = []
     for param in context.command.params:
-        source, value = context.get_parameter_source(param.name), context.params.get(param.name)
+        source, value = context.get_parameter_source(str(param.name)), context.params.get(str(param.name))
         if param.name in without or source is None or source.name != "COMMANDLINE":
             continue
         values = list(value) if isinstance(value, list | tuple) else [value]
         if param.param_type_name == "argument":
             arguments += [str(each) for each in values]
         elif getattr(param, "is_flag", False):
-            found.append(param.opts[0])
+            options.append(param.opts[0])
         else:
-            found += [word for each in values for word in (param.opts[0], str(each))]
-    return [*arguments, *found]
+            options += [word for each in values for word in (param.opts[0], str(each))]
+    return [*arguments, *options]

@@ -9,11 +9,11 @@ import numpy as np
 import typer
 
 from birl.cli.common import load_dataset, print_table
-from birl.cli.run_folder import in_order, read_curve
+from birl.cli.run_folder import metric_files, read_curve
 from birl.errors import ForeignFileError
-from birl.types import ActionSpace
+from birl.types import ActionSpace, Array
 
-_OTHERS = {".d3": "model", ".d3c": "checkpoint"}
+_OTHER_FILES = {".d3": "model", ".d3c": "checkpoint"}
 
 
 def stats(
@@ -23,10 +23,10 @@ def stats(
     place = Path(path)
     if place.is_dir() and not (place / "storage.json").is_file():
         _run(place)
-    elif place.is_file() and place.suffix in _OTHERS:
+    elif place.is_file() and place.suffix in _OTHER_FILES:
         raise ForeignFileError(
-            f"{path} is a {_OTHERS[place.suffix]}: stats takes a run folder, the CSV file of a metric, or a dataset "
-            "(.h5)"
+            f"{path} is a {_OTHER_FILES[place.suffix]}: stats takes a run folder, the CSV file of a metric, or a "
+            "dataset (.h5)"
         )
     elif place.is_file() and place.suffix not in (".h5", ".hdf5"):
         _metric(place)
@@ -35,11 +35,11 @@ def stats(
 
 
 def _metric(file: Path) -> None:
-    """d3rlpy's lines, and the last value."""
-    _print({"FILE NAME": file, **_numbers(file)})
+    """Print the lines of d3rlpy's command, and the last value."""
+    _print({"FILE NAME": file, **_statistics(file)})
 
 
-def _numbers(file: Path) -> dict[str, Any]:
+def _statistics(file: Path) -> dict[str, Any]:
     curve = read_curve(file)
     counts = {"EPOCH": int(curve.epoch[-1]), "TOTAL STEPS": int(curve.step[-1])}
     ends = {"MAX VALUE": np.max(curve.high), "MIN VALUE": np.min(curve.low)}
@@ -49,9 +49,9 @@ def _numbers(file: Path) -> dict[str, Any]:
 def _run(folder: Path) -> None:
     columns = ["EPOCH", "TOTAL STEPS", "LAST VALUE", "MAX VALUE", "MIN VALUE", "STD VALUE"]
     table = [["METRIC", "EPOCH", "STEPS", "LAST", "MAX", "MIN", "STD"]]  # shorter: within 80 columns
-    for file in in_order(folder):
-        numbers = _numbers(file)
-        table.append([file.stem, *(_word(numbers[name], 5) for name in columns)])
+    for file in metric_files(folder):
+        statistics = _statistics(file)
+        table.append([file.stem, *(_format(statistics[name], 5) for name in columns)])
     print_table(table, right=True)
 
 
@@ -63,13 +63,13 @@ def _dataset(name: str) -> None:
     rewards = np.concatenate([np.reshape(episode.rewards, -1) for episode in episodes])
     ended = sum(bool(episode.terminated) for episode in episodes)
     info, size = data.dataset_info, data.dataset_info.action_size
-    words = {ActionSpace.DISCRETE: f"{size} discrete", ActionSpace.CONTINUOUS: f"continuous, {size} dimensions"}
+    kinds = {ActionSpace.DISCRETE: f"{size} discrete", ActionSpace.CONTINUOUS: f"continuous, {size} dimensions"}
     rows: dict[str, Any] = {
         "FILE NAME" if Path(name).exists() else "DATASET": name,
         "EPISODES": f"{len(episodes)}, {ended} of them terminated",
         "TRANSITIONS": data.transition_count,
         "OBSERVATIONS": f"shape {data.observation_shape}",
-        "ACTIONS": words.get(info.action_space, str(info.actions)),
+        "ACTIONS": kinds.get(info.action_space, str(info.actions)),
         "RETURN": _summary(returns),
         "LENGTH": _summary(lengths),
         "REWARD": _summary(rewards),
@@ -77,15 +77,15 @@ def _dataset(name: str) -> None:
     _print(rows)
 
 
-def _summary(values: Any) -> str:
+def _summary(values: Array) -> str:
     return f"{np.mean(values):.5g} ± {np.std(values):.5g} (min {np.min(values):.5g}, max {np.max(values):.5g})"
 
 
 def _print(rows: dict[str, Any]) -> None:
     width = max(map(len, rows))
     for name, value in rows.items():
-        print(f"{name.ljust(width)}: {_word(value, 6)}")
+        print(f"{name.ljust(width)}: {_format(value, 6)}")
 
 
-def _word(value: Any, digits: int) -> str:
+def _format(value: object, digits: int) -> str:
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""``birl train --seeds`` in environments: a run for each seed, each a process of ``birl train``."""
+"""``birl train --seeds`` in environments: one run for each seed, each in a process of ``birl train``."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ import numpy as np
 
 from birl.cli.common import note, print_table
 from birl.cli.run_folder import RETURNS, read_curve
-from birl.cli.run_processes import Process, end, last_line, starter
+from birl.cli.run_processes import Process, end_processes, last_line, process_starter
 from birl.errors import BirlError
 from birl.run.run_lock import only_run
 
-_POLL: Final = 0.2
+_POLL_INTERVAL: Final = 0.2
 
 
 def train_seeds(
     words: Sequence[str], seeds: Sequence[int], out: Path, jobs: int, address: str | None, device: str
 ) -> None:
-    """Train all seeds, some at once, and print a table of their last scores. Runs that are finished stay.
+    """Train all seeds, ``jobs`` of them at the same time, and print a table of their last scores.
 
     Args:
-        words: of ``birl train``, without seed and folder.
+        words: arguments of ``birl train``, without seed and folder.
         seeds: all different.
-        out: folder; the run of a seed is in ``seed_<seed>`` below it.
-        jobs: how many run at once.
-        address: of Ray's cluster, if it places them.
-        device: of all of them.
+        out: folder; the run of a seed is in ``seed_<seed>`` below it. Finished runs are not repeated.
+        jobs: number of runs at the same time.
+        address: of the Ray cluster that runs them, if any.
+        device: of all runs.
 
     Raises:
-        BirlError: if a run fails. The others write checkpoints, and the same command goes on with all.
+        BirlError: if a run fails. The others write checkpoints, and the same command resumes all.
     """
-    with only_run(out), starter(jobs, address, device) as begin:
+    with only_run(out), process_starter(jobs, address, device) as start:
         waiting, running = list(seeds), dict[int, Process]()
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     seed = waiting.pop(0)
-                    running[seed] = begin(_command(words, seed, out), out / f"seed_{seed}")
+                    running[seed] = start(_command(words, seed, out), out / f"seed_{seed}")
                     note(f"seed {seed} -> {out / f'seed_{seed}'}")
-                sleep(_POLL)
+                sleep(_POLL_INTERVAL)
                 for seed in [seed for seed, process in running.items() if process.poll() is not None]:
                     status = running.pop(seed).returncode
                     if status:
                         folder = out / f"seed_{seed}"
                         raise BirlError(
                             f"the run of seed {seed} failed (exit status {status}): {last_line(folder)} (see "
-                            f"{folder}.log); the same command goes on when that is mended"
+                            f"{folder}.log); after a repair the same command resumes all runs"
                         )
         finally:
             if running:
-                note(f"stopping runs, which write checkpoints; the same command goes on in {out}")
-                end(list(running.values()))
+                note(f"stopping runs, which write checkpoints; the same command resumes them from {out}")
+                end_processes(list(running.values()))
         _report(out, seeds)
 
 
@@ -65,7 +65,7 @@ def _command(words: Sequence[str], seed: int, out: Path) -> list[str]:
 
 
 def _report(out: Path, seeds: Sequence[int]) -> None:
-    """Print the last score of each seed, and their mean and deviation."""
+    """Print the last score of each seed, and their mean and standard deviation."""
     names = [name for name in RETURNS if all((out / f"seed_{seed}" / f"{name}.csv").is_file() for seed in seeds)]
     if not names:
         print(f"done: {len(seeds)} seeds in {out}")
@@ -73,4 +73,5 @@ def _report(out: Path, seeds: Sequence[int]) -> None:
     scores = [float(read_curve(out / f"seed_{seed}" / f"{names[0]}.csv").value[-1]) for seed in seeds]
     rows = [[str(seed), f"{score:.5g}"] for seed, score in zip(seeds, scores, strict=True)]
     print_table([["SEED", names[0]], *rows])
-    print(f"mean {np.mean(scores):.5g}, deviation {np.std(scores, ddof=1) if len(scores) > 1 else 0:.5g}")
+    deviation = np.std(scores, ddof=1) if len(scores) > 1 else 0
+    print(f"mean {np.mean(scores):.5g}, standard deviation {deviation:.5g}")

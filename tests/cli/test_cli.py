@@ -409,14 +409,14 @@ from gymnasium.spaces import Box, Discrete
 class Bars(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 12.5}
     observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
-    shown, shape, dtype, closed, length = 0, (41, 63, 3), np.uint8, 0, 7
+    rendered, shape, dtype, closed, length = 0, (41, 63, 3), np.uint8, 0, 7
 
     def __init__(self, render_mode=None):
         self.render_mode = render_mode
 
     def _observation(self):
         if self.render_mode == "human":
-            Bars.shown += 1
+            Bars.rendered += 1
         return np.zeros(2, np.float32)
 
     def reset(self, *, seed=None, options=None):
@@ -536,7 +536,7 @@ def test_export_a_sequence_model_for_many_episodes(birl_: Any, workplace: Path) 
     simple = DiscreteRandomPolicyConfig().create()
     simple.create_impl((3,), 2)
     simple.save("simple.d3")
-    assert "simple.d3 is no sequence model" in birl_("export", "simple.d3", "x.pt", "--batched", status=1)
+    assert "simple.d3 is not a sequence model" in birl_("export", "simple.d3", "x.pt", "--batched", status=1)
 
 
 def test_collect_writes_the_episodes_that_evaluate_plays(birl_: Any, workplace: Path) -> None:
@@ -633,7 +633,7 @@ def test_record_names_its_extra(birl_: Any, workplace: Path, monkeypatch: pytest
 def test_play_shows_episodes(birl_: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = birl_("play", "bars.d3", "--env-id", "own_envs:Bars", "--n-episodes", 2)
     assert text == "return 14.00 ± 0.00 over 2 episodes (14.00, 14.00)\n"
-    assert sys.modules["own_envs"].Bars.shown >= 16
+    assert sys.modules["own_envs"].Bars.rendered >= 16
     assert sys.modules["own_envs"].Bars.closed == 1
     assert "over 1 episodes" in birl_("play", "pole.d3", "--env-id", "CartPole-v1", "--n-episodes", 1)
     assert "render_mode=None" in birl_("play", "bars.d3", "--env-id", "own_envs:plain", status=1)
@@ -681,7 +681,7 @@ def test_stats(birl_: Any, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"PK\3\4\xc0")
         said = f"{name} is a {kind}: stats takes a run folder, the CSV file of a metric, or a dataset (.h5)"
         assert said in birl_("stats", tmp_path / name, status=1)
-    assert birl_("plot", tmp_path / "model.d3", status=1).endswith(": it is no text")
+    assert ": it is not text; give a CSV file" in birl_("plot", tmp_path / "model.d3", status=1)
 
 
 def test_stats_of_a_dataset(birl_: Any, tmp_path: Path) -> None:

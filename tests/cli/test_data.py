@@ -38,7 +38,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return table
 
 
-def test_a_proposal_without_a_reward_says_so_beside_the_file(birl_: Any, logs: pyarrow.Table) -> None:
+def test_a_proposal_without_a_reward_warns_on_standard_error(birl_: Any, logs: pyarrow.Table) -> None:
     birl_("data", "schema", "logs/0.parquet")
     assert "no column is called like the reward" not in birl_.notes
     names = ["profit" if name == "reward" else name for name in logs.column_names]
@@ -83,7 +83,7 @@ def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:
     assert json.loads(Path("data/select/import.json").read_text())["part"]["name"] == "select"
 
 
-def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
+def test_rows_that_are_left_out_are_reported(birl_: Any, logs: pyarrow.Table) -> None:
     text = 'cluster = "version"\nduplicates = "first"\n' + Path("schema.toml").read_text(encoding="utf-8")
     Path("schema.toml").write_text(text.replace('missing = "forward"', 'missing = "drop"').replace("fill = 0.0", ""))
     holes = logs.set_column(logs.column_names.index("speed"), "speed", pyarrow.array([None] + [0.5] * 1199))
@@ -91,17 +91,17 @@ def test_what_left_is_said(birl_: Any, logs: pyarrow.Table) -> None:
     command = ["data", "import", "holes.parquet", "--schema"]
     birl_(*command, "schema.toml", "--out", "data")
     assert "left out: 1 episodes, 6 rows: observation 'speed' is missing" in birl_.notes
-    assert "left out: 6 rows of the same episode and time" in birl_.notes
+    assert "left out: 6 rows with the episode and time" in birl_.notes
     said = birl_("data", "split", "data", "--by", "cluster", status=1)
     assert "would have 1 of 2 clusters" in said or "would have 0 of 2 clusters" in said
-    assert "'train' is no name=share" in birl_("data", "split", "data", "--shares", "train", status=1)
+    assert "'train' is not name=share" in birl_("data", "split", "data", "--shares", "train", status=1)
     assert "exists already" in birl_(*command, "schema.toml", "--out", "data", status=1)
     assert "there is no file 'nowhere.csv'" in birl_("data", "schema", "nowhere.csv", status=1)
     assert "nowhere.toml" in birl_(*command, "nowhere.toml", "--out", "x", status=1)
     assert "Usage" in birl_("data", "import", "--help")
 
 
-def test_rows_that_are_apart_and_episodes_without_a_part_are_told(birl_: Any, logs: pyarrow.Table) -> None:
+def test_interleaved_rows_and_episodes_without_a_part_are_reported(birl_: Any, logs: pyarrow.Table) -> None:
     text = Path("schema.toml").read_text(encoding="utf-8")
     Path("schema.toml").write_text(re.sub(r"(?m)^(time|terminated|truncated) = .*", "", text))
     command = ["data", "import", "--schema", "schema.toml", "--out"]
@@ -110,7 +110,7 @@ def test_rows_that_are_apart_and_episodes_without_a_part_are_told(birl_: Any, lo
     birl_("data", "split", "whole")
     assert "the shares sum" not in birl_.notes
     birl_("data", "split", "whole", "--shares", "train=.5,select=.2", "--out", "less")
-    assert "the shares sum to 0.7: the other episodes are in no part" in birl_.notes
+    assert "the shares sum to 0.7: the remaining episodes are in no part" in birl_.notes
     pyarrow.parquet.write_table(logs.take(np.random.default_rng(0).permutation(1200)), "shuffled.parquet")
     birl_(*command, "shuffled", "shuffled.parquet")
     assert "no time is named, and other rows stand between those of 200 episodes" in birl_.notes
@@ -124,12 +124,12 @@ def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.
     Path("schema.toml").write_text(text.replace('logger = "version"', 'logger = "<script>"'))
     birl_("data", "import", "hostile.parquet", "--schema", "schema.toml", "--out", "data")
     birl_("data", "split", "data")
-    command = ["data", "report", "data/certify", "--beside", "data/train", "--gamma", "0.9", "--seed", "1"]
+    command = ["data", "report", "data/certify", "--other", "data/train", "--gamma", "0.9", "--seed", "1"]
     said = birl_(*command, "--json", "r.json", "--out", "r.html")
     assert said.startswith("data/certify: 40 episodes, 240 steps; ")
     assert "there are 40 episodes; at least 100 is safe" in said
-    told = json.loads(Path("r.json").read_text("utf-8"))
-    checks = {check["title"]: check for check in told["checks"]}
+    report = json.loads(Path("r.json").read_text("utf-8"))
+    checks = {check["title"]: check for check in report["checks"]}
     columns = [row[0] for row in checks["Observations"]["tables"]["Columns"]["rows"]]
     assert columns == ["<b>", "<b> is missing", "weather = sun", "weather = rain", "weather is unknown"]
     assert {row[0] for row in checks["Returns"]["tables"]["By logger"]["rows"]} == {"v1", "v2"}
@@ -137,12 +137,12 @@ def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.
     assert checks["Observations"]["facts"]["part_auc"] is not None
     page = Path("r.html").read_text("utf-8")
     assert "<b> is" not in page and "&lt;b&gt; is missing" in page
-    assert all(one["message"][:60] in said for one in told["messages"])
+    assert all(one["message"][:60] in said for one in report["messages"])
     assert birl_(*command) == said  # the same without files
     assert "there is no file or folder 'nowhere'" in birl_("data", "report", "nowhere", status=1)
     assert "no/r.html" in birl_(*command, "--out", "no/r.html", status=1)
     Path("data/certify/import.json").write_text("[]")
-    assert "holds no object of JSON" in birl_(*command, status=1)
+    assert "is not a JSON object" in birl_(*command, status=1)
 
 
 def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
@@ -169,7 +169,7 @@ def test_episodes_for_other_programs(birl_: Any, logs: pyarrow.Table, monkeypatc
     assert len(minari.load_dataset("my/trips-v0")) == 200
     birl_("data", "export", "pendulum-random", "swing-v0", "--env-id", "Pendulum-v1")
     assert minari.load_dataset("swing-v0").recover_environment().spec.id == "Pendulum-v1"
-    assert "'steps.csv' has no format: write to" in birl_("data", "export", "data", "steps.csv", status=1)
+    assert "'steps.csv' has an unknown format: write to" in birl_("data", "export", "data", "steps.csv", status=1)
     assert "--env-id x is for Minari" in birl_("data", "export", "data", "x.parquet", "--env-id", "x", status=1)
     assert "steps.parquet exists already" in birl_("data", "export", "data", "steps.parquet", status=1)
     assert "there is no file or folder 'nowhere'" in birl_("data", "export", "nowhere", "x.parquet", status=1)
@@ -238,7 +238,7 @@ def test_the_loop_over_five_splits_as_the_guide_has_it(
     assert not Path("certify/looks.json").exists()  # it was not asked
 
 
-def test_tables_are_no_datasets_yet(birl_: Any, logs: pyarrow.Table) -> None:
+def test_tables_are_not_datasets(birl_: Any, logs: pyarrow.Table) -> None:
     said = birl_("train", "DiscreteBC", "--dataset", "logs/0.parquet", status=1)
     assert "'logs/0.parquet' is a table: birl data schema logs/0.parquet > schema.toml" in said
     assert "birl data import logs/0.parquet --schema schema.toml --out episodes" in said

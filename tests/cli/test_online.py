@@ -64,7 +64,7 @@ def same(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
-# -- what is set by default, and by whom -------------------------------------------------------------------------------
+# -- defaults ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_shortest_command_trains_and_says_how(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,13 +204,13 @@ def test_priorities_of_logged_data(birl_: Any, tmp_path: Path) -> None:
     words = ["--n-steps", 5, "--prioritized", "batch_size=4", "--out"]
     birl_("train", "DiscreteCQL", "--dataset", "cartpole-random", *words, tmp_path / "a", "--seeds", 2)
     assert (tmp_path / "a" / "seed_1" / "model_5.d3").exists()
-    told = birl_("train", "BC", "--dataset", "pendulum-random", *words, tmp_path / "b", status=1)
-    assert told.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
+    message = birl_("train", "BC", "--dataset", "pendulum-random", *words, tmp_path / "b", status=1)
+    assert message.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
     small = ["context_size=2", "num_layers=1"]
-    told = birl_("train", "TACR", "--dataset", "pendulum-random", *words, tmp_path / "c", *small, status=1)
-    assert told.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
-    told = birl_("train", "AWR", "--env-id", "Pendulum-v1", *words[:3], "--out", tmp_path / "d", status=1)
-    assert told.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
+    message = birl_("train", "TACR", "--dataset", "pendulum-random", *words, tmp_path / "c", *small, status=1)
+    assert message.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
+    message = birl_("train", "AWR", "--env-id", "Pendulum-v1", *words[:3], "--out", tmp_path / "d", status=1)
+    assert message.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
     assert not any((tmp_path / name).exists() for name in "bcd")  # refused at once
 
 
@@ -502,10 +502,10 @@ def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
     words = ["train", "DQN", "--env-id", doors, "--n-steps", 60, "--n-trials", 2, "batch_size=8"]
-    with pytest.warns(UserWarning, match="which is not used") as told:
+    with pytest.warns(UserWarning, match="which is not used") as caught:
         birl_(*words, "--out", "unmasked")
     said: Any = warnings.formatwarning  # as main has set it
-    assert [said(each.message) for each in told] == [
+    assert [said(each.message) for each in caught] == [
         "birl: warning: the environment says in info['action_mask'] which actions are allowed, which is not used: "
         "train with --action-mask, so that none of the others is ever taken\n"
     ]
@@ -539,8 +539,8 @@ def test_masks_in_evaluations_of_what_is_learned_from_logs(birl_: Any, doors: st
     birl.dataset.MDPDataset(*logged, action_masks=masks).dump("masked.h5")
     words = ["train", "DiscreteCQL", "--dataset", "masked.h5", "--n-steps", 5, "--n-trials", 1, "batch_size=4"]
     assert "--action-mask: for runs with an environment only" in birl_(*words, "--action-mask", "--out", "a", status=1)
-    told = birl_(*words, "--env-id", doors, "--out", "a", status=1)
-    assert told.endswith("It was built with masks of actions, which are missing here: give --action-mask")
+    message = birl_(*words, "--env-id", doors, "--out", "a", status=1)
+    assert message.endswith("It was built with masks of actions, which are missing here: give --action-mask")
     assert not Path("a").exists()
     birl_(*words, "--env-id", doors, "--out", "a", "--action-mask")
     assert Path("a/environment.csv").read_text().endswith(",10.0\n")
@@ -655,15 +655,15 @@ def test_own_encoders_are_imported_by_every_command(
 
 def test_train_takes_demonstrations(birl_: Any, tmp_path: Path) -> None:
     train = ["train", "GAIL", "--env-id", "CartPole-v1", "--n-steps", 32, "--n-trials", 1, "rollout_length=16"]
-    shown = ["--demonstrations", "cartpole-random"]
-    assert "done: 32 steps" in birl_(*train, *shown, "--out", tmp_path / "run")
+    expert = ["--demonstrations", "cartpole-random"]
+    assert "done: 32 steps" in birl_(*train, *expert, "--out", tmp_path / "run")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["demonstrations"] == "cartpole-random"
     for words, says in (
         (train, "GAIL imitates an expert: give --demonstrations"),
         ([*train, "--demonstrations", "no.h5"], "no.h5"),
         ([*train, "--demonstrations", "pendulum-random"], "the dataset has"),
-        (["train", "PPO", *train[2:], *shown], "PPO takes no --demonstrations"),
-        (["train", "DiscreteBC", "--dataset", "cartpole-random", *shown], "--demonstrations"),
+        (["train", "PPO", *train[2:], *expert], "PPO takes no --demonstrations"),
+        (["train", "DiscreteBC", "--dataset", "cartpole-random", *expert], "--demonstrations"),
     ):
         assert says in birl_(*words, "--out", tmp_path / "none", status=1)
         assert not (tmp_path / "none").exists()
@@ -708,12 +708,12 @@ def test_many_files_of_a_folder_can_be_plotted(birl_: Any, tmp_path: Path, monke
     assert main(["plot", "many/run.json", "--save", "x.png"]) == 1
 
 
-def test_other_environments_than_atari_are_told_from_games() -> None:
+def test_other_environments_than_games_are_refused() -> None:
     with pytest.raises(ConfigError, match="CartPole-v1 is not an Atari game.*ALE/Breakout-v5"):
         EnvironmentSettings("CartPole-v1", atari=True).make()
 
 
-def test_raw_frames_of_a_game_are_told() -> None:
+def test_raw_frames_of_a_game_are_noted() -> None:
     env = EnvironmentSettings("ALE/Pong-v5").make()
     note = with_vector_defaults(DQNConfig(), (), env, TrainOptions())[2]
     assert note == "ALE/Pong-v5 has raw frames; --atari preprocesses them as papers do"

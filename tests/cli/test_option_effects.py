@@ -107,12 +107,12 @@ def spread(seen: Seen) -> float:
 
 
 # Options about other sources of data, other runs and what a run is made with; each has tests of its own.
-ALIASES = {
+TESTED_SEPARATELY = {
     *("algo", "more", "dataset", "env_id", "seeds", "jobs", "device", "fresh", "extend", "init_from", "target_return"),
     *("demonstrations", "action_mask", "workers", "atari", "recipe", "import", "context"),
 }
 
-# The run without the option, the option with its value, what is looked at, what it is without, and with.
+# The run without the option, the option with its value, what is measured, its value without the option, and with it.
 EFFECTS: list[tuple[tuple[Any, ...], tuple[Any, ...], Callable[[Seen], Any], Any, Any]] = [
     (DQN_RUN, ("--n-steps", 700), option("n_steps"), 1000, 700),
     (DQN_RUN, ("--n-steps-per-epoch", 50), option("n_steps_per_epoch"), 100, 50),
@@ -171,14 +171,14 @@ EFFECTS: list[tuple[tuple[Any, ...], tuple[Any, ...], Callable[[Seen], Any], Any
 
 
 @pytest.mark.parametrize(
-    ("words", "flag", "look", "without", "expected"),
+    ("words", "flag", "measure", "without", "expected"),
     EFFECTS,
     ids=[f"{row[0][0]}{row[1][0]}-{number}" for number, row in enumerate(EFFECTS)],
 )
 def test_options_have_an_effect(
     words: tuple[Any, ...],
     flag: tuple[Any, ...],
-    look: Callable[[Seen], Any],
+    measure: Callable[[Seen], Any],
     without: Any,
     expected: Any,
     birl_: Any,
@@ -193,7 +193,7 @@ def test_options_have_an_effect(
         )
     birl_("train", *words)
     birl_("train", *words, "--fresh", *flag)
-    found = [look(each) for each in seen]
+    found = [measure(each) for each in seen]
     assert found[0] == without
     assert (type(found[1]).__name__ if expected == "Cluster" else found[1]) == expected
 
@@ -201,7 +201,7 @@ def test_options_have_an_effect(
 def test_no_option_is_forgotten() -> None:
     here = {row[1][0].removeprefix("--").replace("-", "_") for row in EFFECTS}
     names = {name.removesuffix("_") for name in inspect.signature(train).parameters}
-    assert here | ALIASES == names
+    assert here | TESTED_SEPARATELY == names
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return [sys.executable, "-S", "-E", str(script), *kept(words, seed, out)[4:]]
 
     monkeypatch.setattr(sweep, "_command", command)
-    monkeypatch.setattr(sweep, "_POLL", 0.01)
+    monkeypatch.setattr(sweep, "_POLL_INTERVAL", 0.01)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -46,7 +46,7 @@ def test_each_seed_is_a_run_of_its_own(fake: None, birl_: Shell, tmp_path: Path,
     more = ["--set", "gamma=0.9", "--set", "learning_rate=0.01", "--prioritized"]
     more += ["--collectors", 2, "--fragment", "auto"]
     said = birl_(*WORDS, "batch_size=16", *more, "--seeds", "3,5,8", "--jobs", jobs, "--out", tmp_path / "x")
-    assert "3     13\n5     15\n8     18\n" in said and "mean 15.333, deviation 2.5166" in said
+    assert "3     13\n5     15\n8     18\n" in said and "mean 15.333, standard deviation 2.5166" in said
     for seed in (3, 5, 8):
         words = (tmp_path / "x" / f"seed_{seed}" / "words").read_text().split("\n")
         assert words[:2] == ["DQN", "batch_size=16"] and words[-4:-2] == ["--seed", str(seed)]
@@ -54,9 +54,12 @@ def test_each_seed_is_a_run_of_its_own(fake: None, birl_: Shell, tmp_path: Path,
         assert words[words.index("--fragment") + 1] == "auto" and words.count("--set") == 2
 
 
-def test_a_run_that_fails_is_told(fake: None, birl_: Shell, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_reported(fake: None, birl_: Shell, tmp_path: Path) -> None:
     said = birl_(*WORDS, "--seeds", "3,9", "--out", tmp_path / "x", status=1)
-    assert "the run of seed 9 failed (exit status 3): the reason (see" in said and "goes on when that is mended" in said
+    assert (
+        "the run of seed 9 failed (exit status 3): the reason (see" in said
+        and "after a repair the same command resumes all runs" in said
+    )
 
 
 @pytest.mark.slow

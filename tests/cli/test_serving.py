@@ -145,8 +145,8 @@ def test_rows_of_a_log_get_the_actions_of_the_policy(birl_: Any, trips: list[dic
         "file": "policy.onnx",
         "sha256": hashlib.sha256(Path("policy.onnx").read_bytes()).hexdigest(),
     }
-    (told,) = schema["inputs"]
-    assert {key: told[key] for key in ("name", "dtype", "shape", "role")} == {
+    (column_,) = schema["inputs"]
+    assert {key: column_[key] for key in ("name", "dtype", "shape", "role")} == {
         "name": "input_0", "dtype": "float32", "shape": [None, 9], "role": "observation",
     }  # fmt: skip
     assert schema["action"] == {"kind": "discrete", "size": 3, "column": "lane", "values": ["left", "keep", "right"]}
@@ -169,8 +169,8 @@ def test_rows_of_a_log_get_the_actions_of_the_policy(birl_: Any, trips: list[dic
             "could not convert string to float: 'fast'": {"speed": "fast"}, "not a finite number": {"load": "1e99"},
         }.items():  # fmt: skip
             ((column, value),) = wrong.items()
-            told = {"error": change, "row": 1, "column": column, "value": value}
-            assert post(address, {"rows": [row, {**row, **wrong}]}) == (400, told)
+            expected = {"error": change, "row": 1, "column": column, "value": value}
+            assert post(address, {"rows": [row, {**row, **wrong}]}) == (400, expected)
         assert post(address, {"rows": [{**row, "weather": 7}]})[1]["error"] == "unknown category"  # as an import says
         less = {name: value for name, value in row.items() if name != "load"}
         assert post(address, {"rows": [less]}) == (
@@ -201,7 +201,7 @@ column = "member"
 values = [false, true]
 
 [action]
-column = "shown"
+column = "offered"
 kind = "discrete"
 size = 3
 mask = "possible"
@@ -220,7 +220,7 @@ def test_lists_masks_and_policies_that_draw(birl_: Any, tmp_path: Path, monkeypa
         possible = [1, *rng.integers(0, 2, 2).tolist()]
         rows.append({
             "user": index // 2, "place": rng.normal(size=2).round(3).tolist(), "member": bool(rng.integers(2)),
-            "possible": possible, "shown": int(rng.choice(np.flatnonzero(possible))), "reward": float(rng.random()),
+            "possible": possible, "offered": int(rng.choice(np.flatnonzero(possible))), "reward": float(rng.random()),
         })  # fmt: skip
     Path("log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     Path("schema.toml").write_text(MASKED)
@@ -265,10 +265,10 @@ def test_what_was_evaluated_is_what_is_exported(birl_: Any, trips: list[dict[str
     birl_("data", "import", "trips.csv", "--schema", "schema.toml", "--out", "data")
     birl_("train", "DiscreteBC", "--dataset", "data", "--n-steps", 5, "--out", "run")
     birl_("export", "run", "policy.onnx", "--epsilon", 0.25)
-    told = json.loads(Path("policy.schema.json").read_text())["policy"]
-    assert told == {"type": "EpsilonGreedy", "draws": True, "epsilon": 0.25, "of": "DiscreteBC"}
+    described = json.loads(Path("policy.schema.json").read_text())["policy"]
+    assert described == {"type": "EpsilonGreedy", "draws": True, "epsilon": 0.25, "of": "DiscreteBC"}
     assert "Gaussian is for quantities" in birl_("export", "run", "policy.onnx", "--std", 0.1, status=1)
-    assert "is no sequence model" in birl_("export", "run", "p.onnx", "--epsilon", 0.1, "--batched", status=1)
+    assert "is not a sequence model" in birl_("export", "run", "p.onnx", "--epsilon", 0.1, "--batched", status=1)
 
 
 def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> None:
@@ -277,7 +277,7 @@ def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> Non
     ReplayBuffer.open("data").dump("plain.h5")
     birl_("train", "DQN", "--dataset", "plain.h5", "--n-steps", 5, "--out", "run")
     birl_("export", "run", "policy.onnx")
-    assert "names no logs that it learned from: columns have numbers" in birl_.notes
+    assert "does not name the columns of its logs, so they are numbered" in birl_.notes
     schema = json.loads(Path("policy.schema.json").read_text())
     assert [each["column"] for each in schema["inputs"][0]["columns"]] == [str(index) for index in range(9)]
     assert schema["action"] == {"kind": "discrete", "size": 3} and "logs" not in schema
@@ -337,9 +337,9 @@ def test_quantities_and_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     algo.export("policy.onnx")
     schema_ = json.loads(Path("policy.schema.json").read_text())
     assert schema_["action"] == {"kind": "continuous", "size": 2, "columns": ["gas", "turn"]}
-    (told,) = schema_["inputs"]
-    assert told["frames"] == 3 and told["shape"] == [None, 6]
-    assert told["columns"] == [
+    (input_,) = schema_["inputs"]
+    assert input_["frames"] == 3 and input_["shape"] == [None, 6]
+    assert input_["columns"] == [
         {"column": "x", "size": 2, "missing": "error", "length": 2, "fill": None, "indicator": False}
     ]
     with pytest.raises(ConfigError, match="save_policy"):
@@ -350,9 +350,9 @@ def test_records_go_with_the_policy(birl_: Any, trips: list[dict[str, Any]]) -> 
     birl_("data", "import", "trips.csv", "--schema", "schema.toml", "--out", "data")
     birl_("data", "split", "data", "--shares", "train=.5,certify=.5")
     birl_("data", "split", "data", "--shares", "train=.5,certify=.5", "--seed", 1, "--out", "other")
-    whole, one, rest, apart = map(record_in, map(Path, ("data", "data/train", "data/certify", "other/certify")))
-    assert whole is not None and one is not None and rest is not None and apart is not None
-    assert whole.shares(one) and one.shares(whole) and not one.shares(rest) and one.shares(apart) and one.shares(one)
+    whole, one, rest, separate = map(record_in, map(Path, ("data", "data/train", "data/certify", "other/certify")))
+    assert whole is not None and one is not None and rest is not None and separate is not None
+    assert whole.shares(one) and one.shares(whole) and not one.shares(rest) and one.shares(separate) and one.shares(one)
     algo = birl.algos.DiscreteBCConfig(batch_size=8).create()
     for part in ("train", "certify"):
         algo.fit(ReplayBuffer.open(f"data/{part}"), n_steps=1, **QUIET)
@@ -385,14 +385,14 @@ def test_names_of_parts(tmp_path: Path) -> None:
     algo = birl.algos.DQNConfig().create()
     algo.create_impl(({"arm": (2,), "eye": (3, 16, 16)}, (1,)), 4)  # type: ignore[arg-type]
     algo.export(tmp_path / "policy.onnx")
-    told = schema_of(tmp_path / "policy.onnx", algo.spec, algo.serving_description(), None)
-    assert [each["columns"] and [one["column"] for one in each["columns"]] for each in told["inputs"]] == [
+    described = schema_of(tmp_path / "policy.onnx", algo.spec, algo.serving_description(), None)
+    assert [each["columns"] and [one["column"] for one in each["columns"]] for each in described["inputs"]] == [
         ["0.arm.0", "0.arm.1"], None, ["1.0"],
     ]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_memories_are_told_and_refused_by_the_server(tmp_path: Path) -> None:
+def test_recurrent_policies_are_described_and_refused_by_the_server(tmp_path: Path) -> None:
     contexts = birl.algos.DecisionTransformerConfig(context_size=4).create()
     recurrent = birl.algos.TD3Config(actor_encoder_factory=birl.models.LSTMEncoderFactory(hidden_size=8)).create()
     for algo, roles in (
@@ -400,9 +400,9 @@ def test_memories_are_told_and_refused_by_the_server(tmp_path: Path) -> None:
     ):  # fmt: skip
         algo.create_impl((3,), 2)
         algo.export(tmp_path / "policy.onnx")
-        told = json.loads((tmp_path / "policy.schema.json").read_text())
-        assert [each["role"] for each in told["inputs"]] == roles
+        described = json.loads((tmp_path / "policy.schema.json").read_text())
+        assert [each["role"] for each in described["inputs"]] == roles
         command = [sys.executable, str(SERVER), str(tmp_path / "policy.onnx"), "0"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 1 and "needs what was before a row" in done.stderr
-    assert [each["shape"] for each in told["inputs"]] == [[None, 3], [None, 16]]
+    assert [each["shape"] for each in described["inputs"]] == [[None, 3], [None, 16]]

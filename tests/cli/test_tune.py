@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from cli.conftest import Shell
 
-from birl.cli import main
-from birl.cli import study as tuning
-from birl.cli.tune import Search, parse_search
+from birl.cli import main, study
+from birl.cli.study import SearchRange
+from birl.cli.tune import parse_search
 from birl.errors import ConfigError
 from birl.run.run_lock import only_run
 
@@ -44,24 +44,24 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
     """Replaces training: takes what each trial does, returns the list of numbers and values that are started."""
     script = tmp_path / "fake.py"
     script.write_text(FAKE)
-    monkeypatch.setattr(tuning, "_POLL", 0.01)
-    monkeypatch.setattr(tuning.Tuning, "_draw", lambda self, trials: None)  # one test draws
+    monkeypatch.setattr(study, "_POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(study.HyperparameterSearch, "_draw", lambda self, trials: None)  # one test draws
 
     def replace(plan: Callable[[int], dict[str, Any]]) -> list[Any]:
         started: list[Any] = []
 
-        def command(self: tuning.Tuning, number: int, values: dict[str, str]) -> list[str]:
+        def command(self: study.HyperparameterSearch, number: int, values: dict[str, str]) -> list[str]:
             started.append((number, values))
             folder = str(self._folder(number))
             return [sys.executable, "-S", "-E", str(script), folder, json.dumps(plan(number))]
 
-        monkeypatch.setattr(tuning.Tuning, "_command", command)
+        monkeypatch.setattr(study.HyperparameterSearch, "_command", command)
         return started
 
     return replace
 
 
-DRAW = tuning.Tuning._draw
+DRAW = study.HyperparameterSearch._draw
 
 
 def table(out: Path) -> list[dict[str, str]]:
@@ -75,17 +75,17 @@ def table(out: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("word", "found"),
     [
-        ("learning_rate=1e-5..1e-2:log", Search("learning_rate", "1e-5..1e-2:log", 1e-5, 1e-2, log=True)),
-        ("gamma=0.9..0.999", Search("gamma", "0.9..0.999", 0.9, 0.999)),
-        ("n_critics=2..10", Search("n_critics", "2..10", 2, 10, whole=True)),
-        ("x=-3..-1", Search("x", "-3..-1", -3, -1, whole=True)),
-        ("n=1..1000:log", Search("n", "1..1000:log", 1, 1000, log=True, whole=True)),
-        ("batch_size=32,64", Search("batch_size", "32,64", choices=("32", "64"))),
-        ("q_func_factory=mean,qr", Search("q_func_factory", "mean,qr", choices=("mean", "qr"))),
-        ("f.units=[64],[64,32]", Search("f.units", "[64],[64,32]", choices=("[64]", "[64,32]"))),
+        ("learning_rate=1e-5..1e-2:log", SearchRange("learning_rate", "1e-5..1e-2:log", 1e-5, 1e-2, log=True)),
+        ("gamma=0.9..0.999", SearchRange("gamma", "0.9..0.999", 0.9, 0.999)),
+        ("n_critics=2..10", SearchRange("n_critics", "2..10", 2, 10, whole=True)),
+        ("x=-3..-1", SearchRange("x", "-3..-1", -3, -1, whole=True)),
+        ("n=1..1000:log", SearchRange("n", "1..1000:log", 1, 1000, log=True, whole=True)),
+        ("batch_size=32,64", SearchRange("batch_size", "32,64", choices=("32", "64"))),
+        ("q_func_factory=mean,qr", SearchRange("q_func_factory", "mean,qr", choices=("mean", "qr"))),
+        ("f.units=[64],[64,32]", SearchRange("f.units", "[64],[64,32]", choices=("[64]", "[64,32]"))),
     ],
 )
-def test_ranges(word: str, found: Search) -> None:
+def test_ranges(word: str, found: SearchRange) -> None:
     assert parse_search(word) == found
 
 
@@ -151,7 +151,7 @@ def test_whole_ends_of_a_field_with_fractions(birl_: Shell, tmp_path: Path, fake
 
 
 def test_the_command_of_a_trial(tmp_path: Path) -> None:
-    tuned = tuning.Tuning(tmp_path, ["DQN", "--seed", "3"], [], metric="evaluation", seed=3, prune=True)
+    tuned = study.HyperparameterSearch(tmp_path, ["DQN", "--seed", "3"], [], metric="evaluation", seed=3, prune=True)
     assert tuned._command(7, {"gamma": "0.9"}) == [
         sys.executable, "-m", "birl", "train", "DQN", "--seed", "3", "--set", "gamma=0.9",
         "--out", str(tmp_path / "trial_0007"),
@@ -165,7 +165,7 @@ def test_a_search_its_table_and_more_trials(
     started = fake(lambda number: {"scores": [90, number, number + 1, number + 2]})
     words = [*WORDS, *SEARCH, "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr(tuning.Tuning, "_draw", DRAW)
+        patch.setattr(study.HyperparameterSearch, "_draw", DRAW)
         text = birl_(*words, "--trials", 3)
     head, *rows, last = text.splitlines()
     assert head.split() == ["TRIAL", "SCORE", "STATE", "STEPS", "learning_rate", "batch_size"]
@@ -233,7 +233,7 @@ def test_a_search_that_was_stopped_goes_on(
     birl_: Shell, tmp_path: Path, fake: Any, monkeypatch: pytest.MonkeyPatch, kind: Any, capsys: Any
 ) -> None:
     out, words = tmp_path / "out", [*WORDS, *SEARCH, "--trials", 3, "--jobs", 2, "--out", str(tmp_path / "out")]
-    sleep, stop = tuning.sleep, [kind(143)]
+    sleep, stop = study.sleep, [kind(143)]
 
     def wait(seconds: float) -> None:
         if all((out / f"trial_000{number}" / "model_300.d3").exists() for number in range(2)):
@@ -242,13 +242,13 @@ def test_a_search_that_was_stopped_goes_on(
 
     started = fake(lambda number: {"scores": [3], "hang": True})
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "sleep", wait)
+        patch.setattr(study, "sleep", wait)
         if kind is KeyboardInterrupt:
             assert main([str(word) for word in words]) == 130
         else:
             with pytest.raises(SystemExit):
                 main([str(word) for word in words])
-    assert f"stopping trials (0, 1), which write checkpoints; the same command goes on in {out}\n" in (
+    assert f"stopping trials (0, 1), which write checkpoints; the same command continues in {out}\n" in (
         capsys.readouterr().err
     )
     assert all((out / f"trial_000{number}" / "ended").exists() for number in range(2))
@@ -260,7 +260,7 @@ def test_a_search_that_was_stopped_goes_on(
     again = fake(lambda number: {"scores": [3, 4]})
     birl_(*words)
     assert again[:2] == started and again[2][0] == 2  # the same values
-    assert "trial 1: learning_rate=" in birl_.notes and ", going on -> " in birl_.notes
+    assert "trial 1: learning_rate=" in birl_.notes and ", resumed -> " in birl_.notes
     rows = [(row["trial"], row["score"], row["steps"]) for row in table(out)]
     assert rows == [(str(number), "3.5", "200") for number in range(3)]
 

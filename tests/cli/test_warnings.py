@@ -1,4 +1,4 @@
-"""What birl's logger warns of is shown by the commands."""
+"""Commands show the warnings of birl's logger."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     return [*WORDS, "--collectors", 2, "--fragment", 5, "--out", tmp_path / "run"]
 
 
-def test_a_lost_collector_is_told_once(birl_: Shell, words: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_collector_is_reported_once(birl_: Shell, words: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     assert "collector 1" not in birl_(*words)
     assert birl_.notes.splitlines().count(WARNING) == 1
-    assert len([record for record in caplog.records if "SIGKILL" in record.getMessage()]) == 1  # others see it, too
+    assert len([record for record in caplog.records if "SIGKILL" in record.getMessage()]) == 1  # as for others
     assert logging.getLogger("birl").handlers == []
-    birl_(*words)  # what a command says in words of its own is not said twice
+    birl_(*words)  # a command's own message is not repeated by the logger
     assert "there was nothing left to do" in birl_.notes and "nothing to do" not in birl_.notes
 
 
@@ -80,7 +80,7 @@ class Burns(Drift):
         return super().step(action)
 
 
-def test_the_error_of_an_evaluation_is_told_as_that(birl_: Shell, tmp_path: Path) -> None:
+def test_the_error_of_an_evaluation_names_it(birl_: Shell, tmp_path: Path) -> None:
     said = birl_(*WORDS, "--env-id", "cli.test_warnings:Burns", "--out", tmp_path / "run", status=1)
     assert said == (
         "birl: unexpected ZeroDivisionError: robot on fire. This was in the evaluator 'evaluation', not in the steps "

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import birl
-from birl.cli.run_folder import in_order, read_curve
+from birl.cli.run_folder import metric_files, read_curve
 from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.dataset import FIFOBuffer, InfiniteBuffer, ReplayBuffer, Signature
 from birl.errors import BirlError
@@ -214,7 +214,7 @@ def save_run(folder: Path) -> None:
 def read_run(folder: Path) -> Any:
     algorithm = birl.algos.DQN.from_json(folder / "run" / "params.json")
     algorithm.predict(np.zeros((1, 2), np.float32))
-    return [read_curve(path) for path in in_order(folder / "run")], algorithm.describe()
+    return [read_curve(path) for path in metric_files(folder / "run")], algorithm.describe()
 
 
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {

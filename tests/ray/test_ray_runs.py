@@ -15,7 +15,7 @@ import ray
 from left_behind import MARK, processes_started_here
 
 from birl.cli import main
-from birl.cli.run_processes import begin, end, last_line, starter
+from birl.cli.run_processes import end_processes, last_line, process_starter, start_process
 from birl.distributed.ray import RayLauncher
 from birl.errors import ConfigError
 
@@ -45,7 +45,7 @@ def test_a_search_is_the_same_wherever_trials_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def launcher() -> Any:
-    made = RayLauncher(partial(begin, jobs=1))
+    made = RayLauncher(partial(start_process, jobs=1))
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ def test_a_run_ends_with_its_actor_and_goes_on(tmp_path: Path) -> None:
     """The actor alone is killed: its run must not hold the folder when the next one starts."""
     words = ["train", "DQN", *TRAIN, "--n-steps", "4000"]
     assert main([*words, "--out", str(tmp_path / "here")]) == 0
-    with starter(1, "local") as start:
+    with process_starter(1, "local") as start:
         there = tmp_path / "there"
         run = start(["python", "-m", "birl", *words, "--out", str(there)], there)
         until = time.monotonic() + 120
@@ -119,7 +119,7 @@ def test_errors_are_those_of_a_run(launcher: RayLauncher, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="all machines must have birl, share this folder, and have"):
         lost.wait(60)
     sleeps = launcher.start(script(tmp_path, "import time\ntime.sleep(600)"), tmp_path / "sleeps")
-    end([lost, sleeps])  # a run that cannot start does not keep others running
+    end_processes([lost, sleeps])  # a run that cannot start does not keep others running
     assert sleeps.returncode == -signal.SIGTERM
 
 
