@@ -32,7 +32,7 @@ from birl.models import GRUEncoderFactory
 ROOT = Path(__file__).parents[2]
 OFFLINE = ["train", "DiscreteCQL", "--dataset", "cartpole-random", "--n-steps", "20", "--set", "batch_size=8"]
 ONLINE = ["train", "dqn", "--env-id", "CartPole-v1", "--n-steps", "200", "--set", "batch_size=8"]
-ONE_SEED = "EDAC differentiates through gradients"
+ONE_SEED = "EDAC, which differentiates through gradients, cannot be combined with fit_many"
 
 COMMANDS = ["train", "tune", "evaluate", "collect", "stats", "plot", "plot-all", "record", "play", "export", "convert"]
 COMMANDS += ["algos", "install", "data", "ope"]
