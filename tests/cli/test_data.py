@@ -113,7 +113,7 @@ def test_interleaved_rows_and_episodes_without_a_part_are_reported(birl_: Any, l
     assert "the shares sum to 0.7: the remaining episodes are in no part" in birl_.notes
     pyarrow.parquet.write_table(logs.take(np.random.default_rng(0).permutation(1200)), "shuffled.parquet")
     birl_(*command, "shuffled", "shuffled.parquet")
-    assert "no time is named, and other rows stand between those of 200 episodes" in birl_.notes
+    assert "rows of 200 episodes are interleaved with others" in birl_.notes
 
 
 def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.Table) -> None:

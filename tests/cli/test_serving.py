@@ -286,7 +286,7 @@ def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> Non
     schema = json.loads(Path("policy.schema.json").read_text())
     assert [each["column"] for each in schema["inputs"][0]["columns"]] == ["speed", "weather", "gear", "load"]
     assert "no import.json" in birl_("export", "run", "policy.onnx", "--dataset", "run", status=1)
-    assert "into the schema of an .onnx file" in birl_("export", "run", "p.pt", "--dataset", "data", status=1)
+    assert "for the schema of an .onnx file" in birl_("export", "run", "p.pt", "--dataset", "data", status=1)
 
     swapped = re.sub(r'(?s)(\[\[observation\]\]\ncolumn = "gear".*?)(\[\[observation.*?)(\[action)', r"\2\1\3", SCHEMA)
     assert swapped != SCHEMA and len(swapped) == len(SCHEMA)
