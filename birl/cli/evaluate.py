@@ -30,7 +30,7 @@ from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
 from birl.seeding import seed as set_seed
-from birl.types import MASK, Environment
+from birl.types import MASK
 
 ActingAlgorithm: TypeAlias = AnyAlgorithm | StatefulTransformerWrapper
 
