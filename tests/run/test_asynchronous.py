@@ -365,6 +365,22 @@ def test_workers_know_how_many_updates_were_made(inline: None, monkeypatch: pyte
     assert ledger.updates == list(range(9))
 
 
+def test_tasks_hold_the_parameters_of_their_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may be sent, or carried out, after later updates."""
+    algorithm = a2c()
+    shared: list[bool] = []
+
+    class Checked(WorkersHere):
+        def share(self, value: Any) -> Any:
+            own = algorithm.nets.state_dict()
+            shared.extend(np.shares_memory(value[name], own[name].numpy()) for name in own)
+            return super().share(value)
+
+    use_transport(monkeypatch, GradientWorker, lambda placement: Checked())
+    fit(algorithm, 23, workers=2)
+    assert shared and not any(shared)
+
+
 def test_twenty_deaths_lose_what_is_said_and_nothing_else(
     inline: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
