@@ -1,12 +1,14 @@
-"""Adapters that write nothing, or to several places."""
+"""Adapters that write nothing, or to several adapters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, _create, optional
-from birl.types import State
+import numpy.typing as npt
+
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, SavableModel, _create, optional
+from birl.types import Array, State
 
 
 class NoopAdapter(LoggerAdapter):
@@ -52,11 +54,11 @@ class CombineAdapter(LoggerAdapter):
         for adapter in self._adapters:
             adapter.write_metric(epoch, step, name, value)
 
-    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+    def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:
         for adapter in self._adapters:
             optional(adapter, "write_histogram")(epoch, step, name, values)
 
-    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
+    def write_image(self, epoch: int, step: int, name: str, image: Array) -> None:
         for adapter in self._adapters:
             optional(adapter, "write_image")(epoch, step, name, image)
 
@@ -72,11 +74,11 @@ class CombineAdapter(LoggerAdapter):
         for adapter in self._adapters:
             optional(adapter, "watch_model")(epoch, step)
 
-    def save_model(self, epoch: int, algo: Any) -> None:
+    def save_model(self, epoch: int, algo: SavableModel) -> None:
         for adapter in self._adapters:
             adapter.save_model(epoch, algo)
 
-    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+    def save_best_model(self, algo: SavableModel, best: Mapping[str, Any]) -> None:
         for adapter in self._adapters:
             optional(adapter, "save_best_model")(algo, best)
 
@@ -89,7 +91,7 @@ class CombineAdapter(LoggerAdapter):
             adapter.close()
 
     def get_state(self) -> State:
-        """States of the adapters that have one, by position."""
+        """Return the states of the adapters that have one, by position."""
         return {str(i): a.get_state() for i, a in enumerate(self._adapters) if hasattr(a, "get_state")}
 
     def set_state(self, state: State) -> None:
@@ -109,6 +111,6 @@ class CombineAdapterFactory(LoggerAdapterFactory):
     def __init__(self, adapter_factories: Sequence[LoggerAdapterFactory]) -> None:
         self._factories = tuple(adapter_factories)
 
-    def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> CombineAdapter:  # type: ignore[override]
+    def create(self, algo: SavableModel | None, experiment_name: str, n_steps_per_epoch: int) -> CombineAdapter:  # type: ignore[override]
         """Make all adapters."""
         return CombineAdapter([_create(f, experiment_name, algo, n_steps_per_epoch) for f in self._factories])

@@ -1,4 +1,4 @@
-"""Running means of metrics, which do not wait for the device, and of durations."""
+"""Running means of metrics and durations, and running statistics of gradients. They do not wait for the device."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from birl.errors import CorruptFileError, NonFiniteError, StalledError
 from birl.types import GRADIENT_STATISTICS, State
 
 FAILED_SEARCH: Final = "failed_search"
-"""Metric that is 1 where an update found no step, though there was something to learn."""
+"""Metric that is 1 if the line search of an update found no step although there was something to learn."""
 
 MOST_FAILED_SEARCHES: Final = 10
-"""Number of them in a row that ends a run."""
+"""Number of failed searches in a row that ends a run."""
 
 
 class Averages:
@@ -60,16 +60,16 @@ class Averages:
             self._count[name] += len(values) - 1
 
     def check(self, step: int, flush: bool = True) -> None:
-        """Read the sums from the device and raise if one is not finite.
+        """Read the sums from the device, and raise an error if one is not finite.
 
         Args:
-            step: total step now, for the message.
-            flush: whether the sums on the device begin anew, which keeps them exact over long epochs.
+            step: current total step, for the message.
+            flush: whether to reset the sums on the device, which keeps them exact over long epochs.
 
         Raises:
-            NonFiniteError: naming the metrics and the steps between which it happened.
-            StalledError: if ten searches in a row have failed, as far as sums can tell: one that succeeded begins the
-                count anew, wherever it stood between two checks.
+            NonFiniteError: names the metrics and the range of steps.
+            StalledError: if at least ten searches in a row have failed. A successful search resets the count at the
+                next check.
         """
         values = {name: float(value) for name, value in self._sums.items()}
         bad = [name for name, value in values.items() if not math.isfinite(value)]
@@ -89,15 +89,15 @@ class Averages:
                 self._failed, self._searches = (self._failed + self._searches) if all_failed else 0, 0
             failed = self._failed
             if failed >= MOST_FAILED_SEARCHES:
-                self._failed = 0  # who goes on all the same is told of ten more
+                self._failed = 0  # a caller that continues gets the next error after ten more
                 raise StalledError(
-                    f"{failed} line searches in a row found no step, up to step {step}: the policy stays as it is. If "
-                    "its return is good, it has learned what it could; else give a smaller max_kl, more "
+                    f"{failed} line searches in a row failed, up to step {step}: the policy does not change. If its "
+                    "return is good, training has converged; else give a smaller max_kl, more "
                     "conjugate_gradient_damping or longer rollouts"
                 )
 
     def means(self) -> dict[str, float]:
-        """The means of all checked values, in the order in which their names first appeared."""
+        """Return the means of all checked values, in the order in which the names were first added."""
         return {name: self._total.get(name, math.nan) / count for name, count in self._count.items()}
 
     def clear(self) -> None:
@@ -108,7 +108,7 @@ class Averages:
         self._searches = 0
 
     def get_state(self) -> State:
-        """Sums and counts. Those on the device are kept as they are, so that reading them does not change the means."""
+        """Return sums and counts. Sums on the device are not flushed, so that this does not change the means."""
         return {
             "total": dict(self._total),
             "count": dict(self._count),
@@ -133,10 +133,9 @@ class Averages:
 
 
 class GradientStatistics:
-    """Statistics of each parameter's gradient: the smallest and the largest number, the mean of means and of stds.
+    """Statistics of each parameter's gradient over many updates: minimum, maximum, mean, and mean standard deviation.
 
-    They are kept on the device until they are read. A parameter that two steps train is called
-    ``<step>.<parameter>``.
+    They stay on the device until they are read. A parameter that two steps train is called ``<step>.<parameter>``.
     """
 
     def __init__(self) -> None:
@@ -149,12 +148,12 @@ class GradientStatistics:
         low, high, rest = values[..., 0], values[..., 1], values[..., 2:]
         extremes, sums, count = torch.stack([low, -high], -1).amin(0), rest.sum(0), len(values)
         if (before := self._steps.get(step)) is not None:
-            # those of a checkpoint come from the CPU
+            # the statistics of a checkpoint are on the CPU
             extremes = torch.minimum(before["extremes"].to(extremes.device), extremes)
             sums, count = before["sums"].to(sums.device) + sums, before["count"] + count
         self._steps[step] = {"names": list(names), "extremes": extremes, "sums": sums, "count": count}
 
-    def take(self) -> dict[str, dict[str, float]]:
+    def pop(self) -> dict[str, dict[str, float]]:
         """Read the statistics by parameter, and reset them."""
         result: dict[str, dict[str, float]] = {}
         every = [name for own in self._steps.values() for name in own["names"]]
@@ -167,7 +166,7 @@ class GradientStatistics:
         return result
 
     def get_state(self) -> State:
-        """The statistics since the last reading."""
+        """Return the statistics since the last `pop`."""
         return dict(self._steps)
 
     def set_state(self, state: State) -> None:

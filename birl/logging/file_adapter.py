@@ -12,7 +12,7 @@ from typing import Any
 from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
 from birl.files.serializable import encode
-from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory
+from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory, SavableModel
 from birl.types import GRADIENT_STATISTICS, State
 
 _LINES = "metrics.jsonl"
@@ -25,21 +25,21 @@ class FileAdapter(EpochAdapter):
     ``params.json``
         shapes and hyper-parameters
     ``origin.json``
-        the command that began the run, birl's version, and the commit of the folder that it was given in
+        the command that started the run, birl's version, and the commit of its working folder
     ``<metric>.csv``
         ``epoch,step,value`` without a header, one line an epoch
     ``<parameter>_grad.csv``
-        ``epoch,step,min,max,mean,std`` with a header: statistics of a gradient, where a run has ``log_gradients=True``
+        ``epoch,step,min,max,mean,std`` with a header: statistics of a gradient, if the run has ``log_gradients=True``
     ``metrics.jsonl``
         ``{"epoch": …, "step": …, "<metric>": value, …}``, one line an epoch; a value that is not finite is ``null``.
         Statistics of gradients are in ``"gradients": {"<parameter>": {"min": …, …}, …}``
     ``model_<step>.d3``
         models
     ``model_best.d3``, ``model_best.json``
-        the best model, where a run has a score, and ``{"metric": …, "score": …, "step": …}``
+        the best model, if the run has a score, and ``{"metric": …, "score": …, "step": …}``
 
     Args:
-        logdir: the folder; it is made if it is not there.
+        logdir: the folder; it is made if it does not exist.
     """
 
     def __init__(self, logdir: str | os.PathLike[str]) -> None:
@@ -50,7 +50,9 @@ class FileAdapter(EpochAdapter):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise WriteError(f"the run folder {self._folder} cannot be made: {error.strerror}") from error
+            raise WriteError(
+                f"the run folder {self._folder} cannot be made ({error.strerror}): give another root_dir="
+            ) from error
         self._names = self._written_after(0)
 
     @property
@@ -67,12 +69,12 @@ class FileAdapter(EpochAdapter):
         atomic_write(self._folder / "origin.json", json.dumps(dict(origin), indent=2).encode())
 
     def before_write_metric(self, epoch: int, step: int) -> None:
-        """Begin an epoch's metrics."""
+        """Start the metrics of an epoch."""
         super().before_write_metric(epoch, step)
         self._gradients = {}
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-        """Take statistics of a gradient; they are written with the metrics of their epoch."""
+        """Collect statistics of a gradient; they are written with the metrics of their epoch."""
         self._gradients[name] = {key: float(statistics[key]) for key in GRADIENT_STATISTICS}
 
     def after_write_metric(self, epoch: int, step: int) -> None:
@@ -81,7 +83,7 @@ class FileAdapter(EpochAdapter):
         if self._gradients:
             line[_GRADIENTS] = {name: _json_numbers(each) for name, each in self._gradients.items()}
         self._names |= _logged(line)
-        # This line is written first: if the process dies in between, it tells which CSV files the epoch began.
+        # This line is written first: if the process dies before the rest, it names the CSV files that the epoch made.
         self._append(_LINES, json.dumps(line))
         for name, value in self._metrics.items():
             self._append(_csv(name), f"{epoch},{step},{value}")
@@ -96,22 +98,25 @@ class FileAdapter(EpochAdapter):
             with open(self._folder / name, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise WriteError(f"{self._folder / name} cannot be written: {error.strerror}") from error
+            path = self._folder / name
+            raise WriteError(
+                f"{path} cannot be written ({error.strerror}): free some space, or give another root_dir="
+            ) from error
 
-    def save_model(self, epoch: int, algo: Any) -> None:
+    def save_model(self, epoch: int, algo: SavableModel) -> None:
         """Write ``model_<step>.d3``."""
         path = self._model(epoch)
         algo.save(str(path))
         self._models = [*(step for step in self._models if step != epoch), epoch]
         LOG.info("model saved to %s", path)
 
-    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+    def save_best_model(self, algo: SavableModel, best: Mapping[str, Any]) -> None:
         """Write ``model_best.d3`` and ``model_best.json``."""
         algo.save(str(self._model("best")))
         atomic_write(self._folder / "model_best.json", json.dumps(dict(best)).encode())
 
     def keep_models(self, newest: int) -> None:
-        """Remove ``model_<step>.d3``, except the newest ones. Files that were there before the run are left."""
+        """Remove ``model_<step>.d3``, except the newest ones. Files from before the run stay."""
         for step in self._models[:-newest]:
             self._model(step).unlink(missing_ok=True)
         self._models = self._models[-newest:]
@@ -120,19 +125,19 @@ class FileAdapter(EpochAdapter):
         return self._folder / f"model_{step}.d3"
 
     def get_state(self) -> State:
-        """Lengths of the files that grow, and the models."""
+        """Return the lengths of the files that grow, and the steps of the models."""
         files = [_LINES, *map(_csv, sorted(self._names))]
         lengths = {n: (self._folder / n).stat().st_size for n in files if (self._folder / n).exists()}
         return {"bytes": lengths, "models": list(self._models)}
 
     def set_state(self, state: State) -> None:
-        """Cut the files that grow back to the lengths they had; remove those that were not there."""
+        """Truncate the files that grow to their previous lengths, and remove those that did not exist."""
         lengths: dict[str, int] = state["bytes"]
         models = list(state["models"])
         logs = {_LINES, *(name for name in lengths if name == _csv(name.removesuffix(".csv")))}
         if lengths.keys() - logs or any(type(each) is not int or each < 0 for each in (*lengths.values(), *models)):
             raise CorruptFileError(
-                f"a checkpoint names the logs {lengths!s:.200} and models {models!s:.80}, which no run has: use a copy"
+                f"the checkpoint has logs {lengths!s:.200} and models {models!s:.80}, which no run writes: use a copy"
             )
         self._models = models
         later = {_csv(name) for name in self._written_after(lengths.get(_LINES, 0))}
@@ -147,7 +152,7 @@ class FileAdapter(EpochAdapter):
         self._names = {name.removesuffix(".csv") for name in lengths if name != _LINES}
 
     def _written_after(self, offset: int) -> set[str]:
-        """Names of the metrics in the lines from ``offset`` on. A line cut off by a crash has no CSV files yet."""
+        """Return the names of the metrics in the lines after ``offset``. A line cut by a crash has no CSV files yet."""
         path, names = self._folder / _LINES, set[str]()
         if path.exists():
             for line in path.read_bytes()[offset:].splitlines():
@@ -174,7 +179,7 @@ class FileAdapterFactory(LoggerAdapterFactory):
 
 
 def _logged(line: dict[str, Any]) -> set[str]:
-    """Names of the CSV files that belong to a line, without their suffix."""
+    """Return the names of the CSV files of a line, without their suffix."""
     names, gradients = line.keys() - {"epoch", "step"}, line.get(_GRADIENTS)
     return names - {_GRADIENTS} | {f"{name}_grad" for name in gradients} if isinstance(gradients, dict) else names
 

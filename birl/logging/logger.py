@@ -1,6 +1,6 @@
-"""The interface of logger adapters, and the logger that loops and users write to.
+"""The interface of logger adapters, and the logger of a run.
 
-They write only the values passed to them: no environment variables, no command line, no host name.
+They write only the values that are passed to them: no environment variables, no command line, no host name.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol, SupportsFloat
 
+import numpy.typing as npt
+
 from birl.logging.averages import Averages, Timer
-from birl.types import State
+from birl.types import Array, State
 
 LOG = logging.getLogger("birl")
 
@@ -26,22 +28,29 @@ class LoggingStrategy(Enum):
     EPOCH = "epoch"
 
 
+class SavableModel(Protocol):
+    """A model that can be saved."""
+
+    def save(self, fname: str) -> None:
+        """Write the model to a file."""
+
+
 class LoggerAdapter:
     """Writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
-    Subclass it, or offer the same methods. A class that does not inherit may leave out ``watch_model``, which adapters
+    Subclass it, or implement the same methods. A class that does not inherit may omit ``watch_model``, which adapters
     for older versions of d3rlpy do not have, ``write_origin``, ``write_histogram``, ``write_image``,
-    ``save_best_model``, ``keep_models``, and ``write_gradient``; gradient statistics then arrive as metrics.
+    ``save_best_model``, ``keep_models``, and ``write_gradient``; gradient statistics are then written as metrics.
     ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint,
-    ``set_state`` gets the result of ``get_state`` at the time of the checkpoint, and should drop everything that was
-    written after it.
+    ``set_state`` receives the result of ``get_state`` at the time of the checkpoint, and should drop everything that
+    was written after it.
     """
 
     def write_params(self, params: dict[str, Any]) -> None:
         """Write shapes and hyper-parameters, once at the start."""
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
-        """Write where a run comes from, once when it begins: ``command``, ``birl`` (its version), ``commit``."""
+        """Write the origin of a run, once at its start: ``command``, ``birl`` (its version), ``commit``."""
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Called before the metrics of an epoch."""
@@ -57,37 +66,37 @@ class LoggerAdapter:
         Args:
             epoch, step: as for metrics.
             name: the parameter, such as ``critic.q.weight``.
-            statistics: ``min``, ``max``, ``mean`` and ``std`` over the numbers of the gradient; each is the mean over
-                the updates since the last writing.
+            statistics: ``min``, ``max``, ``mean`` and ``std`` over the elements of the gradient and the updates since
+                the last writing.
         """
         for key, value in statistics.items():
             self.write_metric(epoch, step, f"{name}_grad_{key}", value)
 
-    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
-        """Write numbers whose distribution is to be seen, of any shape; nothing where an adapter cannot. For hooks."""
+    def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:
+        """Write the distribution of numbers of any shape, if the adapter can. For hooks."""
 
-    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
-        """Write a picture, uint8 ``[H, W]`` or ``[H, W, 3]``; nothing where an adapter cannot. For hooks."""
+    def write_image(self, epoch: int, step: int, name: str, image: Array) -> None:
+        """Write an image, uint8 ``[H, W]`` or ``[H, W, 3]``, if the adapter can. For hooks."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         """Called after the metrics of an epoch."""
 
     def watch_model(self, epoch: int, step: int) -> None:
-        """Called after `after_write_metric`: the place to look at a model's parameters."""
+        """Called after `after_write_metric`, to log a model's parameters."""
 
-    def save_model(self, epoch: int, algo: Any) -> None:
+    def save_model(self, epoch: int, algo: SavableModel) -> None:
         """Save a model.
 
         Args:
-            epoch: total step, whatever the name says (it is d3rlpy's).
-            algo: has ``save(path)``.
+            epoch: total step; the name of the argument is d3rlpy's.
+            algo: model to save.
         """
 
-    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
-        """Save the best model so far, over the one before.
+    def save_best_model(self, algo: SavableModel, best: Mapping[str, Any]) -> None:
+        """Save the best model so far, which replaces the previous one.
 
         Args:
-            algo: has ``save(path)``.
+            algo: model to save.
             best: ``metric`` (its name), ``score`` and ``step``.
         """
 
@@ -95,7 +104,7 @@ class LoggerAdapter:
         """Remove the models that `save_model` saved in this run, except the newest ones."""
 
     def close(self) -> None:
-        """Called at the end of the run, however it ends."""
+        """Called at the end of the run, also after an error."""
 
 
 class EpochAdapter(LoggerAdapter):
@@ -105,18 +114,18 @@ class EpochAdapter(LoggerAdapter):
         self._metrics: dict[str, float] = {}
 
     def before_write_metric(self, epoch: int, step: int) -> None:
-        """Begin an epoch's metrics."""
+        """Start the metrics of an epoch."""
         self._metrics = {}
 
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
-        """Take a metric; it is written with the others of its epoch."""
+        """Collect a metric; it is written with the others of its epoch."""
         self._metrics[name] = float(value)
 
 
 class LoggerAdapterFactory(Protocol):
     """Makes the adapter at the start of a run.
 
-    d3rlpy's newer form ``create(algo, experiment_name, n_steps_per_epoch)`` is understood too.
+    The newer form of d3rlpy, ``create(algo, experiment_name, n_steps_per_epoch)``, is also accepted.
     """
 
     def create(self, experiment_name: str) -> LoggerAdapter:
@@ -124,13 +133,13 @@ class LoggerAdapterFactory(Protocol):
 
 
 class BirlLogger:
-    """Collects metrics and hands their means to an adapter.
+    """Collects metrics and passes their means to an adapter.
 
     Args:
         adapter_factory: makes the adapter.
         experiment_name: name of the run.
-        with_timestamp: whether the time is appended to the name.
-        algo, n_steps_per_epoch: for factories of d3rlpy's newer form.
+        with_timestamp: whether to append the time to the name.
+        algo, n_steps_per_epoch: arguments for factories of d3rlpy's newer form.
 
     Attributes:
         experiment_name: the name with its timestamp.
@@ -144,7 +153,7 @@ class BirlLogger:
         experiment_name: str,
         with_timestamp: bool = True,
         *,
-        algo: Any = None,
+        algo: SavableModel | None = None,
         n_steps_per_epoch: int = 1,
     ) -> None:
         if with_timestamp:
@@ -158,7 +167,7 @@ class BirlLogger:
         self.adapter.write_params(params)
 
     def add_origin(self, origin: Mapping[str, Any]) -> None:
-        """Write where the run comes from. See `LoggerAdapter.write_origin`."""
+        """Write the origin of the run. See `LoggerAdapter.write_origin`."""
         optional(self.adapter, "write_origin")(origin)
 
     def add_metric(self, name: str, value: SupportsFloat) -> None:
@@ -166,16 +175,16 @@ class BirlLogger:
         self.averages.add({name: float(value)})
 
     def measure_time(self, name: str, steps: int = 1) -> Timer:
-        """Context that adds its duration, in seconds, to the metric ``time_<name>``.
+        """Return a context that adds its duration, in seconds, to the metric ``time_<name>``.
 
         Args:
-            name: of the metric.
-            steps: number of steps that the duration is divided by.
+            name: name of the metric without its prefix.
+            steps: number of steps to divide the duration by.
         """
         return Timer(self.averages, f"time_{name}", steps)
 
     def commit(self, epoch: int, step: int) -> dict[str, float]:
-        """Write the means of everything added since the last commit, and return them."""
+        """Write the means since the last commit, and return them."""
         metrics = self.averages.means()
         self.averages.clear()
         self.write(epoch, step, metrics)
@@ -188,7 +197,7 @@ class BirlLogger:
         metrics: Mapping[str, float],
         gradients: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        """Write metrics that are means already, and statistics of gradients by parameter."""
+        """Write means of metrics, and statistics of gradients by parameter."""
         self.adapter.before_write_metric(epoch, step)
         for name, value in metrics.items():
             self.adapter.write_metric(epoch, step, name, value)
@@ -198,13 +207,13 @@ class BirlLogger:
         optional(self.adapter, "watch_model")(epoch, step)
         LOG.info("%s: epoch=%d step=%d %s", self.experiment_name, epoch, step, metrics)
 
-    def save_model(self, step: int, algo: Any, keep: int | None = None) -> None:
-        """Save a model under the number of steps made, and remove all but the newest ``keep``."""
+    def save_model(self, step: int, algo: SavableModel, keep: int | None = None) -> None:
+        """Save a model with the number of steps in its name, and remove all but the newest ``keep``."""
         self.adapter.save_model(step, algo)
         if keep is not None:
             optional(self.adapter, "keep_models")(keep)
 
-    def save_best_model(self, algo: Any, best: Mapping[str, Any]) -> None:
+    def save_best_model(self, algo: SavableModel, best: Mapping[str, Any]) -> None:
         """Save the best model so far. See `LoggerAdapter.save_best_model`."""
         optional(self.adapter, "save_best_model")(algo, best)
 
@@ -213,23 +222,26 @@ class BirlLogger:
         self.adapter.close()
 
     def get_state(self) -> State:
-        """The adapter's state, if it has one (file lengths, for instance)."""
+        """Return the adapter's state, if it has one (file lengths, for instance)."""
         get = getattr(self.adapter, "get_state", None)
         return {} if get is None else get()
 
     def set_state(self, state: State) -> None:
-        """Drop everything written after `get_state`."""
+        """Drop everything that was written after `get_state`."""
         put = getattr(self.adapter, "set_state", None)
         if put is not None and state:
             put(state)
 
 
-def optional(adapter: Any, method: str) -> Callable[..., None]:
-    """A method of `LoggerAdapter`, of an adapter that may not have it."""
+def optional(adapter: object, method: str) -> Callable[..., None]:
+    """Return a method of an adapter, or that of `LoggerAdapter` if the adapter does not have it."""
     return getattr(adapter, method, partial(getattr(LoggerAdapter, method), adapter))  # type: ignore[no-any-return]
 
 
-def _create(factory: Any, experiment_name: str, algo: Any, n_steps_per_epoch: int) -> LoggerAdapter:
+def _create(
+    factory: LoggerAdapterFactory, experiment_name: str, algo: SavableModel | None, n_steps_per_epoch: int
+) -> LoggerAdapter:
     if "algo" in inspect.signature(factory.create).parameters:
-        return factory.create(algo, experiment_name, n_steps_per_epoch)  # type: ignore[no-any-return]
-    return factory.create(experiment_name)  # type: ignore[no-any-return]
+        create: Callable[..., LoggerAdapter] = factory.create
+        return create(algo, experiment_name, n_steps_per_epoch)
+    return factory.create(experiment_name)

@@ -13,7 +13,7 @@ from birl.errors import require
 from birl.files.serializable import encode
 from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.logging.tensorboard_adapter import flat
-from birl.types import State
+from birl.types import Array, State
 
 _MOST_METRICS = 1000  # limits of MLflow for one request:
 _MOST_PARAMS = 100
@@ -30,8 +30,8 @@ class MLflowAdapter(EpochAdapter):
 
     Args:
         run_name: name of the run.
-        experiment: name of the MLflow experiment that holds the run; it is made if it is not there.
-        tracking_uri: where to; by default what MLflow is set to.
+        experiment: name of the MLflow experiment that holds the run; it is made if it does not exist.
+        tracking_uri: address of the MLflow server; by default that of MLflow's settings.
 
     Raises:
         MissingExtraError: if ``mlflow`` is not installed.
@@ -64,12 +64,12 @@ class MLflowAdapter(EpochAdapter):
             self._client.log_batch(self.run_id, params=new[begin : begin + _MOST_PARAMS])
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
-        """Write it as tags."""
+        """Write the origin as tags."""
         for name, value in origin.items():
             self._client.set_tag(self.run_id, f"origin.{name}", str(value))
 
-    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
-        """Write a picture as the file ``<name>_<step>.png``."""
+    def write_image(self, epoch: int, step: int, name: str, image: Array) -> None:
+        """Write an image as the file ``<name>_<step>.png``."""
         self._client.log_image(self.run_id, np.asarray(image), artifact_file=f"{_allowed(name)}_{step}.png")
 
     def after_write_metric(self, epoch: int, step: int) -> None:
@@ -78,7 +78,7 @@ class MLflowAdapter(EpochAdapter):
             return
         now = time.time_ns() // 1_000_000
         values = {_allowed(name): value for name, value in self._metrics.items()}
-        values["epoch"] = float(epoch)  # the last one tells that all are there
+        values["epoch"] = float(epoch)  # the last metric marks a complete epoch
         rows = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
         for begin in range(0, len(rows), _MOST_METRICS):
             self._client.log_batch(self.run_id, metrics=rows[begin : begin + _MOST_METRICS])
@@ -89,11 +89,11 @@ class MLflowAdapter(EpochAdapter):
             self._client.set_terminated(self._id)
 
     def get_state(self) -> State:
-        """The run's id."""
+        """Return the run's id."""
         return {"id": self._id}
 
     def set_state(self, state: State) -> None:
-        """Go on with the run of that id, after the last step that it has metrics of."""
+        """Continue the run of that id, after the last step with metrics."""
         self._id = state["id"]
         if self._id is not None:
             self._client.update_run(self._id, status="RUNNING")
@@ -106,7 +106,7 @@ class MLflowAdapterFactory(LoggerAdapterFactory):
 
     Args:
         experiment: name of the MLflow experiment that holds the runs.
-        tracking_uri: where to; by default what MLflow is set to.
+        tracking_uri: address of the MLflow server; by default that of MLflow's settings.
     """
 
     def __init__(self, experiment: str = "Default", tracking_uri: str | None = None) -> None:

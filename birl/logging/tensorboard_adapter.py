@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.errors import require
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
-from birl.types import State
+from birl.types import Array, State
 
 
 class TensorboardAdapter(LoggerAdapter):
@@ -50,15 +51,15 @@ class TensorboardAdapter(LoggerAdapter):
             self._writer.add_scalar(f"gradients/{name}/{key}", value, step)
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
-        """Write it as a text."""
+        """Write the origin as text."""
         self._writer.add_text("origin", "\n\n".join(f"{name}: {value}" for name, value in origin.items()))
 
-    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+    def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:
         """Write a histogram."""
         self._writer.add_histogram(name, np.ravel(values), step)
 
-    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
-        """Write a picture."""
+    def write_image(self, epoch: int, step: int, name: str, image: Array) -> None:
+        """Write an image."""
         self._writer.add_image(name, image, step, dataformats="HW" if np.ndim(image) == 2 else "HWC")
 
     def after_write_metric(self, epoch: int, step: int) -> None:
@@ -70,11 +71,11 @@ class TensorboardAdapter(LoggerAdapter):
         self._writer.close()
 
     def get_state(self) -> State:
-        """The last step written."""
+        """Return the last step that was written."""
         return {"step": self._step}
 
     def set_state(self, state: State) -> None:
-        """Tell TensorBoard to drop everything after that step."""
+        """Drop everything after that step."""
         self._writer.close()
         self._writer = self._make(purge_step=state["step"] + 1)
 
@@ -94,8 +95,8 @@ class TensorboardAdapterFactory(LoggerAdapterFactory):
         return TensorboardAdapter(self._root, experiment_name)
 
 
-def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested parameters as pairs of a dotted name and a value."""
+def flat(value: object, prefix: str = "") -> list[tuple[str, Any]]:
+    """Flatten nested parameters to pairs of a dotted name and a value."""
     if isinstance(value, dict):
         return [row for key, item in value.items() for row in flat(item, f"{prefix}.{key}" if prefix else str(key))]
     return [(prefix, value)]

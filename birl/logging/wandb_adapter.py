@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.errors import require
 from birl.files.serializable import encode
-from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
-from birl.types import State
+from birl.logging.logger import EpochAdapter, LoggerAdapterFactory, SavableModel
+from birl.types import Array, State
 
 
 class WanDBAdapter(EpochAdapter):
     """Logs a run to Weights & Biases: metrics by name against the step, parameters as its config. Saves no models.
 
-    The run is started by the first thing that is written. A resumed run goes on under the same id; Weights & Biases
-    ignores what it makes again.
+    The run starts with the first write. A resumed run continues under the same id; Weights & Biases ignores steps that
+    it has already.
 
     Differs from d3rlpy, whose adapter always logs gradients: here they are logged with ``log_gradients=True``, as
     ``gradients/<parameter>.<statistic>``.
@@ -26,25 +27,27 @@ class WanDBAdapter(EpochAdapter):
         algo: ignored.
         experiment_name: name of the run.
         n_steps_per_epoch: ignored.
-        project: project of the run; by default the one that Weights & Biases is set to.
+        project: project of the run; by default that of the settings of Weights & Biases.
 
     Raises:
         MissingExtraError: if ``wandb`` is not installed.
     """
 
-    def __init__(self, algo: Any, experiment_name: str, n_steps_per_epoch: int, project: str | None = None) -> None:
+    def __init__(
+        self, algo: SavableModel | None, experiment_name: str, n_steps_per_epoch: int, project: str | None = None
+    ) -> None:
         super().__init__()
         self._wandb = require("wandb", "wandb")
         self._name, self._project = experiment_name, project
         self._run: Any = None
-        self._id: str | None = None  # of a run that goes on
+        self._id: str | None = None  # id of a run to continue
 
     @property
     def run(self) -> Any:
-        """The run of the library ``wandb``, started when it is first asked for."""
+        """The run of the library ``wandb``, which starts on first use."""
         if self._run is None:
-            going_on = {} if self._id is None else {"id": self._id, "resume": "allow"}
-            self._run = self._wandb.init(project=self._project, name=self._name, **going_on)
+            resume = {} if self._id is None else {"id": self._id, "resume": "allow"}
+            self._run = self._wandb.init(project=self._project, name=self._name, **resume)
         return self._run
 
     def write_params(self, params: dict[str, Any]) -> None:
@@ -52,19 +55,19 @@ class WanDBAdapter(EpochAdapter):
         self.run.config.update(encode(params), allow_val_change=True)
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-        """Take statistics of a gradient."""
+        """Collect statistics of a gradient."""
         self._metrics |= {f"gradients/{name}.{key}": float(value) for key, value in statistics.items()}
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
-        """Write it into the run's config."""
+        """Write the origin into the run's config."""
         self.run.config.update({"origin": dict(origin)}, allow_val_change=True)
 
-    def write_histogram(self, epoch: int, step: int, name: str, values: Any) -> None:
+    def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:
         """Send a histogram."""
         self.run.log({name: self._wandb.Histogram(np.ravel(values))}, step=step)
 
-    def write_image(self, epoch: int, step: int, name: str, image: Any) -> None:
-        """Send a picture."""
+    def write_image(self, epoch: int, step: int, name: str, image: Array) -> None:
+        """Send an image."""
         self.run.log({name: self._wandb.Image(image)}, step=step)
 
     def after_write_metric(self, epoch: int, step: int) -> None:
@@ -77,11 +80,11 @@ class WanDBAdapter(EpochAdapter):
             self._run.finish()
 
     def get_state(self) -> State:
-        """The run's id."""
+        """Return the run's id."""
         return {"id": self._id if self._run is None else str(self._run.id)}
 
     def set_state(self, state: State) -> None:
-        """Go on with the run of that id."""
+        """Continue the run of that id."""
         self.close()
         self._run, self._id = None, state["id"]
 
@@ -90,12 +93,12 @@ class WanDBAdapterFactory(LoggerAdapterFactory):
     """Makes `WanDBAdapter`.
 
     Args:
-        project: project of the runs; by default the one that Weights & Biases is set to.
+        project: project of the runs; by default that of the settings of Weights & Biases.
     """
 
     def __init__(self, project: str | None = None) -> None:
         self._project = project
 
-    def create(self, algo: Any, experiment_name: str, n_steps_per_epoch: int) -> WanDBAdapter:  # type: ignore[override]
+    def create(self, algo: SavableModel | None, experiment_name: str, n_steps_per_epoch: int) -> WanDBAdapter:  # type: ignore[override]
         """Make the adapter."""
         return WanDBAdapter(algo, experiment_name, n_steps_per_epoch, self._project)

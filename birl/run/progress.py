@@ -30,7 +30,7 @@ class Progress:
 
     def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "", unit: str = "step") -> None:
         self._bar: tqdm[None] | None = None
-        self._shown_at = 0.0
+        self._updated_at = 0.0
         if show and sys.stderr is not None and sys.stderr.isatty():
             options = {"unit": unit, "dynamic_ncols": True, "smoothing": 0.1}
             self._bar = tqdm(total=total, initial=done, desc=first or None, **options)
@@ -52,7 +52,7 @@ class Progress:
             items = [f"{name}={metrics[name]:.4g}" for name in names]
             self._bar.set_description(f"epoch {epoch}", refresh=False)
             self._bar.set_postfix_str(", ".join(self._fitting(items)))
-            self._shown_at = time.monotonic()
+            self._updated_at = time.monotonic()
 
     def _fitting(self, items: Sequence[str]) -> Sequence[str]:
         """Return the first items that fit into the line with the numbers and a short bar."""
@@ -65,7 +65,7 @@ class Progress:
     @property
     def due(self) -> bool:
         """Whether the bar is visible and its metrics are more than a second old."""
-        return self._bar is not None and time.monotonic() - self._shown_at > 1.0
+        return self._bar is not None and time.monotonic() - self._updated_at > 1.0
 
     def close(self) -> None:
         """Stop updating the bar, which stays visible."""

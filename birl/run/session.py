@@ -316,7 +316,7 @@ class Session:
             self._end_reason = self._end_reason or f"{self._score} reached {score:.6g} (stop_at={self._stop_at:.6g})"
 
     def _write(self, metrics: dict[str, float]) -> None:
-        gradients = None if self._gradients is None else self._gradients.take()
+        gradients = None if self._gradients is None else self._gradients.pop()
         self._logger.write(self.epoch, self.step, metrics, gradients)
         self.averages.clear()
 

@@ -164,7 +164,7 @@ def test_ten_failed_line_searches_end_a_run(monkeypatch: pytest.MonkeyPatch, tmp
 
     _, metrics = run(96)[-1]  # six
     assert metrics["failed_search"] == 1 and metrics["step_share"] == 0
-    with pytest.raises(StalledError, match="^12 line searches in a row found no step, up to step 192.*smaller max_kl"):
+    with pytest.raises(StalledError, match="^12 line searches in a row failed, up to step 192.*smaller max_kl"):
         run(240)  # goes on counting
     _, state = load_archive(tmp_path / "checkpoint.d3c", "checkpoint")
     assert state["session"]["step"] == 192 and "line searches" in state["session"]["ended"]  # all of it is saved

@@ -85,7 +85,7 @@ def test_failed_searches_are_counted_over_epochs_and_checkpoints() -> None:
     other = Averages()
     other.set_state(averages.get_state())
     searched(other, [1, 1])
-    with pytest.raises(StalledError, match="^10 line searches in a row found no step, up to step 7"):
+    with pytest.raises(StalledError, match="^10 line searches in a row failed, up to step 7"):
         searched(other, [1], 7)
     other.check(8)  # said once
     searched(other, [1] * 9)

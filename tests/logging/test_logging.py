@@ -489,7 +489,7 @@ def test_statistics_of_several_updates_at_once() -> None:
             resumed.set_state(one.get_state())
     for row in values[3:]:
         resumed.add("critic", ["a", "b", "c"], row)
-    taken = many.take()
+    taken = many.pop()
     assert list(taken) == ["a", "b", "critic.c", "actor.c"]  # two steps train c
     assert taken["b"] == pytest.approx(
         {
@@ -499,10 +499,10 @@ def test_statistics_of_several_updates_at_once() -> None:
             "std": values[:, 1, 3].mean().item(),
         }
     )
-    for other in (one.take(), resumed.take()):
+    for other in (one.pop(), resumed.pop()):
         assert other.keys() == taken.keys()
         assert all(other[name] == pytest.approx(taken[name]) for name in taken)
-    assert many.take() == {}
+    assert many.pop() == {}
 
 
 def test_watching_gradients_changes_nothing_else(tmp_path: Path) -> None:
