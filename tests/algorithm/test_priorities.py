@@ -44,7 +44,7 @@ def dqn(**fields: Any) -> Any:
 
 def priorities(dataset: Any, rows: Any) -> Any:
     (source,) = dataset.reader.sources
-    return source.sampler._tree.of(rows)
+    return source.sampler._tree.values(rows)
 
 
 TRANSITIONS = [run for run in CONTRACT_RUNS if isinstance(run.config.algorithm.learns_from, Transitions)]
