@@ -1,13 +1,13 @@
-"""Logged data as flat arrays."""
+"""Datasets of logged steps, given as flat arrays."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.buffers import InfiniteBuffer
@@ -45,58 +45,57 @@ from birl.spaces.observations import (
     wider,
 )
 from birl.spaces.specs import Spec
-from birl.types import MASK, ActionSpace, Array, Leaf, Tree, parts_like, tree_leaves, tree_map
+from birl.types import MASK, ActionSize, ActionSpace, Array, Leaf, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
-_LIMIT = (20, 10)  # a time limit is suspected from so many steps on, and so many episodes of this length
+_LIMIT = (20, 10)  # minimum length, and minimum number of episodes of that length, to suspect a time limit
 
 
 class MDPDataset(ReplayBuffer):
-    """A replay buffer made of logged steps.
+    """A replay buffer of logged steps.
 
     Args:
-        observations: tree of arrays ``[N, …]``; any numeric dtype, which is kept. The parts of a tuple may be given as
-            a list.
+        observations: tree of arrays ``[N, …]`` of any numeric dtype. The parts of a tuple may be given as a list.
         actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions, ``[N, D]`` for several
-            choices at once; as a dict or tuple of arrays if ``action_size`` is a Dict or Tuple space.
+            choices at once; a dict or tuple of arrays if ``action_size`` is a Dict or Tuple space.
         rewards: ``[N]`` or ``[N, 1]``.
-        terminals: ``[N]``, 1 where the environment ended the episode with this step. Must be given: all zeros, with
-            ``timeouts`` or ``episode_ids``, say that no episode terminates.
+        terminals: ``[N]``, 1 where the environment ended the episode with this step. Required: use zeros, with
+            ``timeouts`` or ``episode_ids``, if no episode terminates.
         timeouts: ``[N]``, 1 where an episode was cut after this step. A step that is both is terminal.
-        transition_picker: `birl.dataset.BasicTransitionPicker` if ``None``.
-        trajectory_slicer: `birl.dataset.BasicTrajectorySlicer` if ``None``.
-        action_space: kind of actions; ``None`` to tell it from their dtype.
-        action_size: number of discrete actions, or list of numbers of options of several choices; ``None`` for the
-            largest one plus one. Or the action space, such as ``env.action_space``, which says the kind, too.
-        next_observations: tree ``[N, …]``: observations after each step. With them the last step of a truncated
+        transition_picker: makes transitions; `birl.dataset.BasicTransitionPicker` if ``None``.
+        trajectory_slicer: makes windows of trajectories; `birl.dataset.BasicTrajectorySlicer` if ``None``.
+        action_space: kind of the actions; ``None`` to infer it from their dtype.
+        action_size: number of discrete actions, or list of the numbers of options of several choices; ``None`` for the
+            largest action plus one. Or the action space, such as ``env.action_space``, which includes the kind.
+        next_observations: tree ``[N, …]``: observations after each step. With them, the last step of a truncated
             episode is a transition too.
-        episode_ids: ``[N]``, numbers or text: the episode of each step, as in a log's column. An episode ends where
-            the id changes; if its last step is not terminal, it is truncated. Its steps must follow one another.
+        episode_ids: ``[N]``, numbers or text: the episode of each step, as in a column of a log. An episode ends where
+            the id changes; if its last step is not terminal, it is truncated. Its steps must be consecutive.
         action_masks: ``[N, A]``, 1 for each discrete action that could be taken at a step, else 0. Observations become
-            ``{"observation": …, "action_mask": …}`` (or get this leaf, if they are dicts), which algorithms understand;
-            ``next_observations``, if they are given, must have it.
+            ``{"observation": …, "action_mask": …}`` (or get this leaf, if they are dicts); ``next_observations``, if
+            given, must contain it.
         storage: ``"memory"``, a torch device, or the path of a new folder.
         sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
-        observation_space: what observations are: a space of Gymnasium, such as ``env.observation_space``, or a tuple or
-            dict of shapes and spaces. If ``None``, whole numbers ``[N]`` are choices counted from 0, of which the
-            largest is the last, and all else are quantities.
-        observation_keys: names of the parts of observations that are kept; all if ``None``.
+        observation_space: spec of the observations: a Gymnasium space, such as ``env.observation_space``, or a tuple or
+            dict of shapes and spaces. If ``None``, integers ``[N]`` are categories from 0 to the largest one, and
+            everything else is numeric.
+        observation_keys: names of the stored parts of observations; ``None`` for all.
         augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
-        extra: further arrays ``[N, …]`` of numbers by name, such as the logged probabilities of actions. They come back
-            in episodes, in files and in every kind of minibatch; losses do not see them.
+        extra: extra arrays ``[N, …]`` of numbers by name, such as the logged probabilities of actions. Episodes, files
+            and minibatches contain them, but losses do not read them.
 
-    An end must be known: by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last end are
-    kept as a truncated episode. The last step of a truncated episode is kept, and drawn as a transition only if
-    ``next_observations`` are given. The arrays that are given are copied, never changed.
+    Ends of episodes must be given by ``terminals``, ``timeouts`` or ``episode_ids``. Without ids, steps after the last
+    end form a truncated episode. The last step of a truncated episode is stored, but is a transition only with
+    ``next_observations``. The given arrays are copied, never changed.
 
-    Without ``timeouts`` there is a warning if the longest length is also the most frequent one, as when a time limit is
-    among the terminals; ``timeouts=np.zeros(N)`` says that it is not.
+    Without ``timeouts`` there is a warning if the longest episodes are also the most frequent ones, which suggests a
+    time limit among the terminals; ``timeouts=np.zeros(N)`` states that there is none.
 
     Raises:
         ShapeError: if shapes, lengths or dtypes do not fit.
         EmptyDataError: if there is no step.
         NonFiniteError: if there is NaN or infinity.
-        ActionError: if actions are out of range, or their kind cannot be told.
+        ActionError: if actions are out of range, or their kind is ambiguous.
         DataError: if ``terminals`` are not given, flags are not 0 or 1, no step ends an episode, ends contradict
             ``episode_ids``, or ``next_observations`` contradict ``observations``.
     """
@@ -104,26 +103,26 @@ class MDPDataset(ReplayBuffer):
     def __init__(
         self,
         observations: Tree,
-        actions: Any,
-        rewards: Any,
-        terminals: Any = None,
-        timeouts: Any = None,
+        actions: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+        rewards: npt.ArrayLike,
+        terminals: npt.ArrayLike | None = None,
+        timeouts: npt.ArrayLike | None = None,
         transition_picker: TransitionPickerProtocol | None = None,
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
         action_space: ActionSpace | None = None,
-        action_size: Any = None,
+        action_size: ActionSize = None,
         *,
         next_observations: Tree = None,
-        episode_ids: Any = None,
-        action_masks: Any = None,
+        episode_ids: npt.ArrayLike | None = None,
+        action_masks: npt.ArrayLike | None = None,
         storage: StorageLocation = "memory",
         sampler: Sampler | None = None,
-        observation_space: Any = None,
+        observation_space: Tree = None,
         observation_keys: Sequence[str] | None = None,
         augmentation: Augmentation | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        if terminals is None:  # zeros would be a guess: a forgotten termination changes what is learned
+        if terminals is None:  # zeros would be a guess, and a missing termination changes the learned values
             raise DataError(
                 "terminals are not given: give 1 at each step where the environment ended the episode, or, if "
                 "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts (or episode_ids)"
@@ -141,35 +140,36 @@ class MDPDataset(ReplayBuffer):
             if observation_space is not None:
                 observation_space = {**named_parts(observation_space), MASK: masks.shape[1:]}
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
-        actions, what = prepare_actions(actions, action_space, action_size)
+        actions, action_spec = prepare_actions(actions, action_space, action_size)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
         ids = {} if episode_ids is None else {"episode_ids": as_ids(episode_ids)}
-        beside = as_extra(extra)
-        named = {f"extra[{name!r}]": array for name, array in beside.items()}
+        extra_columns = as_extra(extra)
+        named = {f"extra[{name!r}]": array for name, array in extra_columns.items()}
         count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids, **named)
         check_finite("observations", observations)
         check_finite("rewards", rewards)
         width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
-        if action_size is None and len(width) == 1 and what.kind is ActionSpace.DISCRETE and width[0] > what.size:
-            what = actions_told(int(width[0]), what.kind)
+        discrete = action_spec.kind is ActionSpace.DISCRETE
+        if action_size is None and len(width) == 1 and discrete and width[0] > action_spec.size:
+            action_spec = actions_told(int(width[0]), action_spec.kind)
         parts = observations_in(observations, observation_space)
-        spec = Spec(parts, what)
+        spec = Spec(parts, action_spec)
         if action_masks is not None and not spec.masked:
-            raise DataError(f"action_masks are for discrete actions, but these are {what}: leave them out")
+            raise DataError(f"action_masks are for discrete actions, but these are {action_spec}: leave them out")
         check_stored(spec.actions, actions)
         if spec.masked:
             check_mask(observations, DataError, f"observations[{MASK!r}]")
-            check_mask_allows(observations, actions, what)
+            check_mask_allows(observations, actions, action_spec)
 
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
-            _notice_time_limit(terminal, ends)
+            _warn_of_time_limit(terminal, ends)
         flags = row_flags(terminal, ends, known=next_observations is not None)
         finals: Tree = None
         if next_observations is not None:
             following = picked(observations, parts_like(next_observations, observations))
             following = named_map(partial(as_observation, "next_observations"), following)
-            _check_following(observations, following, ends)
+            _check_next_observations(observations, following, ends)
             finals = tree_map(lambda leaf: leaf[ends], following)
             check_finite("next_observations", finals)
             if spec.masked:
@@ -179,14 +179,14 @@ class MDPDataset(ReplayBuffer):
 
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        info = DatasetInfo(observation, action, reward, what.kind, what.told, parts)
+        info = DatasetInfo(observation, action, reward, action_spec.kind, action_spec.told, parts)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
         names = self.storage.observation_names
         steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
         last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
         steps |= {"action": actions, "reward": rewards}
-        for name, array in beside.items():
+        for name, array in extra_columns.items():
             self.storage.add_extra(f"extra.{name}", Leaf(array.shape[1:], array.dtype))
             steps[f"extra.{name}"] = array
         self.storage.extend(0, flags, steps, last)
@@ -194,12 +194,12 @@ class MDPDataset(ReplayBuffer):
 
 
 def named_parts(tree: Tree) -> dict[str, Tree]:
-    """A dict as it is; anything else as its only part, ``observation``."""
+    """Return a dict unchanged, and anything else as the part ``observation`` of a dict."""
     return tree if isinstance(tree, dict) else {"observation": tree}
 
 
-def _episode_ends(terminal: Array, timeout: Array, ids: Any) -> Array:
-    """Whether each step ``[N]`` is the last of its episode, the steps after the last mark included."""
+def _episode_ends(terminal: Array, timeout: Array, ids: npt.ArrayLike | None) -> Array:
+    """Return whether each step ``[N]`` is the last of its episode; without ids, the last step always is."""
     marked = terminal | timeout
     if ids is None:
         if not marked.any():
@@ -221,8 +221,8 @@ def _episode_ends(terminal: Array, timeout: Array, ids: Any) -> Array:
     return ends
 
 
-def _notice_time_limit(terminal: Array, ends: Array) -> None:
-    """Warn if no length of terminated episodes is more frequent than the greatest length of all."""
+def _warn_of_time_limit(terminal: Array, ends: Array) -> None:
+    """Warn if the most frequent length of terminated episodes is the longest length of all episodes."""
     last = np.flatnonzero(ends)
     lengths, counts = np.unique(np.diff(last, prepend=-1)[terminal[last]], return_counts=True)
     longest = np.diff(last, prepend=-1).max()
@@ -237,8 +237,8 @@ def _notice_time_limit(terminal: Array, ends: Array) -> None:
     )
 
 
-def _check_following(observations: Tree, following: Tree, ends: Array) -> None:
-    """Inside an episode the next observation is the observation of the next step."""
+def _check_next_observations(observations: Tree, following: Tree, ends: Array) -> None:
+    """Check that next observations inside an episode are the observations of the next steps."""
     given, expected = tree_map(lambda leaf: leaf.shape, following), tree_map(lambda leaf: leaf.shape, observations)
     if given != expected:
         raise ShapeError(f"next_observations have shape {given}; they must have {expected}: give both the same shape")
