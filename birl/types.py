@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Flag
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ __all__ = [
     "Leaf",
     "Loss",
     "NDArray",
+    "Networks",
     "Observation",
     "ObservationSequence",
     "Shape",
@@ -111,6 +112,12 @@ class ActionSpace(Flag):
             return "any"
         *most, last = (str(kind.name).lower().replace("_", "-") for kind in self)
         return f"{', '.join(most)} or {last}" if most else last
+
+
+class Networks(Protocol):
+    """A module whose children are networks, by name: ``nets.critic(inputs)``."""
+
+    def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True)

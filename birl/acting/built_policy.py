@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -281,7 +280,7 @@ class BuiltPolicy:
         array: Array = (found.t() if action is None else found).cpu().numpy()
         return array
 
-    def _stored(self, given: Any, rows: int, finite: bool = False) -> Array:
+    def _stored(self, given: object, rows: int, finite: bool = False) -> Array:
         """Actions as data store them ``[B, *leaf.shape]``, in an array of their own.
 
         Raises:

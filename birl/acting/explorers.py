@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from gymnasium import Space
@@ -16,6 +16,19 @@ from birl.files.state_restore import checked_array
 from birl.seeding import new_generator
 from birl.spaces import Actions, Composite, Continuous, Discrete, actions_of, allowed_actions
 from birl.types import Array, State, Tree
+
+
+class ExploredPolicy(Protocol):
+    """An algorithm, as explorers see it."""
+
+    @property
+    def action_size(self) -> Any: ...
+
+    def predict(self, x: Tree) -> Array:
+        """Return greedy actions for observations ``[n, …]``."""
+
+    def action_values(self, x: Tree) -> Array:
+        """Return the values of all discrete actions."""
 
 
 class Explorer(abc.ABC):
@@ -56,7 +69,7 @@ class Explorer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+    def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         """Choose actions.
 
         Args:
@@ -77,7 +90,7 @@ class Explorer(abc.ABC):
         """Inverse of `get_state`."""
         self.generator.bit_generator.state = state["generator"]
 
-    def _actions(self, algo: Any) -> Actions:
+    def _actions(self, algo: ExploredPolicy) -> Actions:
         if self.action_space is not None:
             return actions_of(self.action_space)
         spec = getattr(algo, "spec", None)  # only birl's algorithms have one
@@ -87,7 +100,7 @@ class Explorer(abc.ABC):
 class Greedy(Explorer):
     """The greedy actions themselves, also of policies that would be sampled without an explorer."""
 
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+    def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         return np.asarray(algo.predict(x))
 
 
@@ -98,7 +111,7 @@ class EpsilonGreedy(Explorer):
     def compute_epsilon(self, step: int) -> float:
         """Probability of a random action at ``step``."""
 
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+    def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
         actions = self._actions(algo)
         random = actions.sample(len(greedy), self.generator, allowed_actions(actions, x))
@@ -205,7 +218,7 @@ class Boltzmann(Explorer):
             )
         return super().bind(action_space)
 
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+    def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         values = np.asarray(algo.action_values(x), np.float64)
         noise = self.generator.gumbel(size=values.shape)  # the largest of these sums is a draw from the softmax
         with np.errstate(over="ignore"):
@@ -238,7 +251,7 @@ class _Noise(Explorer):
                 )
         return super().bind(action_space)
 
-    def sample(self, algo: Any, x: Tree, step: int) -> Array:
+    def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
         actions = None if self.action_space is None else actions_of(self.action_space)
         columns = range(greedy.shape[-1]) if actions is None else _quantities(actions)
@@ -340,7 +353,7 @@ def _quantities(actions: Actions) -> Array:
     return np.flatnonzero(~actions.choices) if isinstance(actions, Composite) else np.arange(actions.size)
 
 
-def _numbers(name: str, value: Any, low: float = -np.inf) -> float | tuple[float, ...]:
+def _numbers(name: str, value: object, low: float = -np.inf) -> float | tuple[float, ...]:
     """A number, or one for each quantity as a tuple."""
     if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) == 0:
         return float(check(name, value, float, low=low))

@@ -250,7 +250,7 @@ def _check(flat: _Flat, runner: _Runner, example: Tree, suffix: str) -> None:
         )
 
 
-def _outputs(given: Any) -> tuple[Tensor, ...]:
+def _outputs(given: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (given,) if isinstance(given, Tensor) else tuple(given)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,56 +22,56 @@ from birl.models import (
 from birl.models.encoder_modules import VectorEncoder
 from birl.models.heads import MeanHead
 from birl.models.layers import DenseLayer, EnsembleLinear, Members
-from birl.preprocessing.units import copy_array
+from birl.preprocessing.units import Units, copy_array
 from birl.spaces.observations import Numbers
-from birl.types import ActionSpace, Array
+from birl.types import ActionSpace, Array, ArrayOrTensor, Networks
 
 # The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
 # `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. ``ops`` is torch for
 # batches, or numpy for the output of one observation; both draw the same numbers.
 
 
-def _drawn(like: Any, draw: Callable[[Tensor], Tensor]) -> Any:
+def _random_like(like: ArrayOrTensor, draw: Callable[[Tensor], Tensor]) -> ArrayOrTensor:
     return draw(torch.empty_like(like)) if isinstance(like, Tensor) else draw(torch.empty(1, len(like))).numpy()[0]
 
 
-def _squashed_mode(ops: Any, network: Any, output: Any) -> Any:
+def _squashed_mode(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     return ops.tanh(output[..., : output.shape[-1] // 2])
 
 
-def _squashed_sample(ops: Any, network: Any, output: Any) -> Any:
+def _squashed_sample(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     size = output.shape[-1] // 2
     mean, log_std = output[..., :size], output[..., size:]
-    return ops.tanh(mean + ops.exp(log_std.clip(*network.log_std_range)) * _drawn(mean, Tensor.normal_))
+    return ops.tanh(mean + ops.exp(log_std.clip(*network.log_std_range)) * _random_like(mean, Tensor.normal_))
 
 
-def _normal_mode(ops: Any, network: Any, output: Any) -> Any:
+def _normal_mode(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     return ops.tanh(output) if network.tanh_mean else output
 
 
-def _normal_sample(ops: Any, network: Any, output: Any) -> Any:
+def _normal_sample(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     log_std = network.log_std if ops is torch else network.log_std.detach().numpy()
     deviation = ops.exp(log_std.clip(*network.log_std_range))
-    return _normal_mode(ops, network, output) + deviation * _drawn(output, Tensor.normal_)
+    return _normal_mode(ops, network, output) + deviation * _random_like(output, Tensor.normal_)
 
 
-def _categorical_sample(ops: Any, network: Any, output: Any) -> Any:
-    return (output - ops.log(_drawn(output, Tensor.exponential_))).argmax(-1)
+def _categorical_sample(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
+    return (output - ops.log(_random_like(output, Tensor.exponential_))).argmax(-1)
 
 
-def _tanh(ops: Any, network: Any, output: Any) -> Any:
+def _tanh(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     return ops.tanh(output)
 
 
-def _highest(ops: Any, network: Any, output: Any) -> Any:
+def _highest(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     return output.argmax(-1)
 
 
-def _output(ops: Any, network: Any, output: Any) -> Any:
+def _output(ops: ModuleType, network: Networks, output: ArrayOrTensor) -> ArrayOrTensor:
     return output
 
 
-_FromOutput = Callable[[Any, Any, Any], Any]
+_FromOutput = Callable[[ModuleType, Networks, ArrayOrTensor], ArrayOrTensor]
 _FROM_OUTPUT: dict[tuple[Any, type[nn.Module]], _FromOutput] = {
     (mode_action, SquashedNormalPolicy): _squashed_mode,
     (mode_action, NormalPolicy): _normal_mode,
@@ -174,7 +175,7 @@ class FlatPolicy:
                 return False
         return True
 
-    def __call__(self, units: Any, observation: Array) -> Tensor:
+    def __call__(self, units: Units, observation: Array) -> Tensor:
         """Actions ``[B, A]`` in the policy's range, or int64 ``[B]``, for observations ``[B, F]``.
 
         Args:
@@ -191,7 +192,7 @@ class FlatPolicy:
         with torch.inference_mode():
             for activation, weight, bias in self._layers:
                 x = activation(F.linear(x, weight, bias))
-            return self._from_output(torch, self._network, F.linear(x, *self._last))  # type: ignore[no-any-return]
+            return torch.as_tensor(self._from_output(torch, self._network, F.linear(x, *self._last)))
 
     def _one(self, x: Array, arrays: list[tuple[Any, Array, Array]]) -> Tensor:
         for activation, weight, bias in arrays:

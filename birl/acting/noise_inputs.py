@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +29,12 @@ class DrawnModule(nn.Module):
         self.nets, self._policy = policy.nets, policy
         self.width = math.prod(policy.spec.actions.shape)
 
-    def _distribution(self, observation: Tree) -> Any:
+    def _distribution(self, observation: Tree) -> Distribution:
         policy = self._policy
         assert policy.policy.distribution is not None
-        return policy.policy.distribution(self.nets, Inputs(policy.units.as_input(observation)))
+        found = policy.policy.distribution(self.nets, Inputs(policy.units.as_input(observation)))
+        assert not isinstance(found, Tensor)  # deterministic policies take no noise
+        return found
 
     def draw(self, observation: Tree, noise: Tensor) -> Tensor:
         """Actions ``[B, *shape]`` in the environment's units for observations ``[B, …]`` and noise ``[B, width]``."""

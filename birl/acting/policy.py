@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from torch import Tensor
 
 from birl.models.distributions import Distribution
-from birl.types import Inputs
+from birl.types import Inputs, Networks
 
 
 class PolicyFunction(Protocol):
@@ -33,37 +33,37 @@ class ValueFunction(Protocol):
         """Values ``[...]``."""
 
 
-def actor_distribution(nets: Any, inputs: Inputs) -> Distribution:
+def actor_distribution(nets: Networks, inputs: Inputs) -> Distribution:
     """The distribution of a stochastic policy."""
     return nets.actor(inputs)  # type: ignore[no-any-return]
 
 
-def mode_action(nets: Any, inputs: Inputs) -> Tensor:
+def mode_action(nets: Networks, inputs: Inputs) -> Tensor:
     """The mode of a stochastic policy."""
     return nets.actor(inputs).mode()
 
 
-def sampled_action(nets: Any, inputs: Inputs) -> Tensor:
+def sampled_action(nets: Networks, inputs: Inputs) -> Tensor:
     """A sample of a stochastic policy."""
     return nets.actor(inputs).sample()[0]
 
 
-def deterministic_action(nets: Any, inputs: Inputs) -> Tensor:
+def deterministic_action(nets: Networks, inputs: Inputs) -> Tensor:
     """The output of a deterministic policy."""
     return nets.actor(inputs)
 
 
-def q_action(nets: Any, inputs: Inputs) -> Tensor:
+def q_action(nets: Networks, inputs: Inputs) -> Tensor:
     """The discrete action with the highest Q-value."""
     return nets.critic(inputs).best()
 
 
-def q_scores(nets: Any, inputs: Inputs) -> Tensor:
+def q_scores(nets: Networks, inputs: Inputs) -> Tensor:
     """Q-values ``[..., A]`` of all discrete actions, very low where they are not allowed; see `Returns.scores`."""
     return nets.critic(inputs).scores().mean(0)
 
 
-def q_value(nets: Any, inputs: Inputs, action: Tensor) -> Tensor:
+def q_value(nets: Networks, inputs: Inputs, action: Tensor) -> Tensor:
     """Q-values ``[...]`` of actions, averaged over the ensemble."""
     return nets.critic(inputs, action).mean().mean(0)
 

@@ -16,10 +16,23 @@ from birl.acting.policy import Policy
 from birl.checks import check
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
-from birl.types import Array, Batch, Inputs, State, Tree, as_parts, is_shape, parts_like, tree_leaves, tree_map
+from birl.types import (
+    Array,
+    ArrayOrTensor,
+    Batch,
+    Inputs,
+    Networks,
+    State,
+    Tree,
+    as_parts,
+    is_shape,
+    parts_like,
+    tree_leaves,
+    tree_map,
+)
 
 
-def _without_aim(nets: Any, inputs: Inputs) -> NoReturn:
+def _without_aim(nets: Networks, inputs: Inputs) -> NoReturn:
     """Raise: a sequence model needs a return to aim at."""
     raise UnsupportedError("a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)")
 
@@ -161,7 +174,7 @@ class TransformerActor:
         self._context = tree_map(np.array, state)
 
 
-def _finite(name: str, value: Any) -> float:
+def _finite(name: str, value: object) -> float:
     """``value`` as a float.
 
     Raises:
@@ -243,7 +256,12 @@ def window_outputs(transformer: nn.Module, batch: Batch) -> Tensor:
 
 
 def newest_output(
-    transformer: nn.Module, units: Units, observation: Tree, action: Any, returns_to_go: Any, timestep: Any
+    transformer: nn.Module,
+    units: Units,
+    observation: Tree,
+    action: ArrayOrTensor,
+    returns_to_go: ArrayOrTensor,
+    timestep: ArrayOrTensor,
 ) -> Tensor:
     """A transformer's outputs ``[B, A]`` for the newest steps of contexts in environment units."""
     step = units.tensor(timestep).to(torch.int64)

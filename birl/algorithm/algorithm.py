@@ -23,6 +23,7 @@ from birl.algorithm.reconfiguration import check_alone
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
+from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.log_record import LogRecord, joined
 from birl.dataset.reader import MinibatchSource
 from birl.devices import resolve_device
@@ -31,12 +32,21 @@ from birl.engine.gradient_exchange import ComputedGradients
 from birl.errors import ConfigError, NotBuiltError
 from birl.logging.logger import LOG
 from birl.preprocessing import MinMaxActionScaler
+from birl.preprocessing.units import Units
 from birl.run import data_collection as collect
 from birl.run import offline
 from birl.run.agent import Agent
 from birl.run.options import AgentOptions, EnvironmentOptions, FitOptions, Options, check_options
+from birl.run.protocols import (
+    EnvironmentLike,
+    Evaluator,
+    ExplorerProtocol,
+    Minibatch,
+    StepBuffer,
+)
+from birl.spaces import Actions
 from birl.spaces.specs import Spec
-from birl.types import ActionSpace, Array, Shape, State, Tree
+from birl.types import ActionSize, ActionSpace, Array, Batch, Environment, Shape, State, Tree
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
@@ -140,12 +150,12 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         return self.learner.nets  # type: ignore[no-any-return]
 
     @property
-    def units(self) -> Any:
+    def units(self) -> Units:
         """Conversion between the units of data and environments and those of the networks."""
         return self.learner.units
 
     @property
-    def returns(self) -> Any:
+    def returns(self) -> DiscountedReturns | None:
         """Makes the discounted returns of a dataset, where the algorithm learns from them; else ``None``."""
         return None if self._learner is None else self._learner.returns
 
@@ -186,7 +196,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     @property
     def logs(self) -> LogRecord | None:
-        """The logs that it has learned from, if datasets told of any."""
+        """The logs that it has learned from; ``None`` if its datasets were not made from logs."""
         return None if self._learner is None else self._learner.logs
 
     @property
@@ -207,7 +217,9 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def create_impl(self, observation_shape: Shape, action_size: Any, *, discrete_action: bool | None = None) -> None:
+    def create_impl(
+        self, observation_shape: Shape, action_size: ActionSize | Actions, *, discrete_action: bool | None = None
+    ) -> None:
         """Build networks and optimisers. Untrained ones of the same shapes are kept, others replaced with a warning.
 
         Args:
@@ -230,15 +242,15 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes, or check them against the networks if built.
 
-        Fits scalers that are not fitted yet. A dataset of logs (`birl.dataset.from_table`) tells what its columns mean,
-        which goes into files; later ones must have the same.
+        Fits scalers that are not fitted yet. The columns of logs (`birl.dataset.from_table`) are written to model
+        files, and later logs must have the same.
         """
         building.check_source("build_with_dataset", dataset)
         logs = joined(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
         self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
         self.learner.logs = logs
 
-    def build_with_env(self, env: Any) -> None:
+    def build_with_env(self, env: Environment) -> None:
         """Build for an environment's spaces, or check them against the networks if built.
 
         Fits scalers that the environment's bounds determine and that are not fitted yet.
@@ -256,7 +268,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         else:
             self.create_impl(spec.observations, spec.actions)
 
-    def check_env(self, env: Any) -> None:
+    def check_env(self, env: Environment) -> None:
         """Raise `EnvironmentMismatchError` if the environment's spaces are not those of the networks."""
         building.check_env(self.definition(), self.spec, building.env_spec(self, env))
 
@@ -270,7 +282,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         experiment_name: str | None = None,
         with_timestamp: bool = True,
         *,
-        evaluators: Mapping[str, Any] | None = None,
+        evaluators: Mapping[str, Evaluator] | None = None,
         enable_ddp: bool = False,
         **options: Unpack[FitOptions],
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
@@ -298,31 +310,45 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         n_steps_per_epoch: int = 10000,
         experiment_name: str | None = None,
         with_timestamp: bool = True,
-        **options: Any,
+        *,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        enable_ddp: bool = False,
+        **options: Unpack[FitOptions],
     ) -> list[tuple[int, dict[str, float]]]:
         """Train on a dataset.
 
         Args:
             dataset: replay buffer or dataset.
-            n_steps: number of updates: exactly so many are made, whatever the epoch length.
+            n_steps: number of updates, exact whatever the epoch length.
             n_steps_per_epoch: updates between evaluations, logging and models.
             experiment_name: name of the run folder; by default the class name.
             with_timestamp: whether the time is added to the name.
-            **options: see `birl.run.Options`; also ``evaluators`` (name to evaluator) and ``enable_ddp`` (learn
-                together with other processes, see `birl.distributed`).
+            evaluators: functions ``(algorithm, dataset) -> metric``, or objects of `birl.metrics`, by name; they are
+                called after each epoch.
+            enable_ddp: whether to learn together with other processes; see `birl.distributed`.
+            **options: see `birl.run.Options`.
 
         Returns:
             ``(epoch, metrics)`` for each epoch.
         """
         check_options("fit", options, inspect.signature(self.fitter).parameters)
-        options["n_steps_per_epoch"], options["experiment_name"] = n_steps_per_epoch, experiment_name
-        return list(self.fitter(dataset, n_steps, with_timestamp=with_timestamp, **options))
+        epochs = self.fitter(
+            dataset,
+            n_steps,
+            n_steps_per_epoch=n_steps_per_epoch,
+            experiment_name=experiment_name,
+            with_timestamp=with_timestamp,
+            evaluators=evaluators,
+            enable_ddp=enable_ddp,
+            **options,
+        )
+        return list(epochs)
 
     def fit_online(
         self,
-        env: Any,
-        buffer: Any = None,
-        explorer: Any = None,
+        env: EnvironmentLike,
+        buffer: StepBuffer | None = None,
+        explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
         n_steps: int = 1000000,
         n_steps_per_epoch: int = 10000,
         update_interval: int = 1,
@@ -331,11 +357,12 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         """Train in an environment or a vector environment.
 
         Args:
-            env: Gymnasium environment, or vector environment in any autoreset mode, or a name such as
+            env: Gymnasium environment, vector environment in any autoreset mode, or a name such as
                 ``"CartPole-v1"`` or ``"module:factory"`` (see `birl.envs.make_env`).
-            buffer: replay buffer; by default one of a million steps. On-policy ones use none, but ACER and IMPALA.
-            explorer: turns greedy actions into the ones taken; by default the policy samples.
-            n_steps: number of environment steps (over all environments).
+            buffer: replay buffer; by default one of a million steps. Of the on-policy algorithms, only ACER and IMPALA
+                use one.
+            explorer: replaces greedy actions by exploring ones; by default the policy samples.
+            n_steps: number of environment steps over all environments.
             n_steps_per_epoch: steps between evaluations, logging and models.
             update_interval: number of steps between updates.
             **options: see `birl.run.OnlineOptions`; ``callback`` is called after each step.
@@ -345,9 +372,9 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     def collect(
         self,
-        env: Any,
-        buffer: Any = None,
-        explorer: Any = None,
+        env: Environment | str,
+        buffer: StepBuffer | None = None,
+        explorer: ExplorerProtocol | None = None,
         deterministic: bool = False,
         n_steps: int = 1000000,
         show_progress: bool = True,
@@ -376,7 +403,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         building.check_source("sample_minibatch", dataset, or_reader=True)
         return self.learner.sample(dataset)
 
-    def update(self, batch: Any) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch | Batch) -> dict[str, Tensor]:
         """Learn from a minibatch, a `Batch`, or a rollout, if it learns from those.
 
         Usually this is one update: every step that is due.
@@ -387,7 +414,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         self._check_learns()
         return self.learner.update(batch)
 
-    def compute_gradients(self, batch: Any) -> dict[str, ComputedGradients]:
+    def compute_gradients(self, batch: Minibatch | Batch) -> dict[str, ComputedGradients]:
         """Compute the gradients of the next `update` from a minibatch, all at the present parameters.
 
         No parameter, optimiser, target or count changes; the losses draw their random numbers. `update` differs where
@@ -481,17 +508,23 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         return NetworkActor(self.acting, greedy, n, self.learns_from.stores, values)
 
     def agent(
-        self, n: int = 1, buffer: Any = None, explorer: Any = None, *, env: Any = None, **options: Unpack[AgentOptions]
+        self,
+        n: int = 1,
+        buffer: StepBuffer | None = None,
+        explorer: ExplorerProtocol | None = None,
+        *,
+        env: Environment | None = None,
+        **options: Unpack[AgentOptions],
     ) -> Agent:
-        """An agent for a loop of your own: `fit_online` without an environment that birl steps.
+        """Make an agent for a loop of your own, where birl does not step the environment.
 
         Args:
-            n: number of environments that it acts in at once.
+            n: number of environments in which it acts at once.
             buffer, explorer: as in `fit_online`; the buffer has ``n`` lanes.
-            env: has the spaces of one environment, such as `birl.envs.ExternalEnv`; it is not stepped. By default what
-                the networks were built for.
-            **options: see `birl.run.AgentOptions`. Algorithms that learn only from logged data just act, and store
-                steps if they are given a buffer.
+            env: has the spaces of one environment, such as `birl.envs.ExternalEnv`; it is not stepped. By default the
+                spaces are those of the networks.
+            **options: see `birl.run.AgentOptions`. Algorithms that learn only from logged data act, and store steps if
+                there is a buffer.
         """
         return environments.agent(self, n, buffer, explorer, env, options)
 
@@ -516,7 +549,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     # -- files -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        """Everything that training reads or writes; refuses a state that is not finite."""
+        """Return everything that training reads or writes. Raises `NonFiniteError` for a state that is not finite."""
         return self.learner.get_state()
 
     def set_state(self, state: State) -> None:

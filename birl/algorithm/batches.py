@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from birl.checks import check
 from birl.dataset.minibatch import MiniBatch, TrajectoryMiniBatch
+from birl.engine import Engine
+from birl.engine.stacked_engine import StackedEngine
 from birl.preprocessing.units import Units, to_float
+from birl.run.protocols import Rollout
 from birl.types import Batch, Tree, tree_map
 
 _EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "discounted_return": Units.column}
@@ -64,7 +66,7 @@ def _later(minibatch: MiniBatch, units: Units) -> Tensor | None:
     return (units.column(minibatch.intervals) - 1).to(torch.int64)
 
 
-def rollout_batch(rollout: Any, units: Units, gamma: float) -> tuple[Batch, Tensor]:
+def rollout_batch(rollout: Rollout, units: Units, gamma: float) -> tuple[Batch, Tensor]:
     """Convert a rollout ``[T, N, …]``.
 
     Returns:
@@ -122,7 +124,7 @@ def fold_sequences(batch: Batch, length: int) -> Batch:
     return replace(replace(batch, extra=extra).map(fold), state=state or None)
 
 
-def update_priorities(minibatch: Any, batch: Batch, engine: Any) -> None:
+def update_priorities(minibatch: MiniBatch | Rollout | Batch, batch: Batch, engine: Engine | StackedEngine) -> None:
     """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
 
     A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
@@ -140,4 +142,5 @@ def update_priorities(minibatch: Any, batch: Batch, engine: Any) -> None:
         real = batch.weight > 0
         mean = (priority * real).sum(0) / real.sum(0).clamp(min=1)
         priority = 0.9 * (priority * real).amax(0) + 0.1 * mean
-    minibatch.update_priorities(priority.flatten())
+    if not isinstance(minibatch, Rollout | Batch):
+        minibatch.update_priorities(priority.flatten())

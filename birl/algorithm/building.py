@@ -22,10 +22,12 @@ from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import Actions, Composite, actions_told
 from birl.spaces.observations import Choices, choices_in, chosen, drawn_from, reads
 from birl.spaces.specs import Spec, environment_spec
-from birl.types import ActionSpace, Array, Shape, tree_leaves
+from birl.types import ActionSpace, Array, Environment, Shape, tree_leaves
 
 
-def check_fit_arguments(dataset: Any, evaluators: Any, callback: Any = None, epoch_callback: Any = None) -> None:
+def check_fit_arguments(
+    dataset: object, evaluators: object, callback: object = None, epoch_callback: object = None
+) -> None:
     """Catch common mistakes in calls of `Algorithm.fit`."""
     Hooks.of(callback)
     if epoch_callback is not None and not callable(epoch_callback):
@@ -47,7 +49,7 @@ def summary(algorithm: Any) -> str:
     return f"<{name}: {state}, on {algorithm.torch_device}>"
 
 
-def check_source(name: str, dataset: Any, *, or_reader: bool = False) -> None:
+def check_source(name: str, dataset: object, *, or_reader: bool = False) -> None:
     """Raise `ConfigError` if the method ``name`` does not get a dataset (or a reader of one)."""
     if or_reader and isinstance(dataset, Reader):
         return
@@ -63,7 +65,7 @@ def check_source(name: str, dataset: Any, *, or_reader: bool = False) -> None:
         )
 
 
-def check_rollout_options(name: str, **given: Any) -> None:
+def check_rollout_options(name: str, **given: object) -> None:
     """Reject options of `Algorithm.fit_online` and `agent` that are of no use to one that learns from rollouts."""
     usual = {"buffer": None, "explorer": None, "deterministic": False, **ONLINE_DEFAULTS}
     schedule = ("update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
@@ -76,7 +78,7 @@ def check_rollout_options(name: str, **given: Any) -> None:
         )
 
 
-def check_demonstrations(definition: Definition, given: Any) -> None:
+def check_demonstrations(definition: Definition, given: object) -> None:
     """Raise `ConfigError` unless demonstrations are given to an algorithm that needs them, and to no other."""
     if not definition.learns_from.needs_demonstrations:
         if given is not None:
@@ -94,7 +96,7 @@ def check_demonstrations(definition: Definition, given: Any) -> None:
         )
 
 
-def check_picker(dataset: Any, config: Any) -> None:
+def check_picker(dataset: object, config: AlgorithmConfig) -> None:
     """Reject n-step returns of other discounts or reward scaling than the configuration's, or that are of no use to it.
 
     Raises:
@@ -123,7 +125,7 @@ def check_picker(dataset: Any, config: Any) -> None:
         )
 
 
-def check_scalers(config: Any, spec: Spec) -> None:
+def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
     """Prepare scalers; reject those of the wrong shape (broadcasting would hide the error) and of discrete actions.
 
     Raises:
@@ -155,7 +157,7 @@ def check_scalers(config: Any, spec: Spec) -> None:
             raise ShapeError(f"{name} has parameters of shape {own}, but what it scales has shape {shape}")
 
 
-def _prepare(config: Any, spec: Spec) -> None:
+def _prepare(config: AlgorithmConfig, spec: Spec) -> None:
     for scaler in (config.observation_scaler, config.reward_scaler):
         if scaler is not None:
             scaler.prepare(spec.encoded(spec.data_shape), config.gamma)
@@ -183,7 +185,7 @@ def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: boo
     return Spec(shape, actions)
 
 
-def env_spec(algorithm: Any, env: Any) -> Spec:
+def env_spec(algorithm: Any, env: Environment) -> Spec:
     """What the networks of an algorithm read of an environment, or are to be built for."""
     own = algorithm.spec.observations if algorithm.built else None
     return environment_spec(env, algorithm.config.observation_keys, own)
@@ -251,7 +253,7 @@ def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
         )
 
 
-def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Any) -> None:
+def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Environment | ExternalEnv) -> None:
     """Fit the scalers that an environment's bounds determine and that are not fitted."""
     if config.observation_scaler is not None and not config.observation_scaler.built:
         config.observation_scaler.fit_with_env(env)

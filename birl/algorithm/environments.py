@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -19,11 +20,19 @@ from birl.run.options import (
     check_options,
     checked_agent_options,
 )
+from birl.run.protocols import EnvironmentLike, ExplorerProtocol, StepBuffer
 from birl.spaces import space_of
-from birl.types import tree_map
+from birl.types import Environment, Tree, tree_map
 
 
-def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: int, run: OnlineOptions) -> None:
+def fit_online(
+    algorithm: Any,
+    env: EnvironmentLike,
+    buffer: StepBuffer | None,
+    explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None,
+    n_steps: int,
+    run: OnlineOptions,
+) -> None:
     """Train in an environment; see `Algorithm.fit_online`."""
     name = algorithm.definition().name
     check_options("fit_online", run, ONLINE_DEFAULTS)
@@ -38,7 +47,8 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
         if run.get("workers") is None:
             epochs = on_policy.on_policy_fitter(algorithm, env, n_steps, explorer, buffer, replays=replays, **run)
         else:
-            epochs = asynchronous.asynchronous_fitter(algorithm, env, n_steps, explorer, replays=replays, **run)
+            one = cast("Environment | str", env)  # only clusters take functions, and others are refused
+            epochs = asynchronous.asynchronous_fitter(algorithm, one, n_steps, explorer, replays=replays, **run)
     else:
         if buffer is not None:
             building.check_picker(buffer, algorithm.config)
@@ -47,7 +57,14 @@ def fit_online(algorithm: Any, env: Any, buffer: Any, explorer: Any, n_steps: in
     list(epochs)
 
 
-def agent(algorithm: Any, n: int, buffer: Any, explorer: Any, env: Any, options: AgentOptions) -> Agent:
+def agent(
+    algorithm: Any,
+    n: int,
+    buffer: StepBuffer | None,
+    explorer: ExplorerProtocol | None,
+    env: Environment | None,
+    options: AgentOptions,
+) -> Agent:
     """An agent for one's own loop; see `Algorithm.agent`."""
     name, experience = algorithm.definition().name, algorithm.learns_from
     given = checked_agent_options({"n_updates": experience.n_updates, **options})
@@ -89,14 +106,14 @@ def known_space(algorithm: Any) -> ExternalEnv:
     return ExternalEnv(_space(observations), space_of(actions, low, high))
 
 
-def _space(tree: Any) -> Any:
+def _space(tree: Tree) -> spaces.Space[Any]:
     """A tree of spaces as one space."""
     if isinstance(tree, dict):
         return spaces.Dict({name: _space(part) for name, part in tree.items()})
     return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
 
 
-def _replays(algorithm: Any, **given: Any) -> bool:
+def _replays(algorithm: Any, **given: object) -> bool:
     """Check the options of a run on rollouts. Returns whether it learns from older rollouts of its own, too."""
     experience, name = algorithm.learns_from, algorithm.definition().name
     replays = bool(experience.replays and algorithm.config.replay_ratio)

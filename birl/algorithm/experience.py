@@ -16,7 +16,9 @@ from torch import Tensor
 
 from birl.algorithm.batches import to_batch
 from birl.algorithm.learner import EngineUpdate, EngineUpdates, Experience, Learner
-from birl.dataset.minibatch import TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset import ReplayBufferBase
+from birl.dataset.minibatch import MiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
+from birl.dataset.reader import MinibatchSource
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError, ShapeError
@@ -64,8 +66,8 @@ class Transitions(Experience):
     def description(self) -> str:  # type: ignore[override]
         return "logged data, or live environments through a replay buffer" if self.online else "logged data"
 
-    def check_run(self, learner: Learner, source: Any, count: int) -> None:
-        if learner.recurrent or not hasattr(source, "dataset_info"):
+    def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
+        if learner.recurrent or not isinstance(source, ReplayBufferBase):
             return
         own, there = learner.spec.observations, drawn_from(source.dataset_info.observations, source.observation_shape)
         if not reads(own, there):
@@ -75,13 +77,13 @@ class Transitions(Experience):
                 "and one of whole observations none"
             )
 
-    def sample(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: MinibatchSource) -> Any:
         config, columns = learner.config, Columns(self.next_actions, learner.returns)
         if learner.recurrent:
             return source.sample(SequenceView(config.sequence_length, config.burn_in, columns), config.batch_size)
         return source.sample(TransitionView(columns), config.batch_size)
 
-    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: MiniBatch) -> Batch:
         if (
             learner.returns
             and isinstance(minibatch, TransitionMiniBatch)
@@ -118,10 +120,10 @@ class Trajectories(Experience):
     single_seed = "learns from trajectories"
     description = "logged data"
 
-    def sample(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: MinibatchSource) -> MiniBatch:
         return source.sample(TrajectoryView(learner.config.context_size), learner.config.batch_size)
 
-    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: MiniBatch) -> Batch:
         if not isinstance(minibatch, TrajectoryMiniBatch):
             raise DataError(
                 f"{learner.name} learns from trajectories, not from a {type(minibatch).__name__}: draw them with "
@@ -176,11 +178,11 @@ class Iterations(Experience):
     single_seed = "makes many updates from each minibatch"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
-    def sample(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: MinibatchSource) -> MiniBatch:
         return source.sample(TailView(), learner.config.batch_size)
 
-    def batch(self, learner: Learner, minibatch: Any) -> Batch:
-        if not hasattr(minibatch, "steps"):
+    def batch(self, learner: Learner, minibatch: MiniBatch) -> Batch:
+        if not isinstance(minibatch, TailMiniBatch):
             raise DataError(
                 f"{learner.name} learns from states with the rest of their episodes, not from a "
                 f"{type(minibatch).__name__}: draw with sample_minibatch(dataset)"

@@ -19,6 +19,8 @@ from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.log_record import LogRecord
+from birl.dataset.minibatch import MiniBatch
+from birl.dataset.reader import MinibatchSource
 from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
 from birl.engine.gradient_exchange import ComputedGradients, step_features
@@ -28,6 +30,7 @@ from birl.models import set_acting
 from birl.models.networks import normalises_by_batch
 from birl.preprocessing.running_scalers import freeze_statistics
 from birl.preprocessing.units import Units
+from birl.run.protocols import Rollout
 from birl.spaces.observations import choices_in, picked
 from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
@@ -86,7 +89,7 @@ class Experience:
     n_updates: int = 1
     description: str = "nothing: it does not learn"
 
-    def sample(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: MinibatchSource) -> Any:
         """Draw the data of one update, with the source's own randomness.
 
         Raises:
@@ -99,14 +102,14 @@ class Experience:
         """The drawn steps in the networks' units, with everything that all passes share."""
         raise NotImplementedError
 
-    def before_update(self, learner: Learner, minibatch: Any) -> None:
+    def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
         """Called before an update from ``drawn``, for example to move running scalers."""
 
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         """The engine updates to make with a batch, by default one; each is answered with its metrics."""
         yield EngineUpdate(batch)
 
-    def prepare_for_replay(self, learner: Learner, rollout: Any) -> Any:
+    def prepare_for_replay(self, learner: Learner, rollout: Rollout) -> Rollout:
         """A rollout with all that is to be stored of it in a replay buffer, before it is learned from."""
         return rollout
 
@@ -118,7 +121,7 @@ class Experience:
         """Approximate number of engine updates for ``count`` draws, or steps of fresh experience over all ``lanes``."""
         return count
 
-    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+    def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
         """Warn of a run of ``count`` draws that cannot learn what it is to learn."""
 
     def check_loop(self, name: str, loop: str, ways: Mapping[str, str] | None = None) -> None:
@@ -300,15 +303,15 @@ class Learner:
                 self.nets.get_submodule(step.target).eval()
             self._mode = acting
 
-    def sample(self, source: Any) -> Any:
+    def sample(self, source: MinibatchSource) -> MiniBatch:
         """Sample the data of one call of `update`."""
         return self.experience.sample(self, source)
 
-    def batch(self, minibatch: Any) -> Batch:
+    def batch(self, minibatch: MiniBatch | Rollout) -> Batch:
         """The drawn steps in the networks' units."""
         return self.experience.batch(self, minibatch)
 
-    def prepare_for_replay(self, rollout: Any) -> Any:
+    def prepare_for_replay(self, rollout: Rollout) -> Rollout:
         """See `Experience.stored`."""
         return self.experience.prepare_for_replay(self, rollout)
 
@@ -316,7 +319,7 @@ class Learner:
         """See `Experience.n_replays`."""
         return self.experience.n_replays(self.config, count)
 
-    def update(self, minibatch: Any) -> dict[str, Tensor]:
+    def update(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, Tensor]:
         """Learn from a result of `draw` (or from a `Batch`).
 
         Returns:
@@ -327,7 +330,7 @@ class Learner:
         self._reset_if_due(before)
         return metrics
 
-    def _update(self, minibatch: Any) -> dict[str, Tensor]:
+    def _update(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, Tensor]:
         self.set_mode(acting=False)
         self.experience.before_update(self, minibatch)
         batch = minibatch if isinstance(minibatch, Batch) else self.batch(minibatch)
@@ -343,7 +346,7 @@ class Learner:
         update_priorities(minibatch, batch, self.engine)
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
-    def compute_gradients(self, minibatch: Any) -> dict[str, ComputedGradients]:
+    def compute_gradients(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, ComputedGradients]:
         """What one update from a result of `draw` would move by, by step; see `Algorithm.compute_gradients`."""
         return self.engine.find(self.name, lambda: self._update(minibatch))
 
@@ -397,21 +400,21 @@ class Learner:
             found["compile_graph"] = "compile_graph=True"
         return found
 
-    def updates_at_once(self, source: Any) -> int:
+    def updates_at_once(self, source: MinibatchSource) -> int:
         """How many updates `update_many` should make: several if the device replays updates and draws their batches."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
         together = together and self.reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
-    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
+    def update_many(self, source: MinibatchSource, count: int) -> dict[str, Tensor]:
         """Make ``count`` updates with batches drawn on the device.
 
         Where the device can replay them, Python is not asked in between; else they are made one by one.
         """
         self.set_mode(acting=False)
         self.engine.prioritised = False
-        generator = source.device_generator
+        generator: torch.Generator | None = getattr(source, "device_generator", None)
         with self._frozen():
             return self.engine.update_many(
                 lambda: self.batch(self.sample(source)), count, [] if generator is None else [generator]
@@ -458,7 +461,7 @@ class Learner:
             parts = self.spec.encoded(picked(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
-    def check_sampler(self, source: Any) -> None:
+    def check_sampler(self, source: object) -> None:
         """Raise `UnsupportedError` if a source samples by TD errors and the algorithm has none."""
         readers = getattr(getattr(source, "reader", source), "sources", ())
         if not self.experience.has_td_errors and any(
@@ -604,7 +607,7 @@ def _same_networks(saved: State, own: State) -> bool:
     return same and all(torch.equal(here[key], x.to(here[key].device)) for key, x in there.items())
 
 
-def _tensors(state: Any, at: str = "") -> dict[str, Tensor]:
+def _tensors(state: object, at: str = "") -> dict[str, Tensor]:
     if isinstance(state, Tensor):
         return {at: state}
     found: dict[str, Tensor] = {}

@@ -20,7 +20,8 @@ from birl.algorithm.learner import COMPILE_FROM, UPDATES_AT_ONCE
 from birl.checks import Allowed
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
-from birl.dataset.reader import Reader
+from birl.dataset.minibatch import MiniBatch
+from birl.dataset.reader import MinibatchSource, Reader
 from birl.devices import resolve_device
 from birl.engine.stacked_engine import StackedEngine, check_stackable
 from birl.errors import ConfigError, NonFiniteError
@@ -30,11 +31,11 @@ from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
 from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.hooks import Hook
-from birl.run.protocols import Callback, Stateful
+from birl.run.protocols import Callback, Evaluator, Stateful
 from birl.run.session import requests_stop
 from birl.types import Batch, State
 
-Evaluators = Mapping[str, Any]
+Evaluators = Mapping[str, Evaluator]
 
 
 def fit_many(
@@ -175,8 +176,8 @@ class _Run:
         dataset: ReplayBufferBase,
         reader: Reader,
         seed: int,
-        device: Any,
-        evaluators: Any,
+        device: bool | int | str | None,
+        evaluators: Evaluators | Callable[[int], Evaluators] | None,
     ) -> None:
         seeding.seed(seed)
         self.seed, self.name = seed, f"seed_{seed}"
@@ -246,7 +247,7 @@ class _Stack:
         """Seeds; each run's own ``params.json`` holds the rest."""
         return {"seeds": [run.seed for run in self._runs]}
 
-    def build_with_dataset(self, dataset: Any) -> None:
+    def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build every algorithm as it would be built alone, and stack them."""
         for run in self._runs:
             with run.acting(keep=True):
@@ -254,27 +255,29 @@ class _Stack:
             run.algorithm.learner.shared = "several seeds learn in one update"
         self.engine = StackedEngine([a.engine for a in self.algorithms], [run.generator for run in self._runs])
 
-    def start_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+    def start_run(
+        self, source: MinibatchSource, count: int, *, growing: bool = False, lanes: int = 1
+    ) -> MinibatchSource:
         """The dataset, which is placed already."""
         self.algorithms[0].learner.check_sampler(source)
         if self.compiled or (self._config.compile_graph == "auto" and count >= COMPILE_FROM):
             self.engine.record()
         return source
 
-    def updates_at_once(self, source: Any) -> int:
+    def updates_at_once(self, source: object) -> int:
         """How many updates `update_many` should make: several if the device replays updates and draws their batches."""
         there = all(run.reader.device_generator is not None for run in self._runs)
         together = there and self.engine.records and self.algorithms[0].learner.experience.gathers
         return UPDATES_AT_ONCE if together else 1
 
-    def update_many(self, source: Any, count: int) -> dict[str, Tensor]:
+    def update_many(self, source: MinibatchSource, count: int) -> dict[str, Tensor]:
         """``count`` updates of every algorithm with batches minibatch on the device; metrics ``[k]`` as in `learn`."""
         self.engine.prioritised = False
         generators = [each for each in (run.reader.device_generator for run in self._runs) if each is not None]
         metrics = self.engine.update_many(lambda: self._batch(self.sample(source)), count, generators)
         return self._named({name: values.unbind(1) for name, values in metrics.items()})
 
-    def _batch(self, minibatch: Any) -> Batch:
+    def _batch(self, minibatch: MiniBatch) -> Batch:
         batch: Batch = self.algorithms[0].learner.batch(minibatch)
         return batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
 
@@ -286,11 +289,11 @@ class _Stack:
             for name, values in metrics.items()
         }
 
-    def sample(self, source: Any) -> Any:
+    def sample(self, source: MinibatchSource) -> MiniBatch:
         """A minibatch for each seed, one after the other."""
         return self.algorithms[0].learner.sample(self._source)
 
-    def update(self, minibatch: Any) -> dict[str, Tensor]:
+    def update(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
         batch = self._batch(minibatch)
         self.engine.prioritised = minibatch.rows is not None
@@ -318,12 +321,12 @@ class _Stack:
             for name, each in run.evaluators.items()
         }
 
-    def _evaluate(self, run: _Run, evaluator: Any, _: Any, dataset: Any) -> Any:
+    def _evaluate(self, run: _Run, evaluator: Evaluator, _: object, dataset: object) -> float | Mapping[str, float]:
         self.engine.publish()
         with run.acting(keep=False):  # what it draws changes nothing
             return evaluator(run.algorithm, dataset)
 
-    def call_back(self, callback: Callback, _: Any, epoch: int, step: int) -> bool:
+    def call_back(self, callback: Callback, _: object, epoch: int, step: int) -> bool:
         """Call a user's callback for each algorithm. Returns whether none returned ``False``."""
         answers = []
         for run in self.runs():
@@ -394,7 +397,7 @@ class _Adapters(EpochAdapter):
             own = [(name, value) for name, value in self._metrics.items() if not name.startswith(others)]
             logger.write(epoch, step, {name.removeprefix(f"{run}/"): value for name, value in own})
 
-    def save_model(self, epoch: int, algo: Any) -> None:
+    def save_model(self, epoch: int, algo: object) -> None:
         for run in self._stack.runs():
             self._loggers[run.name].save_model(epoch, run.algorithm)
 

@@ -135,7 +135,7 @@ def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
     return config, checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
 
 
-def _evaluated(kind: type[Any], data: dict[str, Any], device: Any, state: State | None) -> Any:
+def _evaluated(kind: type[Any], data: dict[str, Any], device: bool | int | str | None, state: State | None) -> Any:
     """What a saved evaluation evaluates.
 
     Raises:

@@ -15,7 +15,8 @@ from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.experience import ONLINE
 from birl.algorithm.learner import EngineUpdate, EngineUpdates, Experience, Learner
 from birl.checks import check
-from birl.dataset.minibatch import SequenceMiniBatch, TransitionMiniBatch
+from birl.dataset.minibatch import MiniBatch, SequenceMiniBatch, TransitionMiniBatch
+from birl.dataset.reader import MinibatchSource
 from birl.dataset.views import SequenceView
 from birl.errors import ConfigError, DataError
 from birl.models import eval_mode
@@ -62,7 +63,7 @@ class Rollouts(Experience):
     def stores(self) -> tuple[str, ...]:  # type: ignore[override]
         return () if self.allows_explorer else ("policy_action",)
 
-    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: MiniBatch | Rollout) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
         batch, ended = self.read(learner, check("batch", minibatch, Rollout, hint))
         with eval_mode(learner.nets):  # values and probabilities of the policy as it acted
@@ -79,7 +80,7 @@ class Rollouts(Experience):
         """One shuffled pass over a batch: steps, or with recurrent networks sequences."""
         return (self._sequences if learner.recurrent else self._steps)(learner.config, batch)
 
-    def before_update(self, learner: Learner, minibatch: Any) -> None:
+    def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
         if isinstance(minibatch, Rollout):
             learner.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
 
@@ -132,7 +133,7 @@ class Rollouts(Experience):
             return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
 
-    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+    def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
         config = learner.config
         _refuse_burn_in(learner)
         if self.n_passes and learner.recurrent and config.rollout_length < config.sequence_length:
@@ -243,10 +244,10 @@ class Replays(Experience):
     single_seed = "learns from its own experience"
     description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"
 
-    def sample(self, learner: Learner, source: Any) -> Any:
+    def sample(self, learner: Learner, source: MinibatchSource) -> MiniBatch:
         return source.sample(SequenceView(learner.config.rollout_length), learner.config.batch_size)
 
-    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: MiniBatch | Rollout) -> Batch:
         if isinstance(minibatch, SequenceMiniBatch):
             return self._replayed(learner, minibatch)
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects, and replays them"
@@ -266,7 +267,7 @@ class Replays(Experience):
             batch = replace(batch, action=chosen.reshape(*batch.reward.shape, *units.actions.shape))
         return replace(batch, extra={"policy": to_float(units.tensor(minibatch.extra["policy"]))})
 
-    def before_update(self, learner: Learner, minibatch: Any) -> None:
+    def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
         if isinstance(minibatch, Rollout):
             learner.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
 
@@ -282,7 +283,7 @@ class Replays(Experience):
     def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
         return int(count / (config.rollout_length * lanes) * (1 + config.replay_ratio))
 
-    def check_run(self, learner: Learner, source: Any, count: int) -> None:
+    def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
         _refuse_burn_in(learner)
 
 

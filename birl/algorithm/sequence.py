@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -34,7 +34,8 @@ from birl.models import PositionEncodingType
 from birl.preprocessing.units import copy_array
 from birl.run.agent import Agent
 from birl.run.options import AgentOptions
-from birl.types import Array, State, Tree, tree_leaves, tree_map
+from birl.run.protocols import Evaluator, ExplorerProtocol, StepBuffer
+from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
 ACTIVATION_TYPES = ("relu", "gelu", "tanh", "swish")
 
@@ -88,12 +89,12 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
     def agent(  # type: ignore[override]
         self,
         n: int = 1,
-        buffer: Any = None,
-        explorer: Any = None,
+        buffer: StepBuffer | None = None,
+        explorer: ExplorerProtocol | None = None,
         *,
         target_return: float,
         action_sampler: TransformerActionSampler | None = None,
-        env: Any = None,
+        env: Environment | None = None,
         **options: Unpack[AgentOptions],
     ) -> Agent:
         """An agent that aims at a return in every episode. See `birl.algorithm.Algorithm.agent`.
@@ -110,10 +111,10 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         dataset: ReplayBufferBase,
         n_steps: int,
         *,
-        eval_env: Any = None,
+        eval_env: Environment | None = None,
         eval_target_return: float | None = None,
         eval_action_sampler: TransformerActionSampler | None = None,
-        evaluators: Mapping[str, Callable[..., float]] | None = None,
+        evaluators: Mapping[str, Evaluator] | None = None,
         **options: Any,
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Train on a dataset, one epoch at each iteration. See `birl.algorithm.Algorithm.fit`.
@@ -222,10 +223,10 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
 class _AimedEvaluator:
     """Mean return of episodes that aim at a return. Its seed is part of checkpoints."""
 
-    def __init__(self, env: Any, target_return: float, sampler: TransformerActionSampler | None) -> None:
+    def __init__(self, env: Environment, target_return: float, sampler: TransformerActionSampler | None) -> None:
         self._evaluator, self._target_return, self._sampler = EnvironmentEvaluator(env), target_return, sampler
 
-    def __call__(self, algo: Any, dataset: Any = None) -> float:
+    def __call__(self, algo: Any, dataset: object = None) -> float:
         return self._evaluator(algo.as_stateful_wrapper(self._target_return, self._sampler))
 
     def get_state(self) -> State:

@@ -479,6 +479,7 @@ class _Run:
         if self.cluster is not None:
             arguments["cluster"] = self.cluster
             env = partial(collector_environment, settings=self.environment, module=options.import_)
+        assert env is not None  # there is no dataset
         learner.fit_online(env, **arguments)
 
     def _evaluators(self, seed: int) -> dict[str, Any]:
@@ -519,7 +520,7 @@ def check_fit(
             warnings.simplefilter("ignore")  # they are given when the run starts
             if dataset is not None:
                 probe.build_with_dataset(dataset)
-            else:
+            elif env is not None:
                 probe.build_with_env(env)
                 if demonstrations is not None:
                     probe.build_with_dataset(demonstrations)
@@ -608,7 +609,7 @@ def copy_networks(
     """Build an algorithm with the networks of the initial model; its optimisers and counters start from scratch."""
     if dataset is not None:
         learner.build_with_dataset(dataset)
-    else:
+    elif env is not None:
         learner.build_with_env(env)
     learner.engine.load_networks(initial.engine.get_state()["nets"])
     learner.learner.logs = joined(initial.logs, learner.logs, "the model", "the dataset")

@@ -26,7 +26,7 @@ class OpaqueError(Exception):
     """Something whose effect on an update cannot be told."""
 
 
-def digest(*values: Any) -> str:
+def digest(*values: object) -> str:
     """The digest of some values: hexadecimal, the same in every process.
 
     Of tensors, shapes, memory layout and sharing count, not the numbers. Functions and classes count with their code,
@@ -49,7 +49,7 @@ class _Digest:
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []  # so that no id is used twice
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         if isinstance(value, _PLAIN):
             self._write(type(value).__name__, repr(value))
         elif isinstance(value, tuple | list):
@@ -72,7 +72,7 @@ class _Digest:
             self._alive.append(value)
             self._add_object(value)
 
-    def _add_object(self, value: Any) -> None:
+    def _add_object(self, value: object) -> None:
         if isinstance(value, Tensor):
             kept = (value.shape, value.stride(), value.storage_offset(), value.dtype, value.device)
             self._write("tensor", type(value).__name__, *kept, value.requires_grad)
@@ -132,12 +132,12 @@ class _Digest:
         for value in values:
             self.add(value)
 
-    def _write(self, *words: Any) -> None:
-        text = "\0".join(map(repr, words)).encode()
+    def _write(self, *parts: object) -> None:
+        text = "\0".join(map(repr, parts)).encode()
         self.hash.update(len(text).to_bytes(8, "little") + text)
 
 
-def _in_library(value: Any) -> bool:
+def _in_library(value: object) -> bool:
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(module).partition(".")[0] in _LIBRARIES
 

@@ -339,7 +339,7 @@ def _carry(source: TrainState, target: TrainState, states: State) -> None:
             target.schedulers[name].load_state_dict(source.schedulers[name].state_dict())
 
 
-def _joined(states: Sequence[Any], key: Any = None) -> Any:
+def _joined(states: Sequence[Any], key: object = None) -> Any:
     """The states of the engines' optimisers as one, with stacked tensors."""
     first = states[0]
     if isinstance(first, dict):
@@ -349,7 +349,7 @@ def _joined(states: Sequence[Any], key: Any = None) -> Any:
     return first
 
 
-def _part(state: Any, number: int, key: Any = None) -> Any:
+def _part(state: Any, number: int, key: object = None) -> Any:
     """One engine's part of a joined state, whose tensors it shares."""
     if isinstance(state, dict):
         return {key: _part(value, number, key) for key, value in state.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
@@ -212,5 +212,5 @@ def _simplify(graph: GraphModule) -> None:
     graph.recompile()
 
 
-def _shape_of(node: Any) -> Any:
+def _shape_of(node: Node) -> torch.Size | None:
     return getattr(node.meta.get("val"), "shape", None)

@@ -44,11 +44,11 @@ class When:
         names = (self.every, self.after, self.until, self.given and self.given[0])
         return tuple(name for name in names if isinstance(name, str))
 
-    def holds(self, config: Any) -> bool:
+    def holds(self, config: object) -> bool:
         """Whether the step belongs to this configuration."""
         return self.given is None or bool(getattr(config, self.given[0]) == self.given[1])
 
-    def is_due(self, update: int, config: Any) -> bool:
+    def is_due(self, update: int, config: object) -> bool:
         """Whether the step is made in the update number ``update``, counted from 1."""
         return (
             _number(self.after, config) < update
@@ -57,7 +57,7 @@ class When:
         )
 
 
-def _number(value: int | str, config: Any) -> int:
+def _number(value: int | str, config: object) -> int:
     return int(getattr(config, value)) if isinstance(value, str) else value
 
 
@@ -250,7 +250,7 @@ class TargetUpdate:
         """Names of the config fields that `move` reads."""
         return ()
 
-    def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
+    def move(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
         """Move the target's parameters in place."""
         raise NotImplementedError
 
@@ -279,7 +279,7 @@ class Polyak(TargetUpdate):
         """Name of the field with ``tau``."""
         return (self.tau,)
 
-    def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
+    def move(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
         """Move the target's parameters in place."""
         tau = getattr(config, self.tau)
         if not (torch.compiler.is_compiling() and target[0].is_cuda):
@@ -295,7 +295,7 @@ class HardCopy(TargetUpdate):
 
     when: When = When(every="target_update_interval")
 
-    def move(self, target: list[Tensor], source: list[Tensor], config: Any) -> None:
+    def move(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
         """Copy the source's parameters."""
         torch._foreach_copy_(target, source)
 
@@ -360,7 +360,7 @@ def no_network(part: str, name: str, nets: type, known: Iterable[str]) -> str:
     return f"{part} needs the network {name!r}, which {nets.__name__} does not have; it has {', '.join(sorted(known))}"
 
 
-def check_loss(function: LossFunction, found: Any) -> Loss:
+def check_loss(function: LossFunction, found: object) -> Loss:
     """What a loss function returned.
 
     Raises:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError
@@ -358,7 +360,7 @@ def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     return [gradient * scale for gradient in gradients]
 
 
-def _take_over(name: str, optimizer: Any, old: Any) -> None:
+def _take_over(name: str, optimizer: Optimizer, old: Optimizer) -> None:
     """Let an optimiser, made anew for the same parameters, go on from the moments of another one."""
     groups, state = optimizer.state_dict()["param_groups"], old.state_dict()["state"]
     try:
@@ -385,7 +387,7 @@ def _copied(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _scheduler_state(scheduler: Any) -> State:
+def _scheduler_state(scheduler: LRScheduler) -> State:
     return {
         key: value
         for key, value in scheduler.state_dict().items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +31,12 @@ def gradient_statistics(gradients: Iterable[Tensor]) -> Tensor:
 class LossModule(nn.Module):
     """A loss as a module's ``forward``, whose tensors `torch.func.functional_call` can replace: ``nets.<name>``."""
 
-    def __init__(self, loss: LossFunction, nets: nn.Module, config: Any) -> None:
+    def __init__(self, loss: LossFunction, nets: nn.Module, config: object) -> None:
         super().__init__()
         self.nets = nets
         self._loss, self._config = loss, config
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch) -> Loss:
         """The loss."""
         return self._loss(self.nets, batch, self._config)
 

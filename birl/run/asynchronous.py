@@ -63,7 +63,7 @@ _PICKLE_ADVICE: Final = (
 
 def asynchronous_fitter(
     algorithm: DistributedAlgorithm,
-    env: Environment,
+    env: Environment | str,
     n_steps: int = 1_000_000,
     explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None = None,
     *,

@@ -101,7 +101,7 @@ def test_acting_leaves_learning_noisy_and_the_other_way_round() -> None:
 
 @pytest.mark.parametrize("explorer", [LinearDecayEpsilonGreedy(), ConstantEpsilonGreedy(0.1)])
 def test_noise_and_epsilon_are_refused(explorer: Any) -> None:
-    says = "changes greedy actions, but the layers of this DQN are noisy: .* Leave explorer out, or noisy"
+    says = "changes greedy actions, but this DQN has noisy layers, .*: leave explorer out, or noisy"
     quiet: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     for use in (
         lambda algorithm, env: algorithm.fit_online(env, explorer=explorer, n_steps=10, **quiet),
