@@ -1,4 +1,4 @@
-"""Kill runs at random moments, resume them, and compare every file with that of a run that nobody disturbed.
+"""Kill runs at random moments, resume them, and compare every file with that of an undisturbed run.
 
     OMP_NUM_THREADS=1 python scripts/kill_runs.py 500          # kills
     OMP_NUM_THREADS=1 python scripts/kill_runs.py 50 --seed 3 --only PPO
@@ -209,10 +209,10 @@ def kills(number: int, names: list[str], moments: random.Random, work: Path) -> 
     """Kill and resume; returns the number of runs that did not end as they should."""
     whole, seconds = {}, {}
     for name in names:
-        begun = time.monotonic()
+        started = time.monotonic()
         if wait(start(name, work / "whole" / name)) != 0:
             raise SystemExit((work / "whole" / name).with_suffix(".log").read_text(encoding="utf-8"))
-        seconds[name], whole[name] = time.monotonic() - begun, contents(work / "whole" / name)
+        seconds[name], whole[name] = time.monotonic() - started, contents(work / "whole" / name)
     print("undisturbed:", {name: round(value, 1) for name, value in seconds.items()}, "seconds", flush=True)
     counts: Counter[str] = Counter()
     failed: list[str] = []

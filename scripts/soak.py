@@ -1,6 +1,6 @@
 """Soak: long runs whose memory, open files, threads and disk must not grow (Linux only).
 
-``python scripts/soak.py --out soak`` makes three runs, each in a process of its own, looks at it from outside once a
+``python scripts/soak.py --out soak`` makes three runs, each in a process of its own, measures it from outside once a
 second, and draws a plot: a million steps of DQN with a buffer of 50,000, 300,000 of SAC in three environments that
 reset themselves, 2,000 epochs of TD3+BC on logged data. ``--scale 0.01`` makes a hundredth of each.
 """
@@ -87,8 +87,8 @@ def offline(out: Path, scale: float) -> None:
 RUNS = {"dqn": dqn, "sac": sac, "offline": offline}
 
 
-def look(process: int, out: Path, start: float) -> list[float]:
-    """A row of `COLUMNS`."""
+def measure(process: int, out: Path, start: float) -> list[float]:
+    """Return a row of `COLUMNS`."""
     folder = Path("/proc") / str(process)
     status = dict(line.split(":", 1) for line in (folder / "status").read_text(encoding="utf-8").splitlines())
     sizes = []
@@ -108,14 +108,14 @@ def look(process: int, out: Path, start: float) -> list[float]:
 
 
 def watch(name: str, out: Path, scale: float) -> list[list[float]]:
-    """Make a run in a process of its own and look at it until it ends."""
+    """Make a run in a process of its own and measure it until it ends."""
     rows: list[list[float]] = []
     start = time.monotonic()
     command = [sys.executable, __file__, "--run", name, "--out", str(out), "--scale", str(scale)]
     with subprocess.Popen(command) as process:
         while process.poll() is None:
             try:
-                rows.append(look(process.pid, out, start))
+                rows.append(measure(process.pid, out, start))
             except (FileNotFoundError, KeyError, ProcessLookupError):  # it has just ended
                 break
             time.sleep(1.0)
