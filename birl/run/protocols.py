@@ -191,7 +191,7 @@ class Learner(Protocol):
         """Return the number of replay updates after a rollout, if the buffer holds ``count`` steps by then."""
 
     def sample(self, source: ReplaySource) -> MiniBatch:
-        """Sample the input of `learn`, with the source's own generator."""
+        """Sample the input of `update`, with the source's own generator."""
 
     def update(self, minibatch: Minibatch) -> Metrics:
         """Make an update. It does not wait for the device."""
@@ -254,9 +254,9 @@ class Rollout:
     """Consecutive steps of ``N`` environments, time first: numpy arrays in the environment's units.
 
     Attributes:
-        observation: tree ``[T, N, *shape]``, on which the action was chosen.
-        action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor gave it (the environment was
-            given the action clipped to its bounds). RolloutExperience demonstrations, as the environment was given it.
+        observation: tree ``[T, N, *shape]``, from which the action was selected.
+        action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor selected it (the environment received
+            it clipped to its bounds). With ``expert``, as the environment received it.
         reward: float32 ``[T, N]``.
         next_observation: tree ``[T, N, *shape]``, after the step; at episode ends the final observation,
             never the first one of the next episode.

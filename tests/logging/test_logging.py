@@ -433,7 +433,7 @@ def test_wrong_options(options: dict[str, Any], says: str) -> None:
 
 @pytest.mark.parametrize("compiled", slow_but([False], [False, True]))
 def test_gradient_statistics_are_those_of_the_gradients(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TD3, whose actor moves in every second update only: beside gradients taken by hand on a copy."""
+    """TD3, which updates its actor in every second update, compared with gradients of a copy."""
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")  # a whole update as one graph, without a C++ compiler
     algorithm, copy = td3(compiled), td3()
     adapter, expected = Table(), {}
@@ -516,7 +516,7 @@ def test_watching_gradients_changes_nothing_else(tmp_path: Path) -> None:
         losses = [metrics["loss"] for _, metrics in result]
         results.append(((tmp_path / "model.d3").read_bytes(), names, losses))
         assert all(adapter.gradients) == watched
-        assert algorithm.engine.watch is None  # after the run nobody looks
+        assert algorithm.engine.watch is None  # after the run nothing watches
     assert results[0] == results[1]
 
 
@@ -534,7 +534,7 @@ def test_a_run_that_fails_watches_no_longer() -> None:
 
 
 def test_a_run_stopped_within_an_epoch_logs_what_it_would_have(tmp_path: Path) -> None:
-    """With logging_steps and gradients: all files are those of a run that nobody stopped (times aside)."""
+    """With logging_steps and gradients: all files are those of an uninterrupted run (times aside)."""
 
     def run(name: str, stop_at: int | None = None) -> None:
         def stop(algo: Any, epoch: int, step: int) -> None:
@@ -584,7 +584,7 @@ def test_a_run_stopped_within_an_epoch_logs_what_it_would_have(tmp_path: Path) -
 
 
 class FakeWandb(types.ModuleType):
-    """Records what a run of ``wandb`` is told."""
+    """Records the calls of a ``wandb`` run."""
 
     def __init__(self) -> None:
         super().__init__("wandb")
@@ -638,7 +638,7 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeMlflow(types.ModuleType):
-    """Records what a client of ``mlflow`` is told."""
+    """Records the calls of an ``mlflow`` client."""
 
     def __init__(self) -> None:
         super().__init__("mlflow")
@@ -785,14 +785,14 @@ def test_wandb_histograms_and_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_mlflow_images_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = FakeMlflow()
-    told: list[Any] = []
-    fake.set_tag = lambda run, name, value: told.append((name, value))
-    fake.log_image = lambda run, image, artifact_file: told.append((artifact_file, image.shape))
+    calls: list[Any] = []
+    fake.set_tag = lambda run, name, value: calls.append((name, value))
+    fake.log_image = lambda run, image, artifact_file: calls.append((artifact_file, image.shape))
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.setitem(sys.modules, "mlflow.entities", fake.entities)
     write_all(BirlLogger(MLflowAdapterFactory(), "run", False))
     tags = [(f"origin.{name}", value) for name, value in ORIGIN.items()]
-    assert told == [*tags, ("image2_10.png", (3, 4)), ("image3_10.png", (2, 2, 3))]
+    assert calls == [*tags, ("image2_10.png", (3, 4)), ("image3_10.png", (2, 2, 3))]
 
 
 def test_adapters_without_them_write_the_rest(tmp_path: Path) -> None:

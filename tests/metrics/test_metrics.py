@@ -319,8 +319,8 @@ def test_evaluation_by_steps() -> None:
     whole = evaluate(learner, env, 3, seed=1)
     assert evaluate(learner, env, n_steps=12, seed=1) == evaluate(learner, env, n_steps=15, seed=1) == whole
     assert len(evaluate(learner, env, n_steps=16, seed=1)) == 4
-    (begun,) = evaluate(learner, env, n_steps=3, seed=1)
-    assert begun != whole[0] and abs(begun) < abs(whole[0]) + 10
+    (partial,) = evaluate(learner, env, n_steps=3, seed=1)
+    assert partial != whole[0] and abs(partial) < abs(whole[0]) + 10
     vector = SyncVectorEnv([lambda: Drift(limit=4, end=0.0)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     assert [len(evaluate(learner, vector, n_steps=n, seed=1)) for n in (8, 9, 16)] == [2, 2, 4]
     with pytest.raises(ConfigError, match="n_steps is 0"):

@@ -1,4 +1,4 @@
-"""A learner and environments small enough to see through."""
+"""A learner and environments for tests of loops."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Drift(gymnasium.Env):
         return self._observation(), self.position, terminated, self.steps >= self.limit, {}
 
 
-class Told(gymnasium.Env):  # type: ignore[type-arg]
+class MissionGrid(gymnasium.Env):  # type: ignore[type-arg]
     """Like a grid world: an image with channels last, a direction, a pair, and what to do in words."""
 
     observation_space = spaces.Dict(

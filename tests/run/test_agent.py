@@ -165,19 +165,19 @@ ROLLOUT_AGENTS = {
 
 @pytest.mark.parametrize("name", ROLLOUT_AGENTS)
 def test_saved_agents_that_replay_or_explore_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    def begun(seed: int) -> Agent:
+    def trained(seed: int) -> Agent:
         birl.seeding.seed(seed)
         algorithm: Any = ROLLOUT_AGENTS[name]().create()
         explorer = ConstantEpsilonGreedy(0.3) if name == "NStepDQN" else None
         return algorithm.agent(env=Drift(), explorer=explorer)  # type: ignore[no-any-return]
 
     def run(stop: int | None) -> Any:
-        agent, env = begun(0), Drift()
+        agent, env = trained(0), Drift()
         observation, _ = env.reset(seed=1)
         for step in range(40):
             if step == stop:  # in the middle of a rollout
                 agent.save(tmp_path)
-                agent = begun(9)
+                agent = trained(9)
                 agent.load(tmp_path)
             observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
             agent.observe(observation, reward, terminated, truncated)

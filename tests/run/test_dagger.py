@@ -40,8 +40,8 @@ def test_dagger_learns_where_the_policy_goes() -> None:
     data, quiet = None, {"show_progress": False, "logger_adapter": NoopAdapterFactory()}
     before = average_return(policy, ChainEnv())
     for share in (1.0, 0.0, 0.0):
-        told: Any = {"expert": lambda x: right(env, x), "expert_share": share}
-        data = policy.collect(env, data, n_steps=60, show_progress=False, **told)
+        options: Any = {"expert": lambda x: right(env, x), "expert_share": share}
+        data = policy.collect(env, data, n_steps=60, show_progress=False, **options)
         policy.fit(data, n_steps=60, **quiet)
     assert data is not None and data.transition_count == 180
     assert before < 1.0 and average_return(policy, ChainEnv()) == 1.0

@@ -187,7 +187,7 @@ def test_a_finished_run_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "nothing to do" not in caplog.text
 
 
-def test_the_run_folder_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_run_folder_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "birl"):
         run(tmp_path / "run", 20, checkpoint=tmp_path / "state")
         assert f"the run is in {tmp_path / 'run'} and {tmp_path / 'state'}" in caplog.text

@@ -57,13 +57,13 @@ class Spaces(gymnasium.Env[Any, Any]):
 
 
 class Listening(Explorer):
-    """Keeps what it is told."""
+    """Records the episode starts that it receives."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.starts: list[Any] = []
 
     def begin(self, is_first: Any) -> None:
-        self.told.append(is_first.copy())
+        self.starts.append(is_first.copy())
 
     def sample(self, algo: Any, x: Any, step: int) -> Any:
         return algo.predict(x)
@@ -73,9 +73,9 @@ class Listening(Explorer):
 def test_explorers_are_told_where_episodes_begin(mode: AutoresetMode) -> None:
     explorer, env = Listening(), SyncVectorEnv([lambda: Drift(limit=4, end=0.0)] * 2, autoreset_mode=mode)
     collect(FakeLearner(), env, explorer=explorer, n_steps=20, show_progress=False)
-    told = np.array(explorer.told)
+    starts = np.array(explorer.starts)
     wanted = [0, 5] if mode is AutoresetMode.NEXT_STEP else [0, 4, 8]  # in between is a step that only resets
-    assert np.flatnonzero(told[:10].all(1)).tolist() == wanted and (told.all(1) == told.any(1)).all()
+    assert np.flatnonzero(starts[:10].all(1)).tolist() == wanted and (starts.all(1) == starts.any(1)).all()
 
 
 def resumed(make: Any, env: Any, explorer: Any, path: Path, **options: Any) -> tuple[Any, Any]:

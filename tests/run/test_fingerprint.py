@@ -103,7 +103,7 @@ def test_where_the_data_lie_does_not_matter(tmp_path: Path, monkeypatch: pytest.
     assert _digest(dataset) == whole
 
 
-def test_rings_that_began_anew() -> None:
+def test_rings_that_wrapped_around() -> None:
     """The same steps in another place of the ring, with other remains in its free rows."""
 
     def ring(before: int) -> ReplayBuffer:

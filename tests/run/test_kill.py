@@ -1,7 +1,7 @@
 """Runs killed in the middle end where they would have ended: real processes, real signals, the same command again.
 
 A run is started with ``python -m birl train``, killed, and started again with the same words until it is done. Its
-models (parameters, optimisers, counters) must then be those of a run that nobody disturbed, byte for byte, and so must
+models (parameters, optimisers, counters) must then be those of an undisturbed run, byte for byte, and so must
 its metrics. The default tests kill three runs once; the slow ones kill one run of every kind four times.
 """
 
@@ -294,7 +294,7 @@ def test_terminated_before_the_first_step(folder: Path, tmp_path: Path) -> None:
 def test_killed_at_random_moments(name: str, folder: Path, tmp_path: Path) -> None:
     """Each signal comes in a random epoch, and SIGKILL once more at any time after a start.
 
-    With a probability of a half a signal waits, once its epoch has begun, for the next checkpoint to be under way;
+    With a probability of a half a signal waits, once its epoch has started, for the next checkpoint to be under way;
     otherwise it comes at a random moment of that epoch.
     """
     seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))

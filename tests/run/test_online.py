@@ -394,22 +394,22 @@ class Divisible(SyncVectorEnv):
 
     def __init__(self, mode: AutoresetMode, events: list[str] | None = None, **options: Any) -> None:
         super().__init__([lambda: Drift(kind="dict", **options)] * 3, autoreset_mode=mode)
-        self.begun: Any = None
+        self.in_step: Any = None
         self.events = [] if events is None else events
 
     def step_async(self, actions: Any) -> None:
-        assert self.begun is None
+        assert self.in_step is None
         self.events.append("begin")
-        self.begun = actions
+        self.in_step = actions
 
     def step_wait(self) -> Any:
-        assert self.begun is not None
+        assert self.in_step is not None
         self.events.append("finish")
-        actions, self.begun = self.begun, None
+        actions, self.in_step = self.in_step, None
         return super().step(actions)
 
     def reset(self, **options: Any) -> Any:
-        assert self.begun is None
+        assert self.in_step is None
         return super().reset(**options)
 
 
@@ -421,7 +421,7 @@ def test_updates_are_made_while_the_environments_step() -> None:
     fit_online(learner, env, n_steps=9, **quiet(overlap=True))
     rest = ["finish", "begin", "update", "update", "update"]
     assert events == ["begin", "finish", "begin", *rest, *rest, "finish"]
-    assert env.begun is None  # the last one, which nobody waited for
+    assert env.in_step is None  # the last one, whose result was dropped
     fit_online(learner, env, n_steps=9, **quiet(overlap=True))
 
 

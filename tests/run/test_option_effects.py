@@ -107,5 +107,5 @@ def test_the_seed_fixes_the_resets() -> None:
 
 def test_no_option_is_forgotten() -> None:
     """Those that are not here have files of their own: tests of overlapping steps, GAIL, workers and collectors."""
-    elsewhere = {"overlap", "eval_env", "demonstrations", "workers", "cluster"}
-    assert {row[0] for row in EFFECTS} | {"seed"} == ONLINE_DEFAULTS.keys() - elsewhere
+    tested_in_other_files = {"overlap", "eval_env", "demonstrations", "workers", "cluster"}
+    assert {row[0] for row in EFFECTS} | {"seed"} == ONLINE_DEFAULTS.keys() - tested_in_other_files

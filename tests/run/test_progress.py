@@ -55,7 +55,7 @@ def test_the_bar_says_what_a_run_begins_with(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("stream", "show"), [(io.StringIO(), True), (Terminal(), False)])
-def test_quiet_elsewhere(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, show: bool) -> None:
+def test_quiet_without_a_terminal(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, show: bool) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     progress = Progress(10, 0, show)
     drive(progress)

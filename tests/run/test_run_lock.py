@@ -33,7 +33,7 @@ with only_run(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process whose run is at work in ``tmp_path / "run"``."""
+    """Another process whose run is active in ``tmp_path / "run"``."""
     command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -133,7 +133,7 @@ def test_what_killed_runs_of_many_seeds_left_is_removed(tmp_path: Path) -> None:
         assert not any(ours.iterdir()) and any(others.iterdir())
 
 
-def test_nothing_is_removed_beside_a_run_at_work(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_nothing_is_removed_during_an_active_run(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     half = tmp_path / "run/.checkpoint.d3c.0123456789ab.tmp"
     half.write_bytes(b"half")
     with pytest.raises(ResumeError):

@@ -22,7 +22,7 @@ from birl.metrics import evaluate
 from birl.preprocessing import MinMaxObservationScaler, PixelObservationScaler
 from birl.spaces.observations import Choices
 from birl.types import tree_map
-from run.fakes import Told
+from run.fakes import MissionGrid
 from tests.tiers import slow_but
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -141,16 +141,18 @@ def test_integers_are_learned_from_and_evaluated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", slow_but([DQNConfig], [DQNConfig, PPOConfig]))
 def test_parts_are_left_out_by_name(kind: Any, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"part 'mission' of .*observation_keys=\('direction', 'image'"):
-        small(kind).fit_online(Told(), n_steps=8, **QUIET)
+        small(kind).fit_online(MissionGrid(), n_steps=8, **QUIET)
     algorithm = small(kind, observation_keys=KEYS, observation_scaler="pixel")
-    algorithm.fit_online(Told(), n_steps=24, n_steps_per_epoch=24, eval_env=Told(), eval_n_trials=1, **QUIET)
+    algorithm.fit_online(
+        MissionGrid(), n_steps=24, n_steps_per_epoch=24, eval_env=MissionGrid(), eval_n_trials=1, **QUIET
+    )
     assert algorithm.spec.observation_shape == {"direction": (4,), "image": (7, 7, 3), "pair": {"0": (5,)}}
     assert algorithm.grad_step > 0
-    raw = Told().reset(seed=1)[0]
+    raw = MissionGrid().reset(seed=1)[0]
     x = {"direction": raw["direction"][None], "image": raw["image"][None], "pair": (raw["pair"][0][None],), "more": 3}
     action = algorithm.predict(x)
     for mode in AutoresetMode:
-        env = SyncVectorEnv([Told, Told], autoreset_mode=mode)
+        env = SyncVectorEnv([MissionGrid, MissionGrid], autoreset_mode=mode)
         assert len(evaluate(algorithm, env, 2, seed=0)) == 2
         assert algorithm.collect(env, n_steps=9, show_progress=False).transition_count == 9
     algorithm.save(tmp_path / "model.d3")
@@ -163,15 +165,15 @@ def test_parts_are_left_out_by_name(kind: Any, tmp_path: Path) -> None:
 
 
 def test_data_may_have_parts_that_are_not_read() -> None:
-    whole = small(DQNConfig, observation_keys=KEYS[:2]).collect(Told(), n_steps=20, show_progress=False)
+    whole = small(DQNConfig, observation_keys=KEYS[:2]).collect(MissionGrid(), n_steps=20, show_progress=False)
     assert set(whole.observation_shape) == {"direction", "image"}
     dqn = small(DQNConfig, observation_keys=["direction"])
     dqn.fit(whole, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert dqn.spec.observations == {"direction": Choices((4,), (1,))}
-    assert len(evaluate(dqn, Told(), 1)) == 1
+    assert len(evaluate(dqn, MissionGrid(), 1)) == 1
     later = small(DQNConfig)  # built for what the data have, though the environment has more
     later.fit(whole, n_steps=2, n_steps_per_epoch=2, **QUIET)
-    assert later.collect(Told(), n_steps=4, show_progress=False).transition_count == 4
+    assert later.collect(MissionGrid(), n_steps=4, show_progress=False).transition_count == 4
     with pytest.raises(ConfigError, match="observation_keys names 'camera', which no part"):
         small(DQNConfig, observation_keys=["camera"]).fit(whole, n_steps=1, **QUIET)
 
@@ -193,8 +195,8 @@ def test_choices_are_not_scaled() -> None:
             small(DQNConfig, observation_scaler=scaler).create_impl(spaces.Discrete(16), 2)
 
 
-def test_an_environment_that_leaves_its_space_is_told_so() -> None:
-    class Lost(Told):
+def test_an_environment_that_leaves_its_space_is_reported() -> None:
+    class Lost(MissionGrid):
         observation_space = spaces.Discrete(2)
 
         def _observation(self) -> Any:
@@ -211,7 +213,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
         birl.seed(0)
         dqn = small(DQNConfig, observation_keys=("direction", "pair.0"))
         options = {"n_steps_per_epoch": 10, "checkpoint": tmp_path / folder, "seed": 0}
-        dqn.fit_online(Told(), n_steps=n_steps, **options, **QUIET)
+        dqn.fit_online(MissionGrid(), n_steps=n_steps, **options, **QUIET)
         return dqn
 
     whole = run(40, "whole")
@@ -223,6 +225,6 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
 
 def test_replay_buffers_of_ones_own_take_the_same_names() -> None:
     dqn = small(DQNConfig, observation_keys=["direction"])
-    buffer = create_fifo_replay_buffer(50, env=Told(), observation_keys=["direction"])
-    dqn.fit_online(Told(), buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    buffer = create_fifo_replay_buffer(50, env=MissionGrid(), observation_keys=["direction"])
+    dqn.fit_online(MissionGrid(), buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
     assert dqn.grad_step > 0 and buffer.storage.leaves["observation.direction"].shape == ()
