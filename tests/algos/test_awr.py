@@ -262,7 +262,7 @@ def test_a_dataset_must_not_be_written_to_between_drawing_and_learning() -> None
     algorithm, buffer = build(), ring()
     minibatch = algorithm.sample_minibatch(buffer)
     buffer.append_episode(episodes(1)[0])
-    with pytest.raises(DataError, match="written to after this minibatch was drawn"):
+    with pytest.raises(DataError, match="written to after this minibatch was sampled"):
         algorithm.update(minibatch)
 
 
@@ -391,7 +391,7 @@ def test_what_cannot_be_used_is_refused_with_a_remedy() -> None:
         algos.AWRConfig(lam=1.5)
     with pytest.raises(UnsupportedError, match="feed-forward encoders"):
         build(critic_encoder_factory=GRUEncoderFactory(hidden_size=4))
-    with pytest.raises(UnsupportedError, match="DiscreteAWR makes many updates in a step"):
+    with pytest.raises(UnsupportedError, match="DiscreteAWR, which makes many updates from each minibatch"):
         fit_many(algos.DiscreteAWRConfig(**SMALL), dataset, 2, 2)
     empty = create_fifo_replay_buffer(10, env=ChainEnv(True))
     with pytest.raises(EmptyDataError):

@@ -35,12 +35,12 @@ def test_a_rollout_shorter_than_a_sequence_is_refused() -> None:
 def test_more_environments_make_fewer_updates_of_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """By which `compile_graph="auto"` knows how long a run is."""
     a2c, impala = A2CConfig(), IMPALAConfig(rollout_length=5, replay_ratio=3.0)
-    assert [A2C.learns_from.updates(a2c, 1000, lanes) for lanes in (1, 8)] == [200, 25]
-    assert [impala.algorithm.learns_from.updates(impala, 1000, lanes) for lanes in (1, 8)] == [800, 100]
+    assert [A2C.learns_from.expected_updates(a2c, 1000, lanes) for lanes in (1, 8)] == [200, 25]
+    assert [impala.algorithm.learns_from.expected_updates(impala, 1000, lanes) for lanes in (1, 8)] == [800, 100]
     ppo = PPOConfig(n_epochs=4, batch_size=10)
-    assert [ppo.algorithm.learns_from.updates(ppo, 1000, lanes) for lanes in (1, 8)] == [400, 400]
+    assert [ppo.algorithm.learns_from.expected_updates(ppo, 1000, lanes) for lanes in (1, 8)] == [400, 400]
     seen: list[Any] = []
-    monkeypatch.setattr(Rollouts, "updates", lambda self, config, count, lanes: seen.append((count, lanes)) or 0)
+    monkeypatch.setattr(Rollouts, "expected_updates", lambda self, config, count, lanes: seen.append((count, lanes)) or 0)
     algorithm = a2c.create()
     algorithm.fit_online(SyncVectorEnv([ChainEnv] * 3), n_steps=30, **QUIET)
     algorithm.agent(2)
@@ -219,7 +219,7 @@ def test_a_penalty_that_adapts_needs_a_weight_and_one_process() -> None:
     with pytest.raises(ConfigError, match="kl_penalty_target is 0.01 and kl_coefficient 0.*kl_coefficient=1.0"):
         PPOConfig(kl_penalty_target=0.01)
     algorithm = PPOConfig(kl_penalty_target=0.01, kl_coefficient=1.0, n_epochs=1).create()
-    with pytest.raises(UnsupportedError, match="no gradient step .policy, penalty."):
+    with pytest.raises(UnsupportedError, match="steps that are not gradient steps .penalty."):
         algorithm.fit_online(ChainEnv(), n_steps=12, workers=1, **QUIET)
 
 

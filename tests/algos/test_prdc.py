@@ -75,7 +75,7 @@ def test_prdc_takes_one_number_a_step() -> None:
 
 def test_prdc_says_what_it_cannot_do() -> None:
     algorithm = build_algorithm(algos.PRDCConfig(**ACTOR))
-    with pytest.raises(DataError, match=r"draw it with algo.sample_minibatch"):
+    with pytest.raises(DataError, match=r"sample it with algo.sample_minibatch"):
         algorithm.update(dataset().sample_transition_batch(4))
     with pytest.raises(UnsupportedError, match="learns only from logged data"):
         algorithm.fit_online(gymnasium.make("Pendulum-v1"))
