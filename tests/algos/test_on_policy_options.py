@@ -40,7 +40,9 @@ def test_more_environments_make_fewer_updates_of_as_many_steps(monkeypatch: pyte
     ppo = PPOConfig(n_epochs=4, batch_size=10)
     assert [ppo.algorithm.learns_from.expected_updates(ppo, 1000, lanes) for lanes in (1, 8)] == [400, 400]
     seen: list[Any] = []
-    monkeypatch.setattr(Rollouts, "expected_updates", lambda self, config, count, lanes: seen.append((count, lanes)) or 0)
+    monkeypatch.setattr(
+        Rollouts, "expected_updates", lambda self, config, count, lanes: seen.append((count, lanes)) or 0
+    )
     algorithm = a2c.create()
     algorithm.fit_online(SyncVectorEnv([ChainEnv] * 3), n_steps=30, **QUIET)
     algorithm.agent(2)
