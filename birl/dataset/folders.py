@@ -1,4 +1,4 @@
-"""State of a storage for checkpoints, and memory-mapped folders that can be opened again."""
+"""State of a storage for checkpoints, and folders of memory-mapped files that can be opened again."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from birl.spaces.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
 
 _INDEX, _SAMPLER, _LOCK = "storage.json", "sampler.safetensors", "storage"
-_VERSION = 2  # since there are journals
+_VERSION = 2  # has journals
 _RETRIES = 2
 
 
-def _ends(storage: Storage) -> State:
-    """Where the lanes begin and end: in a storage that only grows, later writes change nothing else."""
+def _lane_state(storage: Storage) -> State:
+    """Return where the lanes start and end. In a storage that only grows, later writes change nothing else."""
     state: State = {name: getattr(storage, name).copy() for name in LANE_ARRAYS}
     return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": storage.tail()}
 
 
 def get_storage_state(storage: Storage) -> State:
-    """Everything needed to make an equal storage; rows are copied.
+    """Return everything needed to make an equal storage; rows are copied.
 
-    A folder without limit only ever grows, so its state is a position: restoring goes back to it.
+    A folder without a limit only grows, so its state is a position that can be restored.
     """
-    state = _ends(storage)
+    state = _lane_state(storage)
     if isinstance(storage.place, FolderPlace) and storage.limit is None:
         storage.place.flush()
         return state
@@ -67,30 +67,30 @@ def get_storage_state(storage: Storage) -> State:
 
 
 def check_saved_actions(actions: Actions, state: State) -> None:
-    """Raise `ActionError` if a state of `get_storage_state` holds choices that are none of ``actions``."""
+    """Raise `ActionError` if a state of `get_storage_state` holds choices that are not in ``actions``."""
     if actions.discrete and "columns" in state:
         stored, flags = np.asarray(state["columns"]["action"]), np.asarray(state["flags"])
-        if stored.shape[:-1] == flags.shape:  # others are told by `set_storage_state`
-            check_actions(actions, stored[(flags & FINAL) == 0])  # rows without a step hold none
+        if stored.shape[:-1] == flags.shape:  # `set_storage_state` rejects other shapes
+            check_actions(actions, stored[(flags & FINAL) == 0])  # final rows have no action
 
 
 def set_storage_state(storage: Storage, state: State) -> None:
     """Make ``storage`` equal to the storage whose state was saved.
 
     Raises:
-        ShapeError: if lanes, columns or limit are others.
-        ConfigError: if the rows are in a folder that is not this one's.
+        ShapeError: if lanes, columns or limit differ.
+        ConfigError: if the rows are in another folder.
     """
     lanes = _checked_lanes(storage, state)
-    behind = storage.limit is None and lanes["end"].max() > storage.capacity
+    rows_missing = storage.limit is None and lanes["end"].max() > storage.capacity
     if "columns" in state:
         _restore_rows(storage, state)
-    elif behind or not isinstance(storage.place, FolderPlace):
+    elif rows_missing or not isinstance(storage.place, FolderPlace):
         raise ConfigError("rows of this state are missing: open their folder with ReplayBuffer.open(folder) first")
     for name in LANE_ARRAYS:
         getattr(storage, name)[:] = lanes[name]
     if "columns" not in state:
-        if storage.journal is not None:  # before the flags of what the newest record counts go
+        if storage.journal is not None:  # before the flags change: the newest record must fit the rows at every moment
             storage.journal.write(storage, lanes["tail"])
         _clean_flags(storage, lanes["tail"])
     lane, position = storage.live()
@@ -106,10 +106,10 @@ def set_storage_state(storage: Storage, state: State) -> None:
 
 
 def _clean_flags(storage: Storage, tail: Array) -> None:
-    """Undo what a later write has begun to do to the flags."""
+    """Undo what a later, incomplete write did to the flags."""
     size, capacity = storage.end - storage.start, storage.capacity
     for flags, first, count in zip(storage.flags.reshape(-1, capacity), storage.end % capacity, size, strict=True):
-        last = first + capacity - count  # of the rows that are free, which may go on at the beginning
+        last = first + capacity - count  # end of the free rows, which may wrap around
         flags[first:last] = FINAL
         flags[: max(last - capacity, 0)] = FINAL
     used = np.flatnonzero(size)
@@ -119,11 +119,11 @@ def _clean_flags(storage: Storage, tail: Array) -> None:
 
 
 def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
-    """The arrays of a state with an element for each lane, and ``tail`` ``[lanes, 2]``.
+    """Return the arrays of a state with an element for each lane, and ``tail`` ``[lanes, 2]``.
 
     Raises:
-        ShapeError: if they are of other lanes or another limit.
-        CorruptFileError: if no storage can have them.
+        ShapeError: if the number of lanes or the limit differs.
+        CorruptFileError: if no storage can have this state.
     """
     start, limit, capacity = np.asarray(state["start"]), state["limit"], state["capacity"]
     if start.shape != (storage.lanes,) or limit != storage.limit:
@@ -139,12 +139,12 @@ def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
     ordered = (start >= 0).all() and (lanes["offset"] >= 0).all() and (end >= start).all() and end.max() < 2**60
     if type(capacity) is not int or not ordered or used > capacity or (storage.limit is None and start.any()):
         raise CorruptFileError(
-            f"the rows of the saved steps go from {start!s:.60} to {end!s:.60} in a room of {capacity!r:.30}, which "
-            "cannot be: restore the file or folder from a copy"
+            f"the rows of the saved steps go from {start!s:.60} to {end!s:.60} with a capacity of {capacity!r:.30}, "
+            "which cannot be: restore the file or folder from a copy"
         )
     last = tail[:, 1] if tail.shape == (storage.lanes, 2) and tail.dtype.kind in "iu" else None
     if last is None or tail.min() < 0 or tail.max() > 255 or (last[end > start] & FINAL == 0).any():
-        raise CorruptFileError(f"the newest saved steps have the flags {tail!s:.80}, as none have: use a copy")
+        raise CorruptFileError(f"the newest saved steps have the flags {tail!s:.80}, which cannot be: use a copy")
     return {**lanes, "tail": tail}
 
 
@@ -181,7 +181,7 @@ def _restore_rows(storage: Storage, state: State) -> None:
 
 
 def new_folder(info: DatasetInfo, *, place: Any, **options: Any) -> Storage:
-    """A storage in a new folder, which is written to until `end_writing`.
+    """Make a storage in a new folder, open for writing until `end_writing`.
 
     Raises:
         ConfigError: if the folder is not empty: existing files are never replaced.
@@ -197,16 +197,17 @@ def new_folder(info: DatasetInfo, *, place: Any, **options: Any) -> Storage:
         )
     _lock(place)
     storage = Storage(info, place=place, **options)
-    _begin_journal(storage)
+    _start_journal(storage)
     save_folder(storage, clean=storage.limit is None)
     return storage
 
 
 def begin_writing(storage: Storage) -> None:
-    """Become the one writer of a folder, until `end_writing` or the end of the process.
+    """Become the only writer of a folder, until `end_writing` or the end of the process.
 
     Raises:
-        WriteError: if there is another one, or what was opened has been written to since, or the folder is read-only.
+        WriteError: if there is another writer, if the folder has been written to since it was opened, or if it is
+            read-only.
     """
     place = storage.place
     if not isinstance(place, FolderPlace) or storage.journal is not None:
@@ -219,11 +220,11 @@ def begin_writing(storage: Storage) -> None:
             raise WriteError(
                 f"{place.folder} has been written to since it was opened here: open it again with ReplayBuffer.open(…)"
             )
-        columns, flags = _attached(place, storage, writing=True)
+        columns, flags = _open_arrays(place, storage, writing=True)
         flags[:] = storage.flags
         storage.columns, storage.flags, storage.device_flags, storage.check_overwritten = columns, flags, flags, None
         storage.generation += 1
-        _begin_journal(storage, max(newest, 0 if record is None else record.sequence))
+        _start_journal(storage, max(newest, 0 if record is None else record.sequence))
     except BaseException as error:
         end_writing(storage)
         if isinstance(error, OSError) and not isinstance(error, FileError):
@@ -232,7 +233,7 @@ def begin_writing(storage: Storage) -> None:
 
 
 def _lock(place: FolderPlace) -> None:
-    """Make a folder and lock it.
+    """Create a folder and lock it.
 
     Raises:
         WriteError: if it is locked, or cannot be made or written.
@@ -240,18 +241,18 @@ def _lock(place: FolderPlace) -> None:
     lock = FolderLock(place.folder, _LOCK, "two writers")
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
-        elsewhere = [path.name for path in place.folder.iterdir() if path.is_symlink() or path.is_fifo()]
-        if elsewhere:
+        links = [path.name for path in place.folder.iterdir() if path.is_symlink() or path.is_fifo()]
+        if links:
             raise WriteError(
-                f"{place.folder} holds {elsewhere[0]!r:.80}, a link or pipe: what is written there would go elsewhere. "
-                "Put a copy of the file in its place, or remove it"
+                f"{place.folder} holds {links[0]!r:.80}, a link or pipe: writes to it would leave the folder. Put a "
+                "copy of the file in its place, or remove it"
             )
         if lock.acquire():
             lock.sign()
     except Timeout:
         raise WriteError(
             f"{place.folder} is being written ({lock.holder}): only one buffer may do so at a time. Wait for its end "
-            "or close() it, or copy what you need into a buffer of your own"
+            "or close() it, or copy the episodes into another buffer"
         ) from None
     except OSError as error:
         if isinstance(error, FileError):
@@ -260,20 +261,20 @@ def _lock(place: FolderPlace) -> None:
     place.lock = lock
 
 
-def _begin_journal(storage: Storage, sequence: int = 0) -> None:
-    """Note every write from now on, the first of which will have a number after ``sequence``."""
+def _start_journal(storage: Storage, sequence: int = 0) -> None:
+    """Record every write from now on, with numbers greater than ``sequence``."""
     place = storage.place
     assert isinstance(place, FolderPlace)
 
-    def grown(storage: Storage) -> None:
+    def save(storage: Storage) -> None:
         save_folder(storage, clean=storage.limit is None)
 
-    storage.journal = Journal(place.folder, storage.lanes, sequence, grown)
+    storage.journal = Journal(place.folder, storage.lanes, sequence, save)
     storage.journal.write(storage)
 
 
 def end_writing(storage: Storage) -> None:
-    """Let others write; what is read here stays as it is."""
+    """Let other processes write. This process continues to read the present contents."""
     place = storage.place
     assert isinstance(place, FolderPlace)
     if storage.journal is not None:
@@ -287,11 +288,12 @@ def end_writing(storage: Storage) -> None:
 
 
 def save_folder(storage: Storage, *, clean: bool = True) -> None:
-    """Write rows to disk, then the index that says where they are.
+    """Write rows to disk, then their index.
 
     Args:
-        storage: a storage in a folder that is written to.
-        clean: false marks a ring that is being overwritten: when the machine stops without notice, it is lost.
+        storage: a storage in a folder, open for writing.
+        clean: whether the rows on disk are complete. False marks a ring that is being overwritten, which a power cut
+            would destroy.
     """
     place, info, journal = storage.place, storage.info, storage.journal
     assert isinstance(place, FolderPlace) and journal is not None
@@ -312,7 +314,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
         "lanes": storage.lanes,
         "observation": storage.observation_names,
         "leaves": {name: (leaf.shape, leaf.dtype.str) for name, leaf in storage.leaves.items()},
-        **_ends(storage),
+        **_lane_state(storage),
     }
     atomic_write(place.folder / _INDEX, json.dumps(index, default=np.ndarray.tolist).encode())
     if clean:
@@ -320,7 +322,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
 
 
 def save_sampler(storage: Storage, sampler: Sampler) -> None:
-    """Write a sampler's state, if it has one, beside the rows that `save_folder` wrote."""
+    """Write a sampler's state, if it has one, next to the rows that `save_folder` wrote."""
     place, state = storage.place, sampler.get_state()
     assert isinstance(place, FolderPlace)
     if state:
@@ -328,7 +330,7 @@ def save_sampler(storage: Storage, sampler: Sampler) -> None:
 
 
 def open_sampler(folder: Path, sampler: Sampler) -> None:
-    """Give a sampler the state that one of its class left in a folder, if one did."""
+    """Restore the state of a sampler from a folder, if a sampler of the same class was saved there."""
     path = folder / _SAMPLER
     if path.exists() and load_config(path, "sampler").get("sampler") == type(sampler).__name__:
         with damage_as_typed_errors(path):
@@ -347,32 +349,32 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 
 def open_folder(folder: Path) -> Storage:
-    """Open a storage, to read it. It holds what was written before, by a process that was killed, too.
+    """Open a storage for reading, also after its writer was killed.
 
     Raises:
         ForeignFileError: if the folder holds no storage, or one of a newer birl.
-        CorruptFileError: if files are missing or damaged, or a ring was being written when the machine stopped.
-        WriteError: if a ring is being written all the time.
+        CorruptFileError: if files are missing or damaged, or a ring was being written at a power cut.
+        WriteError: if a ring is being written continuously.
     """
     for attempt in range(100):
         try:
             index = _read_index(folder)
             record = read_journal(folder, index["lanes"])
-            known = index.get("sequence", 0) - (not index["clean"])  # a ring's index is not to be relied on
-            if record is not None and record.trusted and record.sequence > known:
+            indexed = index.get("sequence", 0) - (not index["clean"])  # the index of a ring may be outdated
+            if record is not None and record.trusted and record.sequence > indexed:
                 index |= {**record.state, "sequence": record.sequence}
             elif not index["clean"]:
                 raise CorruptFileError(
                     f"{folder} was being written when the machine stopped, or its journal is damaged: its oldest steps "
                     "are partly overwritten. Restore it from a checkpoint or collect it again"
                 )
-            storage = _attach(folder, index)
+            storage = _storage_of(folder, index)
             _watch(storage)
             again = None if storage.limit is None else read_journal(folder, storage.lanes)
         except FileError:
             raise
-        except Exception as error:  # it holds anything, if it is damaged
-            if attempt < _RETRIES:  # or its writer has just replaced its files by larger ones
+        except Exception as error:  # damaged files can raise any error
+            if attempt < _RETRIES:  # the writer may have just replaced the files by larger ones
                 continue
             raise CorruptFileError(
                 f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
@@ -380,11 +382,11 @@ def open_folder(folder: Path) -> Storage:
         if again is None or record is None or again.sequence == record.sequence:
             storage.logs = record_in(folder)
             return storage
-    raise WriteError(f"{folder} is being written all the time: open it when its writer rests, or give that no limit")
+    raise WriteError(f"{folder} is being written continuously: pause its writer, or make it without a limit")
 
 
 def _watch(storage: Storage) -> None:
-    """Let a ring that is only read say so when its rows have been overwritten."""
+    """Make readers of a ring raise an error once its rows have been overwritten."""
     place, lanes, capacity = storage.place, storage.lanes, storage.capacity
     if storage.limit is None:
         return
@@ -394,7 +396,7 @@ def _watch(storage: Storage) -> None:
     def watch() -> None:
         record = read_journal(place.folder, lanes)
         if record is None or record.sequence <= seen or record.state["capacity"] != capacity:
-            return  # a writer that has made a larger ring leaves this one alone
+            return  # a writer with a larger ring does not change these files
         if (record.state["end"] - capacity > start).any():
             raise DataError(
                 f"{place.folder} has been written to, and the oldest steps that were read here are overwritten: open "
@@ -404,8 +406,8 @@ def _watch(storage: Storage) -> None:
     storage.check_overwritten = watch
 
 
-def _attached(place: FolderPlace, storage: Storage, *, writing: bool) -> tuple[dict[str, Any], Array]:
-    """The columns and flags of a storage, which lie in files."""
+def _open_arrays(place: FolderPlace, storage: Storage, *, writing: bool) -> tuple[dict[str, Any], Array]:
+    """Map the files of the columns and flags of a storage."""
     rows = storage.lanes * storage.capacity
     columns = {
         name: place.open_array(f"column_{number}", (rows, *leaf.shape), leaf.dtype, writing=writing)
@@ -414,8 +416,8 @@ def _attached(place: FolderPlace, storage: Storage, *, writing: bool) -> tuple[d
     return columns, place.open_array("column_flags", (rows,), np.dtype(np.uint8), writing=writing)
 
 
-def _attach(folder: Path, index: dict[str, Any]) -> Storage:
-    """The storage of a folder. Sizes are those of files that are there before a storage is made."""
+def _storage_of(folder: Path, index: dict[str, Any]) -> Storage:
+    """Make the storage of a folder. The sizes in the index are checked against the files before memory is used."""
     leaves = {name: Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
     observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
     space, size = ActionSpace(index["info"]["action_space"]), index["info"]["action_size"]
@@ -429,7 +431,7 @@ def _attach(folder: Path, index: dict[str, Any]) -> Storage:
     place.sequence = check("sequence", index.get("sequence", 0), int, low=0, high=MAX_SEQUENCE, error=CorruptFileError)
     storage = Storage(info, lanes=lanes, limit=index["limit"], whole=bool(index.get("whole")))
     storage.leaves, storage.capacity, storage.place = leaves, capacity, place
-    storage.columns, flags = _attached(place, storage, writing=False)
-    storage.flags = storage.device_flags = flags.copy()  # as they are now: they may be written to
+    storage.columns, flags = _open_arrays(place, storage, writing=False)
+    storage.flags = storage.device_flags = flags.copy()  # a copy, because the writer changes them
     set_storage_state(storage, index)
     return storage

@@ -1,13 +1,13 @@
-"""HDF5 files in d3rlpy's layout, both ways.
+"""Reading and writing of HDF5 files in d3rlpy's layout.
 
 Layout 2.1 is flat: ``columns``, ``num_episodes``, ``version``, and for episode i ``observations_{i}`` (or
-``observations_{i}_{j}`` for the leaves of a tree), ``actions_{i}``, ``rewards_{i}``, ``terminated_{i}``. What d3rlpy
-leaves out is added under names that it does not read: ``truncated_{i}``, ``final_observation_{i}`` (or ``_{i}_{j}``),
-``extra_{i}_{k}`` and ``birl`` (JSON: structure of observations, action space and size, names of extra columns). Behind
-the end of the HDF5 part, where its readers do not look, stands a digest of all bytes. It is checked before the file is
-given to the HDF5 library, which can loop for ever on damaged files. Files that d3rlpy wrote have no such guard.
+``observations_{i}_{j}`` for the leaves of a tree), ``actions_{i}``, ``rewards_{i}``, ``terminated_{i}``. Additional
+data have names that d3rlpy does not read: ``truncated_{i}``, ``final_observation_{i}`` (or ``_{i}_{j}``),
+``extra_{i}_{k}`` and ``birl`` (JSON: structure of observations, action space and size, names of extra columns). A
+digest of all bytes follows the HDF5 part, where HDF5 readers ignore it. It is checked before the HDF5 library opens the
+file, because the library can loop forever on damaged files. Files that d3rlpy wrote have no digest.
 
-Version 1 is ``observations, actions, rewards, terminals`` and perhaps ``episode_terminals`` and ``discrete_action``,
+Version 1 has ``observations, actions, rewards, terminals`` and perhaps ``episode_terminals`` and ``discrete_action``,
 over all steps.
 """
 
@@ -25,9 +25,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOBase
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode
@@ -39,14 +40,17 @@ from birl.spaces import actions_told
 from birl.spaces.observations import choices_in, with_choices
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
+if TYPE_CHECKING:
+    import h5py
+
 _COLUMNS = ["observations", "actions", "rewards", "terminated"]
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TRAILER = b"birl-sha256:"
 _DIGEST_SIZE = hashlib.sha256().digest_size
-_FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # the last one comes with h5py
+_FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # h5py provides the last one
 _DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at best
 _HEAP = 16  # bytes of the header of a heap of texts, of the header of each text in it, and of a reference to one
-_EPISODE = 1024  # bytes of the objects that an episode becomes, beside its arrays
+_EPISODE = 1024  # bytes of the objects of an episode, without its arrays
 
 Target = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
@@ -54,7 +58,7 @@ Serialized = tuple[list[dict[str, Any]], ActionSpace | None, int | None, Any]
 
 
 def _names(name: str, episode: int, template: Tree) -> Tree:
-    """The names of an episode's arrays; ``template`` has a number for each leaf, and 0 for an array."""
+    """Return the names of an episode's arrays; ``template`` has a number for each leaf, or is 0 for an array."""
     if isinstance(template, int):
         return f"{name}_{episode}"
     return tree_map(lambda leaf: f"{name}_{episode}_{leaf}", template)
@@ -65,11 +69,11 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
 
     Args:
         episodes: episodes.
-        f: path, or a file opened with ``"w+b"``. A path is replaced only when all is written.
-        info: what observations and actions are, to note down.
+        f: path, or a file opened with ``"w+b"``. An existing file is replaced only after all is written.
+        info: specs of observations and actions to store.
 
     Raises:
-        ConfigError: if ``f`` is no file.
+        ConfigError: if ``f`` is not a path or file.
         ShapeError: if the observations of the episodes have different parts.
         WriteError: if the file cannot be written.
     """
@@ -91,7 +95,7 @@ def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
-    """SHA-256 of the first ``size`` bytes."""
+    """Return the SHA-256 digest of the first ``size`` bytes."""
     file.seek(0)
     digest = hashlib.sha256()
     while size and (chunk := file.read(min(size, 1 << 20))):
@@ -104,7 +108,9 @@ def _write(f: BinaryIO, episodes: Sequence[Episode], info: DatasetInfo | None) -
     import h5py
 
     if not (f.readable() and f.seekable()):
-        raise WriteError("episodes are to be written to a pipe or device, which cannot be read back: give a path")
+        raise WriteError(
+            "f is a pipe or device; it must be a regular file, not one which cannot be read back: give a path"
+        )
     with h5py.File(f, "w") as file:
         _write_episodes(file, episodes, info)
     digest = _digest(f, f.seek(0, os.SEEK_END))
@@ -113,8 +119,8 @@ def _write(f: BinaryIO, episodes: Sequence[Episode], info: DatasetInfo | None) -
     f.flush()
 
 
-def _write_episodes(file: Any, episodes: Sequence[Episode], info: DatasetInfo | None) -> None:
-    def put(value: Any, name: str) -> None:
+def _write_episodes(file: h5py.File, episodes: Sequence[Episode], info: DatasetInfo | None) -> None:
+    def put(value: npt.ArrayLike, name: str) -> None:
         file.create_dataset(name, data=np.asarray(value))
 
     file.create_dataset("columns", data=[name.encode() for name in _COLUMNS])
@@ -137,7 +143,9 @@ def _write_episodes(file: Any, episodes: Sequence[Episode], info: DatasetInfo | 
         final, extra = getattr(episode, "final_observation", None), getattr(episode, "extra", None) or {}
         for observation in (episode.observations, final):
             if observation is not None and _structure(observation) != structure:
-                raise ShapeError(f"episode {index} has other parts of observations than episode 0: dump it apart")
+                raise ShapeError(
+                    f"episode {index} has other parts of observations than episode 0: dump it to a separate file"
+                )
         tree_map(put, episode.observations, _names("observations", index, template))
         put(episode.actions, f"actions_{index}")
         put(episode.rewards, f"rewards_{index}")
@@ -155,24 +163,24 @@ def _structure(tree: Tree) -> Tree:
 
 
 def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSpace | None = None) -> Loaded:
-    """Read episodes that birl or d3rlpy (versions 1 and 2) wrote, with action space and size if they are noted down.
+    """Read episodes that birl or d3rlpy (versions 1 and 2) wrote, with action space and size if they are stored.
 
     Args:
         f: path, or a file opened for binary reading.
-        episode_cls: what to make of each episode.
-        action_space: kind of actions, to overrule what the file says.
+        episode_cls: class of the episodes.
+        action_space: kind of the actions; replaces the one in the file.
 
     Raises:
-        ConfigError: if ``f`` is no file, or ``episode_cls`` no class of episodes.
-        ActionError: if it is of version 1 and does not tell the kind of its actions.
-        ForeignFileError: if it is another kind of file.
-        CorruptFileError: if it is truncated or damaged.
+        ConfigError: if ``f`` is not a path or file, or ``episode_cls`` is not a class of episodes.
+        ActionError: if a file of version 1 does not determine the kind of its actions.
+        ForeignFileError: if the file is of another kind.
+        CorruptFileError: if the file is truncated or damaged.
     """
     return read_episodes(f, episode_cls, action_space)[:3]
 
 
 def read_episodes(f: Target, episode_cls: type[Episode], action_space: ActionSpace | None) -> tuple[Any, ...]:
-    """The results of `load`, and what observations are; ``None`` if that is not noted down."""
+    """Return the results of `load`, and the spec of the observations; ``None`` if it is not stored."""
     check_readable(f, "load(f, episode_cls)")
     if not isinstance(episode_cls, type) or not hasattr(episode_cls, "deserialize"):
         raise ConfigError(
@@ -188,8 +196,8 @@ def read_episodes(f: Target, episode_cls: type[Episode], action_space: ActionSpa
         return [episode_cls.deserialize(episode) for episode in episodes], space, size, observations
 
 
-def check_readable(f: Any, call: str) -> None:
-    """Raise `ConfigError` unless ``f`` is a path or a binary file; ``call`` tells the order of the arguments."""
+def check_readable(f: object, call: str) -> None:
+    """Raise `ConfigError` unless ``f`` is a path or a binary file; ``call`` shows the order of the arguments."""
     if isinstance(f, str | os.PathLike):
         return
     if isinstance(f, type | TextIOBase) or not (hasattr(f, "read") and hasattr(f, "seek")):
@@ -203,12 +211,12 @@ def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()
 
     Args:
         f: path, or a file opened for binary reading.
-        required: names that must be there.
-        optional: names that are left out if they are not.
+        required: names of arrays that the file must have.
+        optional: names of arrays that it may have.
 
     Raises:
-        ForeignFileError: if it is another kind of file, or a required array is missing.
-        CorruptFileError: if it is truncated or damaged.
+        ForeignFileError: if the file is of another kind, or a required array is missing.
+        CorruptFileError: if the file is truncated or damaged.
     """
     with _opened(f) as file:
         missing = [key for key in required if key not in file]
@@ -221,7 +229,7 @@ def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()
 
 @contextlib.contextmanager
 def _opened(f: Target) -> Iterator[_File]:
-    """An HDF5 file. Raises typed errors."""
+    """Open an HDF5 file. All errors are typed."""
     import h5py
 
     with open_binary(f) as (stream, name):
@@ -242,7 +250,7 @@ def _opened(f: Target) -> Iterator[_File]:
 
 
 def _check_digest(stream: BinaryIO, size: int, name: str) -> bool:
-    """Check the digest after the HDF5 part, if present. Returns whether it is."""
+    """Check the digest after the HDF5 part, if there is one. Returns whether there is."""
     body = size - len(_TRAILER) - _DIGEST_SIZE
     stream.seek(max(body, 0))
     trailer = stream.read()
@@ -258,21 +266,21 @@ class _File:
     """An open file.
 
     Attributes:
-        h5: h5py's object.
-        stream: the file itself.
+        h5: the file as h5py's object.
+        stream: the file as a stream.
         budget: memory that its arrays may take.
-        name: its name for messages.
-        guarded: whether a digest guards it.
+        name: its name for error messages.
+        guarded: whether it has a digest.
     """
 
-    h5: Any
+    h5: h5py.File
     stream: BinaryIO
     budget: Budget
     name: str
     guarded: bool
 
     def __contains__(self, name: str) -> bool:
-        """Whether an object is there. Refuses links, which could lead out of the file or in circles."""
+        """Return whether an object exists. Rejects links, which could lead out of the file or in circles."""
         import h5py
 
         links = self.h5.id.links
@@ -282,12 +290,12 @@ class _File:
             raise CorruptFileError(f"{self.name}: {name:.80} is a link, no array of this file: store the array itself")
         return True
 
-    def _dataset(self, name: str) -> Any:
-        """A dataset by h5py's low-level interface; everything that is read comes from here.
+    def _dataset(self, name: str) -> h5py.h5d.DatasetID:
+        """Open a dataset by h5py's low-level interface. All data are read from datasets that this method returns.
 
-        Its bytes are in this file, no code beside HDF5's and h5py's own decodes them, and they are within the budget.
-        Opening it and these checks read nothing of its content. Files have a handful of datasets per episode: h5py's
-        own objects for them would take most of the time.
+        It checks that the bytes are in this file, that only HDF5 and h5py decode them, and that they are within the
+        budget. It reads nothing of the content. Files have a few datasets per episode, for which h5py's high-level
+        objects would take most of the time.
         """
         import h5py
 
@@ -309,21 +317,20 @@ class _File:
         stored = dataset.get_storage_size()
         if stored > self.budget.size:  # HDF5 would allocate that before it reads
             raise CorruptFileError(
-                f"{self.name}: {name:.80} says that it takes {stored} bytes of a file of {self.budget.size}: "
-                "restore it from a copy"
+                f"{self.name}: {name:.80} claims {stored} bytes of a file of {self.budget.size}: restore it from a copy"
             )
         if _DEFLATE in filters and stored * _MOST_DEFLATED > self.budget.left:
             self._check_chunks(dataset, name, math.prod(chunk) * itemsize, 1 << filters.index(_DEFLATE))
         return dataset
 
-    def _check_chunks(self, dataset: Any, name: str, size: int, skipped: int) -> None:
-        """Check that no chunk holds more than it should: HDF5 would allocate that before it compares.
+    def _check_chunks(self, dataset: h5py.h5d.DatasetID, name: str, size: int, skipped: int) -> None:
+        """Check that no chunk decompresses to more than its size, which HDF5 would allocate before it compares.
 
         Args:
-            dataset: compressed with deflate.
+            dataset: dataset compressed with deflate.
             name: its name.
             size: bytes of a chunk.
-            skipped: bit of chunks that are not compressed.
+            skipped: bit in the filter mask of chunks that are not compressed.
         """
         large: list[Any] = []
         dataset.chunk_iter(
@@ -340,7 +347,7 @@ class _File:
                 raise CorruptFileError(f"{self.name}: {name:.80} holds more than its shape: use another copy")
 
     def array(self, name: str) -> Array:
-        """An array of numbers."""
+        """Read an array of numbers."""
         import h5py
 
         dataset = self._dataset(name)
@@ -360,11 +367,11 @@ class _File:
             raise CorruptFileError(f"{self.name}: {name} has shape {dataset.shape}; it must be one text")
         return self._variable_text(dataset) if dataset.dtype.kind == "O" else str(dataset.asstr()[()])
 
-    def _variable_text(self, dataset: Any) -> str:
-        """A text of variable length.
+    def _variable_text(self, dataset: h5py.Dataset) -> str:
+        """Read a text of variable length.
 
-        The HDF5 library would allocate whatever length the file says, and can loop for ever in the heap that texts lie
-        in: after its signature and size come objects with a number, a size, and content up to a multiple of 8 bytes.
+        The HDF5 library would allocate any length that the file claims, and can loop forever in the heap of texts. The
+        heap has a signature, a size, and objects with a number, a size, and content padded to a multiple of 8 bytes.
         """
         import h5py
 
@@ -379,7 +386,7 @@ class _File:
             if number == wanted and size == length:
                 return self.stream.read(length).decode()
             self.stream.seek(math.ceil(size / 8) * 8, os.SEEK_CUR)
-        raise CorruptFileError(f"{self.name}: the text of {dataset.name!r:.80} is not there: use another copy")
+        raise CorruptFileError(f"{self.name}: the text of {dataset.name!r:.80} is missing: use another copy")
 
     def _flag(self, name: str) -> bool:
         value = self.array(name).reshape(-1)
@@ -397,7 +404,7 @@ class _File:
         return present
 
     def episodes(self, action_space: ActionSpace | None) -> Serialized:
-        """The episodes for `Episode.deserialize`, with action space and size. See `load`."""
+        """Return the episodes for `Episode.deserialize`, with action space and size. See `load`."""
         if "birl" in self and not self.guarded:
             raise CorruptFileError(f"{self.name} is truncated: its digest is missing. Restore it from a copy")
         if "num_episodes" in self:
@@ -449,7 +456,7 @@ class _File:
         if not isinstance(meta["extra"], list):
             raise CorruptFileError(f"{self.name} has extra columns {meta['extra']!r:.60}: use another copy")
         template = tree_of_json(meta["observation"])
-        if template is None:  # d3rlpy's
+        if template is None:  # a file of d3rlpy
             template = tuple(itertools.takewhile(lambda leaf: f"observations_0_{leaf}" in self, itertools.count())) or 0
         count = self._count()
         self.budget.spend(count * (_EPISODE + len(meta["extra"])), f"{count} episodes")

@@ -133,12 +133,7 @@ class MDPDataset(ReplayBuffer):
         if observation_space is not None:
             observation_space = as_observations(observation_space, observation_keys)
         if action_masks is not None:
-            masks = as_masks("action_masks", action_masks)
-            if isinstance(observations, dict) and MASK in observations:
-                raise DataError(f"the observations have a part {MASK!r} already: leave action_masks out")
-            observations = {**named_parts(observations), MASK: masks}
-            if observation_space is not None:
-                observation_space = {**named_parts(observation_space), MASK: masks.shape[1:]}
+            observations, observation_space = _with_masks(observations, observation_space, action_masks)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions, action_spec = prepare_actions(actions, action_space, action_size)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
@@ -167,13 +162,7 @@ class MDPDataset(ReplayBuffer):
         flags = row_flags(terminal, ends, known=next_observations is not None)
         finals: Tree = None
         if next_observations is not None:
-            following = picked(observations, parts_like(next_observations, observations))
-            following = named_map(partial(as_observation, "next_observations"), following)
-            _check_next_observations(observations, following, ends)
-            finals = tree_map(lambda leaf: leaf[ends], following)
-            check_finite("next_observations", finals)
-            if spec.masked:
-                check_mask(finals, DataError, f"next_observations[{MASK!r}]")
+            finals = _final_observations(next_observations, observations, ends, spec.masked)
             parts = parts if observation_space is not None else wider(parts, observations_in(finals))
             check_inside(parts, finals, "next_observations")
 
@@ -182,15 +171,25 @@ class MDPDataset(ReplayBuffer):
         info = DatasetInfo(observation, action, reward, action_spec.kind, action_spec.told, parts)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
-        names = self.storage.observation_names
-        steps = dict(zip(tree_leaves(names), tree_leaves(observations), strict=True))
-        last = {} if finals is None else dict(zip(tree_leaves(names), tree_leaves(finals), strict=True))
-        steps |= {"action": actions, "reward": rewards}
+        names = list(tree_leaves(self.storage.observation_names))
+        steps = dict(zip(names, tree_leaves(observations), strict=True)) | {"action": actions, "reward": rewards}
+        last = {} if finals is None else dict(zip(names, tree_leaves(finals), strict=True))
         for name, array in extra_columns.items():
             self.storage.add_extra(f"extra.{name}", Leaf(array.shape[1:], array.dtype))
             steps[f"extra.{name}"] = array
         self.storage.extend(0, flags, steps, last)
         self.flush()
+
+
+def _with_masks(observations: Tree, observation_space: Tree, action_masks: npt.ArrayLike) -> tuple[Tree, Tree]:
+    """Add action masks to observations, and to their space unless it is ``None``."""
+    masks = as_masks("action_masks", action_masks)
+    if isinstance(observations, dict) and MASK in observations:
+        raise DataError(f"the observations have a part {MASK!r} already: leave action_masks out")
+    observations = {**named_parts(observations), MASK: masks}
+    if observation_space is not None:
+        observation_space = {**named_parts(observation_space), MASK: masks.shape[1:]}
+    return observations, observation_space
 
 
 def named_parts(tree: Tree) -> dict[str, Tree]:
@@ -235,6 +234,18 @@ def _warn_of_time_limit(terminal: Array, ends: Array) -> None:
         UserWarning,
         stacklevel=3,
     )
+
+
+def _final_observations(next_observations: Tree, observations: Tree, ends: Array, masked: bool) -> Tree:
+    """Check ``next_observations`` and return those at the ``ends`` of episodes."""
+    following = picked(observations, parts_like(next_observations, observations))
+    following = named_map(partial(as_observation, "next_observations"), following)
+    _check_next_observations(observations, following, ends)
+    finals = tree_map(lambda leaf: leaf[ends], following)
+    check_finite("next_observations", finals)
+    if masked:
+        check_mask(finals, DataError, f"next_observations[{MASK!r}]")
+    return finals
 
 
 def _check_next_observations(observations: Tree, following: Tree, ends: Array) -> None:

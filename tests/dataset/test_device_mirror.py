@@ -153,7 +153,7 @@ def test_draws_on_a_device_are_uniform_and_repeatable(room: Any) -> None:
     placed = data.placed_for(CPU)
     assert rows_of(placed.sample(TransitionView(), 50)) == first
     assert rows_of(placed.sample(TransitionView(), 50)) != first
-    assert rows_of(data.placed_for(CPU).sample(TransitionView(), 50)) != first  # a second fit draws anew
+    assert rows_of(data.placed_for(CPU).sample(TransitionView(), 50)) != first  # a second fit draws other rows
 
 
 def test_the_devices_generator_is_part_of_the_state(room: Any) -> None:
@@ -170,7 +170,7 @@ def test_the_devices_generator_is_part_of_the_state(room: Any) -> None:
     assert rows_of(other.sample(TransitionView(), 20)) == expected
     other.set_state(fresh)  # from before the first draw
     assert [rows_of(other.sample(TransitionView(), 20)) for _ in range(2)] == first
-    state["torch_generator"]["device"] = "cuda"  # of no use here: the draws begin anew, and nothing fails
+    state["torch_generator"]["device"] = "cuda"  # unusable here: the generator is seeded again
     other.set_state(state)
     assert rows_of(other.sample(TransitionView(), 20)) != expected
 
@@ -224,7 +224,7 @@ def test_restored_contents_and_new_columns_are_followed(room: Any) -> None:
     assert max(rows_of(placed.sample(TransitionView(), 100))) < 20
 
 
-def test_writes_that_nobody_reads_do_not_pile_up(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_writes_do_not_accumulate(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(birl.dataset.device_mirror, "_MAX_WRITES", 10)
     buffer = create_fifo_replay_buffer(20, **SIGNATURES)
     placed = buffer.placed_for(CPU, growing=True)
@@ -235,7 +235,7 @@ def test_writes_that_nobody_reads_do_not_pile_up(room: Any, monkeypatch: pytest.
     assert len(mirror.written) <= 11
     assert min(rows_of(placed.sample(TransitionView(), 100))) >= 279
     del placed, mirror
-    assert not buffer.storage.mirrors  # and a copy that is gone is not told any more
+    assert not buffer.storage.mirrors  # a deleted copy is not notified any more
 
 
 class OneByOne(BasicTransitionPicker):
@@ -352,8 +352,8 @@ def test_bounds_of_actions_follow_writes(room: Any) -> None:
 def test_ones_are_shown_but_not_kept(storage: str) -> None:
     """Readers hand on ``None`` where all are 1; users see ones."""
     data = dataset(storage=storage)
-    drawn, shown = data.sample(TransitionView(), 5), data.sample_transition_batch(5)
+    drawn, public = data.sample(TransitionView(), 5), data.sample_transition_batch(5)
     assert drawn.intervals is None and drawn.weights is None
-    for ones in (shown.intervals, shown.weights):
+    for ones in (public.intervals, public.weights):
         assert np.asarray(ones).tolist() == [[1.0]] * 5
         assert np.asarray(ones).dtype == np.float32

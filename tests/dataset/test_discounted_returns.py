@@ -88,7 +88,7 @@ def test_only_what_was_not_over_is_computed_again(monkeypatch: pytest.MonkeyPatc
     assert seen == [33 + 5 + 2, 3, 4]
 
 
-def test_restored_rows_are_computed_anew() -> None:
+def test_restored_rows_are_computed_again() -> None:
     returns, buffer = DiscountedReturns(GAMMA), create_fifo_replay_buffer(100, episodes=data().episodes)
     other = create_fifo_replay_buffer(100, episodes=data(seed=1).episodes)
     check(returns, buffer.storage)

@@ -1,4 +1,4 @@
-"""Columns that are stored beside the steps: they come back in every view of the data."""
+"""Extra columns of steps: every view of the data contains them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ class OwnSlicer(BasicTrajectorySlicer):
 
 def logged(extra: Any = None, **options: Any) -> MDPDataset:
     """Step i has the observation i, and the columns say i, too. Episodes of 4 steps; the second one is cut."""
-    beside = {"propensity": (NUMBERS + 1) / 16, "gap": np.stack([NUMBERS, -NUMBERS], 1)} if extra is None else extra
+    extra_arrays = (
+        {"propensity": (NUMBERS + 1) / 16, "gap": np.stack([NUMBERS, -NUMBERS], 1)} if extra is None else extra
+    )
     ends = NUMBERS % 4 == 3
     flags = {"terminals": ends & (NUMBERS != 7), "timeouts": NUMBERS == 7}
     observations = NUMBERS[:, None].astype(np.float32)
-    return MDPDataset(observations, NUMBERS % 2, np.ones(COUNT), **flags, extra=beside, **options)
+    return MDPDataset(observations, NUMBERS % 2, np.ones(COUNT), **flags, extra=extra_arrays, **options)
 
 
 def agree(observations: Any, extra: Any, real: Any = True) -> None:

@@ -257,7 +257,7 @@ def test_an_observation_that_is_replaced_leaves_its_step_in_any_case(
 
 
 def killed_writer(folder: Path, width: int, limit: int, lanes: int, moment: random.Random) -> int:
-    """Let another process write to a folder and kill it; returns how many steps it had been told are stored."""
+    """Let another process write to a folder and kill it; returns how many stored steps it had reported."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -272,18 +272,18 @@ def killed_writer(folder: Path, width: int, limit: int, lanes: int, moment: rand
         finally:
             os._exit(1)
     os.close(writing)
-    wanted, told = moment.randrange(1, 12), b""
-    while len(told) < 8 * wanted:
+    wanted, reported = moment.randrange(1, 12), b""
+    while len(reported) < 8 * wanted:
         more = os.read(reading, 8)
         assert more, "the writer has ended by itself"
-        told += more
+        reported += more
     time.sleep(moment.random() * 0.002)
     os.kill(process, signal.SIGKILL)
     while more := os.read(reading, 1 << 16):
-        told += more
+        reported += more
     os.close(reading)
     os.waitpid(process, 0)
-    return int(struct.unpack("q", told[-8:])[0])
+    return int(struct.unpack("q", reported[-8:])[0])
 
 
 def _last(episode: Any) -> int:
@@ -297,18 +297,18 @@ def _next(buffer: ReplayBuffer) -> int:
 def kills(folder: Path, count: int, limit: int, lanes: int, seed: int = 0) -> None:
     moment, width = random.Random(seed), 20_000
     for _ in range(count):
-        told = killed_writer(folder, width, limit, lanes, moment)
-        check(ReplayBuffer.open(folder), told, limit, width)
+        reported = killed_writer(folder, width, limit, lanes, moment)
+        check(ReplayBuffer.open(folder), reported, limit, width)
 
 
 @pytest.mark.parametrize(("limit", "lanes"), [(0, 1), (15, 2)])
-def test_what_a_killed_writer_was_told_is_there(tmp_path: Path, limit: int, lanes: int) -> None:
+def test_reported_steps_of_a_killed_writer_are_stored(tmp_path: Path, limit: int, lanes: int) -> None:
     kills(tmp_path / "data", 3, limit, lanes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "lanes"), [(0, 1), (15, 2)])
-def test_what_a_writer_that_was_killed_fifty_times_was_told_is_there(tmp_path: Path, limit: int, lanes: int) -> None:
+def test_reported_steps_of_a_writer_killed_fifty_times_are_stored(tmp_path: Path, limit: int, lanes: int) -> None:
     kills(tmp_path / "data", 50, limit, lanes, 1)
 
 
@@ -324,7 +324,7 @@ def written(tmp_path: Path) -> Iterator[ReplayBuffer]:
     buffer.close()
 
 
-def test_a_second_writer_is_refused_and_told_who_writes(written: ReplayBuffer, tmp_path: Path) -> None:
+def test_a_second_writer_gets_an_error_that_names_the_first(written: ReplayBuffer, tmp_path: Path) -> None:
     other = ReplayBuffer.open(tmp_path / "data")
     before = [each.rewards.tolist() for each in other.episodes]
     with pytest.raises(WriteError, match=rf"is being written \(process {os.getpid()} on .*, since .*close\(\)"):
@@ -487,7 +487,7 @@ def test_whole_episodes_are_stored_or_not_at_all(tmp_path: Path, monkeypatch: py
     assert counts == {3, 4}
 
 
-# -- folders from elsewhere --------------------------------------------------------------------------------------------
+# -- folders of other origin -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["journal.bin", ".storage.holder", "column_0.128.npy"])
@@ -503,7 +503,7 @@ def test_links_in_a_folder_are_not_written_to(written: ReplayBuffer, tmp_path: P
     assert precious.read_bytes() == b"precious"
 
 
-def test_files_that_are_made_anew_are_others(written: ReplayBuffer, tmp_path: Path) -> None:
+def test_recreated_files_are_different_files(written: ReplayBuffer, tmp_path: Path) -> None:
     """Another name of such a file, or a reader who still has it open, keeps what it held."""
     written.close()
     (tmp_path / "precious").write_bytes(b"precious")

@@ -263,7 +263,7 @@ def texts(name: str, long: str) -> tuple[bytearray, int, int]:
 
 @pytest.mark.parametrize("name", ["version", "birl"])
 def test_a_text_cannot_be_longer_than_texts_may_be(name: str) -> None:
-    """The HDF5 library allocates the length that stands beside a text's address before it looks there."""
+    """The HDF5 library allocates the length that a text claims before it reads the text."""
     data, place, _ = texts(name, "x")
     struct.pack_into("<I", data, place, 2**30)
     refused(guarded(io.BytesIO(data)), "is no text of 1073741824 bytes")
@@ -275,7 +275,7 @@ def test_a_reference_to_a_text_is_as_long_as_it_is() -> None:
     data, place, _ = texts("version", "x")
     size = data.find(struct.pack("<QQ", place, 16))  # where the layout says where the text's reference is
     struct.pack_into("<Q", data, size + 8, 2**40)
-    refused(io.BytesIO(data), "is no text of 3 bytes|says that it takes")
+    refused(io.BytesIO(data), "is no text of 3 bytes|claims")
 
 
 def test_a_heap_of_texts_that_goes_in_circles_is_left() -> None:
@@ -329,7 +329,7 @@ def test_a_chunk_that_is_said_to_be_longer_than_the_file_is_not_read(compression
         size = h5["observations_0"].id.get_storage_size()
     data, said = file.getvalue(), struct.pack("<II", size, 0)  # and no filter is left out
     assert data.count(said) == 1
-    refused(io.BytesIO(data.replace(said, struct.pack("<II", 2**31 - 5, 0))), "says that it takes 2147483643 bytes")
+    refused(io.BytesIO(data.replace(said, struct.pack("<II", 2**31 - 5, 0))), "claims 2147483643 bytes")
 
 
 def test_real_data_that_are_well_compressed_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ SCALAR = h5py.h5s.create(h5py.h5s.SCALAR)
 
 @pytest.mark.parametrize("name", ["version", "birl", "num_episodes", "observations_0", "terminated_0", "truncated_0"])
 def test_no_object_leads_to_another_file(name: str, tmp_path: Path) -> None:
-    """Scalars and texts too: their content would be shown in a message."""
+    """Scalars and texts too: error messages would contain them."""
     (tmp_path / "secret").write_text(SECRET * 100)
     kinds = {"version": (f"S{len(SECRET)}", ()), "birl": (f"S{len(SECRET)}", ()), "num_episodes": ("i8", ())}
     dtype, shape = kinds.get(name, ("u1", (3, 1)))

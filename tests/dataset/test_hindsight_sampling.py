@@ -1,4 +1,4 @@
-"""Hindsight, against plain loops over episodes. Every state achieves a goal of its own, so that each can be told."""
+"""Hindsight, against plain loops over episodes. Every state achieves a different goal, which identifies it."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_data_without_goals_are_refused() -> None:
     sampler = HindsightSampler(rewarded)
     with pytest.raises(UnsupportedError, match="FrameStackTransitionPicker"):
         made(sampler, FrameStackTransitionPicker(2))
-    made(sampler)  # a refused one is still nobody's
+    made(sampler)  # a rejected sampler is not in use
 
 
 @pytest.mark.parametrize(

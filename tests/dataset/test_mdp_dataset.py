@@ -1,4 +1,4 @@
-"""Logged data: faults known from elsewhere, trees, dtypes, and bad input."""
+"""Logged data: known faults of other libraries, trees, dtypes, and bad input."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_ordinary_terminals_are_no_time_limit(lengths: list[int], last: int, opt
 
 @pytest.mark.parametrize("name", ["cartpole-random", "cartpole-replay", "pendulum-random", "pendulum-replay"])
 @pytest.mark.parametrize("merged", [False, True])
-def test_time_limits_of_shipped_data_are_told_apart(name: str, merged: bool) -> None:
+def test_time_limits_of_shipped_data_are_distinguished(name: str, merged: bool) -> None:
     """Terminals as they are give no warning; `done` that includes the time limit gives one where there is a limit."""
     episodes = get_dataset(name)[0].episodes
     lengths = [episode.size() for episode in episodes]

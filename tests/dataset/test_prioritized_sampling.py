@@ -97,7 +97,7 @@ def test_the_tree_depends_on_its_leaves_alone() -> None:
     assert changed.total == made.total
 
 
-def test_masses_at_the_sums_and_beside_them_find_their_leaves() -> None:
+def test_masses_at_the_sums_and_next_to_them_find_their_leaves() -> None:
     """In trees with gaps, and with numbers of very different size."""
     random = np.random.default_rng(0)
     for size in (3, 700, 9000):

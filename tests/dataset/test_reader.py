@@ -174,13 +174,13 @@ def test_several_readers_draw_what_each_draws_alone(view: Any) -> None:
         reader = data().reader
         return [reader.renewed() for _ in range(3)]
 
-    first, *beside = readers()
-    together = first.sample(view, 5, beside)
+    first, *others = readers()
+    together = first.sample(view, 5, others)
     alone = [reader.sample(view, 5) for reader in readers()]
     joined = alone[0].concatenate(*alone[1:])
     np.testing.assert_array_equal(together.observations, joined.observations)
     np.testing.assert_array_equal(together.actions, joined.actions)
-    assert first.get_state() != beside[0].get_state()
+    assert first.get_state() != others[0].get_state()
 
 
 def test_a_dataset_draws_what_its_reader_draws() -> None:
@@ -195,7 +195,7 @@ def test_a_dataset_draws_what_its_reader_draws() -> None:
         dataset.set_state(state)
         drawn: Any = dataset.reader.sample(view, 6)
         dataset.set_state(state)
-        shown: Any = method(6, **options)
+        public: Any = method(6, **options)
         dataset.set_state(state)
-        assert type(drawn) is type(shown) is type(dataset.sample(view, 6))
-        np.testing.assert_array_equal(drawn.observations, shown.observations)
+        assert type(drawn) is type(public) is type(dataset.sample(view, 6))
+        np.testing.assert_array_equal(drawn.observations, public.observations)

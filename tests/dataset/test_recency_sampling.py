@@ -40,7 +40,7 @@ def marks(batch: Any) -> Any:
     return np.asarray(batch.rewards)[:, 0]
 
 
-def test_windows_shrink_as_in_the_paper_and_begin_anew() -> None:
+def test_windows_shrink_as_in_the_paper_and_start_again() -> None:
     buffer = data(1000, sampler=RecentSampler(eta=0.998, period=5, smallest=150))
     for k in (1, 2, 3, 4, 5, 1, 2):
         drawn = marks(buffer.reader.sample(TransitionView(), 4000))

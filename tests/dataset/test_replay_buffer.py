@@ -195,7 +195,7 @@ def test_actions_of_the_wrong_order_are_refused() -> None:
 
 
 def test_what_is_refused_leaves_a_folder_as_it_is(tmp_path: Path) -> None:
-    """Nobody has begun to write: another may."""
+    """No buffer has started to write, so another one may."""
     env = gymnasium.make("CartPole-v1")
     buffer = create_fifo_replay_buffer(100, env=env, storage=str(tmp_path / "kept"))
     buffer.append(np.zeros(4, np.float32), 0, 1.0)
@@ -255,12 +255,12 @@ def test_steps_that_follow_each_other_may_come_at_once(whole: bool, lanes: int, 
     one = Signature([np.dtype(np.float32)], [(1,)])
     signatures: dict[str, Any] = {"observation_signature": one, "action_signature": one, "action_size": 1}
     buffers = []
-    for name in ("apart", "at_once"):
+    for name in ("one_by_one", "at_once"):
         birl.seeding.seed(1)
         place = tmp_path / name if storage == "folder" else "memory"
         own = copy.deepcopy(retention)
         buffers.append(ReplayBuffer(own, **signatures, lanes=lanes, storage=place, action_space=ActionSpace.CONTINUOUS))
-    apart, at_once = buffers
+    one_by_one, at_once = buffers
     for _ in range(40):
         count = int(generator.integers(1, 25))
         rows, to = generator.normal(size=(count, 1)).astype(np.float32), generator.integers(0, lanes, count)
@@ -270,7 +270,7 @@ def test_steps_that_follow_each_other_may_come_at_once(whole: bool, lanes: int, 
         mask, turn = generator.random(count) < 0.9, np.array([np.sum(to[:i] == to[i]) for i in range(count)])
         for now in range(turn.max() + 1):
             some = turn == now
-            apart.append_batch(*(each[some] for each in given), mask=mask[some], lanes=to[some])  # type: ignore[arg-type]
+            one_by_one.append_batch(*(each[some] for each in given), mask=mask[some], lanes=to[some])  # type: ignore[arg-type]
         at_once.append_batch(*given, mask=mask, lanes=to)  # type: ignore[arg-type]
         counts = [(each.step_count, each.transition_count, each.storage.episode_count) for each in buffers]
         assert counts[0] == counts[1]
@@ -328,7 +328,7 @@ def test_last_frames_are_stored_once() -> None:
     assert batch.next_observations[full][:, -1, 0, 0].tolist() == [r + 1 for r in batch.rewards[full, 0]]
 
 
-def test_masks_of_actions_beside_last_frames_stay_whole() -> None:
+def test_action_masks_with_last_frames_stay_whole() -> None:
     frames = gymnasium.spaces.Box(0, 255, (4, 2, 2), np.uint8)
     space = gymnasium.spaces.Dict({"observation": frames, "action_mask": gymnasium.spaces.MultiBinary(3)})
     buffer = create_fifo_replay_buffer(

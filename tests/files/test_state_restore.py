@@ -261,7 +261,7 @@ def test_a_missing_description_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda index: index.update(end=[99]), "the rows of the saved steps go from .0. to .99. in a room of 64"),
+        (lambda index: index.update(end=[99]), "the rows of the saved steps go from .0. to .99. with a capacity of 64"),
         (lambda index: index.update(end=[-1]), "cannot be"),
         (lambda index: index.update(start=[3]), "cannot be"),
         (lambda index: index.update(capacity=10**12), "damaged"),

@@ -372,7 +372,7 @@ def test_equality_sees_parameters_and_types() -> None:
     assert MinMaxActionScaler([0.0], [1.0]) != MinMaxObservationScaler([0.0], [1.0])
 
 
-def test_copies_are_fitted_apart_and_refits_take_effect() -> None:
+def test_copies_are_fitted_separately_and_refits_take_effect() -> None:
     scaler = MinMaxObservationScaler([0.0], [1.0])
     x = torch.tensor([1.0])
     assert scaler.transform(x).item() == 1

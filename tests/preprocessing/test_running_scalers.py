@@ -525,7 +525,7 @@ def test_dict_observations_online() -> None:
 
 
 def test_parts_move_by_name_whatever_their_order() -> None:
-    """In one's own loop dicts need not be sorted, as spaces are, and may hold a mask and parts that nobody reads."""
+    """In one's own loop dicts need not be sorted, as spaces are, and may hold a mask and unread parts."""
     box = spaces.Box(-np.inf, np.inf, (2,))
     space = spaces.Dict({"a": box, "b": box, "text": spaces.Text(5), "action_mask": spaces.MultiBinary(3)})
     algorithm = DQNConfig(observation_scaler=RunningObservationScaler(), observation_keys=("a", "b")).create()
