@@ -20,16 +20,14 @@ _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 
 def plot(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH", help="Run folders, also of several seeds, or CSV files in them."),
+        list[Path], typer.Argument(metavar="PATH", help="Run folders, also of several seeds, or CSV files in them.")
     ],
     save: Save = None,
     metric: Annotated[str | None, typer.Option(help="Metric to plot of run folders; by default the return.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Epochs of the moving average.")] = 1,
     show_steps: ShowSteps = False,
     show_max: Annotated[
-        bool,
-        typer.Option("--show-max", help="Show each curve's maximum in the legend, and the overall one as a line."),
+        bool, typer.Option("--show-max", help="Show each curve's maximum in the legend, and the overall one as a line.")
     ] = False,
     label: Annotated[list[str] | None, typer.Option(help="Name in the legend; give it once for each path.")] = None,
     xlim: Annotated[tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Limits of the x-axis.")] = None,

@@ -426,10 +426,7 @@ class TrainOptions:
         _Explore(
             "Standard deviation of the noise (with ou-noise, per step), in units of the environment's actions: one "
             "number, or one per dimension.",
-            explorers=(
-                ExplorerName.NOISE,
-                ExplorerName.OU_NOISE,
-            ),
+            explorers=(ExplorerName.NOISE, ExplorerName.OU_NOISE),
             default="a 20th of the range; a 10th for ou-noise",
             metavar="X[,Y…]",
         ),
