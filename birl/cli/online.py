@@ -248,8 +248,8 @@ def _noise(name: ExplorerName, actions: Actions, options: TrainOptions) -> tuple
     correlated = name == ExplorerName.OU_NOISE
     default = (_OU_NOISE if correlated else _NOISE) * half_range
     std = default if options.noise_std is None else _parse_numbers(options.noise_std)
-    shown = std if isinstance(std, list) else format(std, "g")
-    description = f"greedy actions with noise of standard deviation {shown}"
+    formatted = std if isinstance(std, list) else format(std, "g")
+    description = f"greedy actions with noise of standard deviation {formatted}"
     if not correlated:
         return NormalNoise(std=std), description
     theta = _OU_THETA if options.noise_theta is None else options.noise_theta

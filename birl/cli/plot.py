@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -14,6 +14,11 @@ from birl.cli.common import Save, ShowSteps, Title, note, runs_of
 from birl.cli.run_folder import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 from birl.types import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 
@@ -62,7 +67,7 @@ def draw(
     show_steps: bool = False,
     show_max: bool = False,
     **limits: Any,
-) -> Any:
+) -> Figure:
     """Draw CSV files of metrics into a matplotlib figure.
 
     Args:
@@ -81,13 +86,13 @@ def draw(
     """
     pyplot = require("matplotlib.pyplot", "plot")
     figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
-    largest = []
+    largest: list[float] = []
     for number, (files, name) in enumerate(zip(curves, labels, strict=True)):
         found = draw_curve(axes, files, f"C{number}", window=window, show_steps=show_steps)
-        finite = [value for value in found.get_ydata() if math.isfinite(value)]
+        finite = [value for value in np.asarray(found.get_ydata(), float).tolist() if math.isfinite(value)]
         found.set_label(f"{name} (max {max(finite):.4g})" if show_max and finite else name)
         largest += [max(finite)] if finite else []
-    if not any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
+    if not any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in axes.lines):
         pyplot.close(figure)
         raise NonFiniteError(
             f"{', '.join(str(file) for files in curves for file in files)}: all values are NaN or infinite, so "
@@ -101,13 +106,13 @@ def draw(
     return figure
 
 
-def draw_curve(axes: Any, files: Sequence[Path], color: str, *, window: int = 1, show_steps: bool = False) -> Any:
+def draw_curve(axes: Axes, files: Sequence[Path], color: str, *, window: int = 1, show_steps: bool = False) -> Line2D:
     """Draw one curve: a metric of a run, its mean over several seeds, or a gradient with the range of its values.
 
     Returns:
         The line of matplotlib.
     """
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # epochs are whole numbers
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # epochs are whole numbers
     seeds = [read_curve(file) for file in files]
     shared = min(len(curve.step) for curve in seeds)
     places = (seeds[0].step if show_steps else seeds[0].epoch)[:shared]
@@ -122,7 +127,7 @@ def draw_curve(axes: Any, files: Sequence[Path], color: str, *, window: int = 1,
     return line
 
 
-def show_or_save(figure: Any, path: Path | None) -> None:
+def show_or_save(figure: Figure, path: Path | None) -> None:
     """Write a figure to a file, or (``None``) show it in a window.
 
     Raises:

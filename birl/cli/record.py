@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -74,14 +74,14 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._first = np.zeros((0, 0, 3), np.uint8)
         self.files: list[Path] = []
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode. Its video starts with the first step, as a reset can be followed by another."""
         result = self.env.reset(seed=seed, options=options)
         self._discard()
         self._first = self._frame()
         return result
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and record a frame."""
         result = self.env.step(action)
         if self._video is None:

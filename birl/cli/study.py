@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from birl.cli.run_processes import GRACE_PERIOD, Process, StartProcess, end_proc
 from birl.errors import BirlError, CorruptFileError, MissingExtraError, require
 from birl.files import atomic_write
 from birl.run.run_lock import only_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _STUDY, _JOURNAL = "birl", "study.journal"
 _POLL_INTERVAL: Final = 0.5
@@ -353,7 +356,7 @@ class HyperparameterSearch:
         axes[0].legend()
         figure.savefig(self._out / "tune.png", dpi=120)
 
-    def _scatter(self, axes: Sequence[Any], trials: Sequence[RecordedTrial], style: dict[str, Any]) -> None:
+    def _scatter(self, axes: Sequence[Axes], trials: Sequence[RecordedTrial], style: dict[str, Any]) -> None:
         """Draw the scores of trials over their numbers, and over the values of each field."""
         scores = [_score(each) for each in trials]
         axes[0].scatter([each.number for each in trials], scores, **style)
@@ -362,7 +365,7 @@ class HyperparameterSearch:
             panel.scatter([search.choices.index(str(v)) for v in values] if search.choices else values, scores, **style)
 
 
-def _label_range(panel: Any, search: SearchRange) -> None:
+def _label_range(panel: Axes, search: SearchRange) -> None:
     """Set label, scale and limits of the x-axis for a field."""
     panel.set(xlabel=search.name)
     if search.choices:

@@ -278,10 +278,10 @@ def _fields_of(assignments: Sequence[str]) -> set[str]:
     return {word.split("=")[0].split(".")[0] for word in assignments}
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str) -> object:
     if text in _LITERALS:
         return _LITERALS[text]
-    parsers: tuple[Callable[[str], Any], ...] = (json.loads, float)
+    parsers: tuple[Callable[[str], object], ...] = (json.loads, float)
     for parse in parsers:
         try:
             return parse(text)

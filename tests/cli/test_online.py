@@ -478,7 +478,7 @@ class Doors(gymnasium.Env):
         return seen, float(right), not right, self.steps == 10, info
 
 
-class Told(Doors):
+class MaskInObservation(Doors):
     observation_space = gymnasium.spaces.Dict(
         {"hand": Doors.observation_space, "action_mask": gymnasium.spaces.MultiBinary(4)}
     )
@@ -526,9 +526,21 @@ def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
 
 
 def test_masks_that_observations_have_need_no_option(birl_: Any, doors: str) -> None:
-    words = ["train", "PPO", "--env-id", "own_doors:Told", "--n-steps", 32, "--n-trials", 1, "rollout_length=16"]
+    words = [
+        "train",
+        "PPO",
+        "--env-id",
+        "own_doors:MaskInObservation",
+        "--n-steps",
+        32,
+        "--n-trials",
+        1,
+        "rollout_length=16",
+    ]
     birl_(*words, "--out", "run")
-    assert birl_("evaluate", "run", "--env-id", "own_doors:Told", "--n-episodes", 2).startswith("return 10.00")
+    assert birl_("evaluate", "run", "--env-id", "own_doors:MaskInObservation", "--n-episodes", 2).startswith(
+        "return 10.00"
+    )
     assert "have a part 'action_mask' already" in birl_(*words, "--out", "x", "--action-mask", status=1)
 
 
