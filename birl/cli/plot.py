@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
@@ -15,10 +15,10 @@ from birl.cli.run_folder import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 from birl.types import Array
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
+# of matplotlib, which is optional and therefore not imported here
+Axes: TypeAlias = Any
+Figure: TypeAlias = Any
+Line2D: TypeAlias = Any
 
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 

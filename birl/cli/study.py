@@ -13,18 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from birl.cli.common import BEST_MODEL, newest_model, note, print_table
+from birl.cli.plot import Axes
 from birl.cli.run_processes import GRACE_PERIOD, Process, StartProcess, end_processes, last_line
 from birl.errors import BirlError, CorruptFileError, MissingExtraError, require
 from birl.files import atomic_write
 from birl.run.run_lock import only_run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _STUDY, _JOURNAL = "birl", "study.journal"
 _POLL_INTERVAL: Final = 0.5
