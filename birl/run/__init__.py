@@ -10,12 +10,14 @@ and signals. `options` has the options of the loops, and `protocols` the interfa
 from birl.run.agent import Agent
 from birl.run.hooks import Hook
 from birl.run.options import AgentOptions, OnlineOptions, Options
-from birl.run.protocols import Actor, Learner, Rollout, Stateful, Trainable
+from birl.run.protocols import Actor, Callback, Evaluator, Learner, Rollout, Stateful, Trainable
 
 __all__ = [
     "Actor",
     "Agent",
     "AgentOptions",
+    "Callback",
+    "Evaluator",
     "Hook",
     "Learner",
     "OnlineOptions",
