@@ -9,7 +9,7 @@ each device, for instance with ``torchrun --nproc-per-node 2 train.py``::
     birl.distributed.destroy_process_group()
 
 Each process samples minibatches of ``batch_size``. The gradients of every step are averaged before the optimisers see
-them, so that an update is that of the concatenated minibatches.
+them, which gives the same update as the concatenated minibatches.
 
 `birl.distributed.worker_pool` supervises the workers of online runs: collectors, replay shards and learners.
 """

@@ -160,7 +160,7 @@ def _jump_ahead(state: State, count: int) -> State:
 
 
 def _check_equal(algorithm: _Algorithm, n_steps: int) -> None:
-    """Raise an error if the run of any process is not that of process 0."""
+    """Raise an error if the run of any process differs from that of process 0."""
     description = json.dumps({"n_steps": n_steps, **algorithm.describe()}, sort_keys=True)
     digest = hashlib.sha256(description.encode()).digest()
     own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(algorithm.torch_device)

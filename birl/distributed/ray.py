@@ -384,7 +384,7 @@ def _format_amounts(amounts: Mapping[str, float]) -> str:
 
 
 class _WorkerActor:
-    """A worker as a Ray actor. It answers heartbeats in another thread than that of its tasks."""
+    """A worker as a Ray actor. It answers heartbeats in a separate thread."""
 
     def __init__(self, factory: WorkerFactory, spec: object) -> None:
         self._factory, self._spec = factory, spec

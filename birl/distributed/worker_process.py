@@ -1,4 +1,4 @@
-"""Processes of this machine that work for the present one, each connected to it by a pipe."""
+"""Worker processes on this machine, each connected to its owner by a pipe."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def asynchronous_fitter(
             while workers.uncounted_steps == 0:
                 for value in workers.next_result(session.step, session.left):
                     session.averages.add({"rollout_return": float(value)})
-                if workers.uncounted_steps == 0:  # a result of older steps, none of which counts
+                if workers.uncounted_steps == 0:  # a result of older steps, which do not count
                     update()
             workers.uncounted_steps -= 1
             if workers.uncounted_steps == 0:
@@ -134,7 +134,7 @@ def asynchronous_fitter(
 
 
 class _GradientWorkerState:
-    """What is known of a worker, whether it runs or not.
+    """The state of a worker in the run's own process.
 
     Attributes:
         seed: of its random numbers; ``None`` before it is first started.
@@ -165,7 +165,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         replay_limit: see `GradientWorkerSpec`.
 
     Attributes:
-        uncounted_steps: steps of the present result that are not counted yet.
+        uncounted_steps: steps of the current result that are not counted yet.
         cut: whether a rollout was cut short by the end of the run.
     """
 
@@ -219,7 +219,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         return result.returns
 
     def update(self) -> Mapping[str, Tensor | float]:
-        """Apply the gradients of the present result, if there is one. Returns metrics."""
+        """Apply the gradients of the current result, if there is one. Returns metrics."""
         if not self._results:
             return {}
         result = self._results[0][1]

@@ -47,7 +47,7 @@ class Cluster:
         in_flight: fragments that are assigned to each collector and not stored yet. By default 1 with ``"together"``,
             for which it is the only number, otherwise 2: one is made while the other travels.
         learners: number of learners, the run's own process included. Each learns from the steps of its own share of the
-            collectors; the shares must be equal. Updates average the learners' gradients, so that an update is that of
+            collectors; the shares must be equal. Updates average the learners' gradients: an update equals one on
             ``learners`` concatenated minibatches of ``batch_size`` steps, and all learners have the same parameters,
             bit for bit. A learner that is lost is restarted, and nothing is lost with it.
         gradients: of several learners. ``"together"``: averaged in each update. ``"pushed"``: each learner but the

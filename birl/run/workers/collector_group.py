@@ -61,7 +61,7 @@ _PICKLE_ADVICE: Final = (
 
 
 class _Collector:
-    """What is known of a collector, whether it runs or not.
+    """The state of a collector, which outlives its restarts.
 
     Attributes:
         spec: what it is made of.
@@ -445,7 +445,7 @@ def make_collectors(
     random_steps: int = 0,
     rollouts: bool = False,
 ) -> CollectorGroup:
-    """Make the collectors of a run, none of which has started.
+    """Make the collectors of a run. They start with their first tasks.
 
     Args:
         algorithm: built.

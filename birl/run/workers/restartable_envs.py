@@ -28,8 +28,8 @@ class EnvFailure(NamedTuple):
 class RestartableEnvs:
     """Plain environments with a stepper each, which act as one stepper of all.
 
-    The state of each depends on its running episode alone. That of a vector environment, which resets itself, would
-    depend on all steps.
+    The state of each depends on its running episode alone. The state of a vector environment, which resets itself,
+    would depend on all steps.
 
     Args:
         make_env: makes environment ``i``.

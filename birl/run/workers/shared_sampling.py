@@ -29,7 +29,7 @@ class SharedSampling:
         lanes: of each learner, by its number from 0.
 
     Attributes:
-        rows: of the present minibatches of the other learners, by number.
+        rows: of the current minibatches of the other learners, by number.
         group: of all learners; set by the object that forms it.
     """
 

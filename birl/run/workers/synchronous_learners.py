@@ -1,8 +1,8 @@
 """Several learners that make every update together: each learns from the steps of its own collectors.
 
 The run's own process is the first learner. It has all steps, and sends each of the others those of its lanes. In an
-update every learner samples a minibatch of its own. The gradients of each step are averaged, so that the update is that
-of the concatenated minibatches, and all learners have the same parameters after it, bit for bit.
+update every learner samples a minibatch of its own. The gradients of each step are averaged, which gives the same
+update as the concatenated minibatches. All learners have the same parameters after it, bit for bit.
 
 The other learners hold nothing that the first one does not have. One that is lost is restarted with the parameters of
 the first one and the steps of its lanes. The update is made again, with the same result.
@@ -57,11 +57,11 @@ class SynchronousLearners(RemoteLearners):
             uniform = isinstance(self._replay.sampler, Uniform)
             self._sampling = None if uniform else SharedSampling(self._replay, self.lanes)
             self.source = self._sampling or Reader([replace(self._replay, storage=self.lanes[0])])
-        self._rollout: Rollout | None = None  # of all lanes, in the present update
+        self._rollout: Rollout | None = None  # of all lanes, in the current update
         self._store: GroupStore | None = None
         self._group: LearnerGroup | None = None
         self._digest = ""  # that the others must answer with
-        self._ended = False  # whether another learner has ended its part of the present update
+        self._ended = False  # whether another learner has ended its part of the current update
         self._uneven = 0  # times in a row that a learner waited for a minibatch that another did not have
 
     def learn(self, session: Session, minibatch: Minibatch) -> None:
