@@ -55,6 +55,14 @@ def test_commands_of_the_online_guide_run(
         assert main([*shlex.split(line)[1:], *map(str, short)]) == 0, capsys.readouterr().err
 
 
+def test_guides_are_in_the_navigation_and_open_with_their_aim() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    pages = {path.name: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
+    assert {name for name in pages if f": {name}\n" not in nav} == set()
+    guides = pages.keys() - {"index.md", "glossary.md", "limitations.md", "public-api.md", "combinations.md"}
+    assert {name for name in guides if not pages[name].split("\n")[2].startswith("After this page you")} == set()
+
+
 def test_shell_blocks_can_be_pasted() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
