@@ -20,7 +20,7 @@ class NetworkActor:
         policy: the policy with its networks and units.
         greedy: whether to take greedy actions instead of samples.
         n: number of environments.
-        stores: columns that the algorithm needs beside the steps themselves; see `Experience.stores`.
+        stores: columns that the algorithm needs in addition to the steps; see `Experience.stores`.
         values: whether it keeps the values of all actions.
 
     Attributes:

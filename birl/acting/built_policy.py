@@ -90,7 +90,7 @@ class BuiltPolicy:
             scaler.set_state(weights["observation_scaler"])  # type: ignore[union-attr]
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers of the networks that act, and constants beside them."""
+        """Parameters and buffers of the networks that act, and constants next to them."""
         names = [name for name in (self.policy.network, *self.policy.stateful_networks) if name]
         each = {name: self.nets.get_submodule(name).state_dict() for name in names}
         networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
@@ -164,7 +164,7 @@ class BuiltPolicy:
             inputs = Inputs(self.observed(x), state, state_out=after if state else None)
             action = function(self.nets, inputs)
             for name in state or ():
-                if name not in after:  # networks beside the policy see the same steps
+                if name not in after:  # stateful networks of other purposes see the same steps
                     self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
         return action, after
 

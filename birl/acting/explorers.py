@@ -50,7 +50,7 @@ class Explorer(abc.ABC):
         return self._generator
 
     def bind(self, action_space: Space[Any]) -> Self:
-        """Tell the explorer the action space of a single environment. Loops call this before the first step."""
+        """Set the action space of a single environment. Loops call this before the first step."""
         self.action_space = action_space
         self.generator  # noqa: B018  made now, so that the order of generators does not depend on what comes first
         return self
@@ -62,7 +62,7 @@ class Explorer(abc.ABC):
         return copied
 
     def begin(self, is_first: Array) -> None:  # noqa: B027  most need not know
-        """Tell the explorer where episodes begin. Loops call this before every step.
+        """Note where episodes begin. Loops call this before every step.
 
         Args:
             is_first: bool ``[n]``: the next action is the first of an episode.
@@ -232,7 +232,7 @@ class _Noise(Explorer):
     """Base of explorers that add noise to quantities.
 
     Actions are clipped to the bounds of the environment; outside of a loop, to those of the algorithm's action scaler,
-    or else [-1, 1]. Choices that actions have beside quantities stay greedy.
+    or else [-1, 1]. Discrete parts of composite actions stay greedy.
     """
 
     def bind(self, action_space: Space[Any]) -> Self:
@@ -320,7 +320,7 @@ class OrnsteinUhlenbeckNoise(_Noise):
         self._fresh |= is_first
 
     def _noise(self, shape: tuple[int, int]) -> Array:
-        if len(self._fresh) != shape[0]:  # nobody says where episodes begin
+        if len(self._fresh) != shape[0]:  # unknown where episodes begin
             self._fresh = np.ones(shape[0], np.bool_)
         if self._state.shape != shape:
             self._state, self._fresh = np.zeros(shape), np.ones(shape[0], np.bool_)
@@ -333,7 +333,7 @@ class OrnsteinUhlenbeckNoise(_Noise):
         return self._state
 
     def get_state(self) -> State:
-        """State of the generator, the noise ``[n, A]`` and where it begins anew."""
+        """Return the state of the generator, the noise ``[n, A]`` and where it restarts."""
         return {**super().get_state(), "noise": self._state.copy(), "fresh": self._fresh.copy()}
 
     def set_state(self, state: State) -> None:

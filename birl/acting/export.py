@@ -236,10 +236,10 @@ def _check(flat: _Flat, runner: _Runner, example: Tree, suffix: str) -> None:
                 ) from error
             kinds = [[(each.dtype, tuple(each.shape)) for each in outputs] for outputs in (given, right)]
             if kinds[0] != kinds[1]:
-                told = (" and ".join(f"{dtype} {shape}" for dtype, shape in each) for each in kinds)
+                texts = (" and ".join(f"{dtype} {shape}" for dtype, shape in each) for each in kinds)
                 raise UnsupportedError(
-                    f"the {suffix} export of this policy gives {next(told)} for a batch of {size}, the policy "
-                    f"{next(told)}; nothing was written"
+                    f"the {suffix} export of this policy gives {next(texts)} for a batch of {size}, the policy "
+                    f"{next(texts)}; nothing was written"
                 )
             different += sum(map(_differences, given, right))
             ours, theirs = right[1:], given[1:]

@@ -1,4 +1,4 @@
-"""Policies that draw actions by noise that they are given, so that whoever runs them elsewhere has the same draws."""
+"""Policies that sample actions from given noise, so that exports reproduce the samples."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class DrawnModule(nn.Module):
 
 
 class MixedModule(nn.Module):
-    """Several such modules, of which each row of a batch draws one.
+    """Sample one of several modules for each row of a batch.
 
-    The first number of noise says which; the others are theirs, one module after another.
+    The first number of noise selects the module; the others are the modules' own noise, in order.
     """
 
     def __init__(self, modules: Sequence[DrawnModule], weights: Sequence[float]) -> None:

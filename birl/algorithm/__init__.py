@@ -1,6 +1,6 @@
 """The class that users hold, and the building blocks of algorithm files.
 
-Beside this, an algorithm imports from `birl.models`, `birl.losses` and `birl.optimizers`.
+An algorithm also imports from `birl.models`, `birl.losses` and `birl.optimizers`.
 """
 
 from birl.acting.policy import (

@@ -17,11 +17,11 @@ from birl.models.loss_addon import LossAddOn, addon_names
 from birl.spaces.specs import Spec
 from birl.types import Batch, Loss
 
-_follow: ContextVar[bool] = ContextVar("parameters_follow", default=False)
+_follow: ContextVar[bool] = ContextVar("skip_addon_parameters", default=False)
 
 
-def made_networks(make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spec, config: Any) -> nn.Module:
-    """The networks of an algorithm, and as further children those of its add-ons.
+def make_networks(make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spec, config: Any) -> nn.Module:
+    """Make the networks of an algorithm, with those of its add-ons as further children.
 
     Args:
         make: makes the algorithm's own, given ``(spec, config)``.
@@ -41,15 +41,15 @@ def made_networks(make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spe
 
 
 def fill_networks(nets: nn.Module, config: Any) -> None:
-    """Put given parameters into the networks of add-ons, unless those of a file follow; see `parameters_follow`."""
+    """Load the parameters of add-ons, unless a model file supplies them; see `skip_addon_parameters`."""
     addons = () if _follow.get() else config.loss_addons or ()
     for name, addon in zip(addon_names(addons), addons, strict=True):
         addon.fill(nets.get_submodule(name))
 
 
 @contextlib.contextmanager
-def parameters_follow() -> Iterator[None]:
-    """Networks that are made inside get all their parameters from a model afterwards: none is read elsewhere."""
+def skip_addon_parameters() -> Iterator[None]:
+    """Skip the parameters of add-ons in networks that are made inside: a model file supplies them."""
     token = _follow.set(True)
     try:
         yield
@@ -94,7 +94,7 @@ def _phase(addon: LossAddOn, steps: list[Step], acting: str, config: Any) -> str
 
 @dataclass(frozen=True)
 class WithAddOns:
-    """The loss of a step, with the terms of add-ons, which are read of the configuration.
+    """The loss of a step with the terms of the configuration's add-ons.
 
     Attributes:
         loss: the step's own.

@@ -60,7 +60,7 @@ def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
 
 
 def _later(minibatch: MiniBatch, units: Units) -> Tensor | None:
-    """By how many steps the next observations of sequences follow later than one step."""
+    """Return the extra steps of n-step next observations in sequences."""
     if minibatch.is_first is None or minibatch.intervals is None:
         return None
     return (units.column(minibatch.intervals) - 1).to(torch.int64)
@@ -125,7 +125,7 @@ def fold_sequences(batch: Batch, length: int) -> Batch:
 
 
 def update_priorities(minibatch: MiniBatch | Rollout | Batch, batch: Batch, engine: Engine | StackedEngine) -> None:
-    """Hand the priorities that an update found to the samplers that drew the minibatch, if they take any.
+    """Pass the priorities of an update to the samplers of the minibatch, if they use any.
 
     A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
     2.3).

@@ -41,7 +41,7 @@ def check_fit_arguments(
 
 
 def summary(algorithm: Any) -> str:
-    """What ``print`` shows of an algorithm."""
+    """Return the text that ``print`` shows for an algorithm."""
     state = f"{algorithm.spec}, {algorithm.grad_step} updates" if algorithm.built else "no networks yet"
     name = type(algorithm).__name__
     if algorithm.evaluates:
@@ -84,13 +84,13 @@ def check_demonstrations(definition: Definition, given: object) -> None:
         if given is not None:
             raise ConfigError(
                 f"{definition.name} has no use for demonstrations: leave them out, or use GAIL. A buffer that holds an "
-                "expert's steps beside its own is a birl.dataset.MixedReplayBuffer"
+                "expert's steps as well as its own is a birl.dataset.MixedReplayBuffer"
             )
         return
     if not isinstance(given, ReplayBufferBase) or given.transition_count == 0:
-        told = "none were given" if given is None else f"got {given!r:.80}"
+        text = "none were given" if given is None else f"got {given!r:.80}"
         raise ConfigError(
-            f"{definition.name} imitates demonstrations, and {told}: give demonstrations=dataset with an expert's "
+            f"{definition.name} imitates demonstrations, and {text}: give demonstrations=dataset with an expert's "
             'steps, such as birl.dataset.ReplayBuffer.load("expert.h5", birl.dataset.InfiniteBuffer()) of what birl '
             "collect wrote, or expert.collect(env, n_episodes=20, deterministic=True)"
         )
@@ -186,13 +186,13 @@ def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: boo
 
 
 def env_spec(algorithm: Any, env: Environment) -> Spec:
-    """What the networks of an algorithm read of an environment, or are to be built for."""
+    """Return the spec of an environment, for the observations that the algorithm's networks read."""
     own = algorithm.spec.observations if algorithm.built else None
     return environment_spec(env, algorithm.config.observation_keys, own)
 
 
 def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
-    """What networks for the parts of a dataset with these names (all for ``None``) are built for.
+    """Return the spec of the selected observation keys of a dataset (all for ``None``).
 
     Raises:
         ConfigError: if ``keys`` names what is no part, or frames of choices are stacked.
@@ -208,7 +208,7 @@ def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
 
 
 def warn_of_new_networks(learner: Learner) -> None:
-    """Say that an algorithm is built anew, as in d3rlpy."""
+    """Warn that an algorithm gets new networks, as in d3rlpy."""
     warnings.warn(
         f"create_impl replaces the networks of this {learner.name} (built for {learner.spec}, "
         f"{learner.engine.grad_step} updates) by untrained ones: to keep them, make another with config.create()",
@@ -264,7 +264,7 @@ def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Envir
 
 
 def _boxed(low: Array, high: Array) -> ExternalEnv:
-    """Stands for an environment whose actions are rows with these bounds."""
+    """Return a dummy environment with this Box action space."""
     return ExternalEnv(spaces.Box(-1.0, 1.0, (1,)), spaces.Box(low, high, dtype=low.dtype.type))
 
 

@@ -77,8 +77,11 @@ def agent(
                 f"seed={given['seed']} was given, but {name} learns from rollouts of its own policy, whose actions "
                 "are drawn with torch's generator: call birl.seed before, and leave seed out"
             )
-        replays, shown = _replays(algorithm, buffer=buffer, explorer=explorer, **options), given.get("demonstrations")
-        return rollout_agent(algorithm, env, n, explorer, buffer, shown, replays=replays)
+        replays, demonstrations = (
+            _replays(algorithm, buffer=buffer, explorer=explorer, **options),
+            given.get("demonstrations"),
+        )
+        return rollout_agent(algorithm, env, n, explorer, buffer, demonstrations, replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:
@@ -91,7 +94,7 @@ def agent(
 
 
 def known_space(algorithm: Any) -> ExternalEnv:
-    """The environment that an algorithm's networks tell of.
+    """Return an external environment with the spaces of an algorithm's networks.
 
     Observations are float32, or choices. Actions have the bounds of the action scaler; else those of the policy.
 

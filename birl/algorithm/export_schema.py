@@ -1,4 +1,4 @@
-"""What an exported policy takes and gives, as JSON beside it: all that a program without birl must know to serve it.
+"""The JSON schema of an exported policy: what a program without birl must know to serve it.
 
 ::
 
@@ -47,12 +47,12 @@ _OUTPUTS: Final = {"output_0": "action", "log_probability": "log_probability"}
 
 
 def schema_path(file: Path) -> Path:
-    """Where the schema of an export lies: ``policy.schema.json`` beside ``policy.onnx``."""
+    """Return the path of an export's schema: ``policy.schema.json`` next to ``policy.onnx``."""
     return file.with_suffix(".schema.json")
 
 
 def write_schema(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord | None) -> Path:
-    """Write the schema of an export beside it.
+    """Write the schema of an export next to it.
 
     Args:
         file: the ONNX file.
@@ -67,8 +67,8 @@ def write_schema(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRec
         ConfigError: if the policy's observations or actions are not those of the logs.
         WriteError: if it cannot be written.
     """
-    told = schema_of(file, spec, policy, logs)
-    atomic_write(schema_path(file), (json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    schema = schema_of(file, spec, policy, logs)
+    atomic_write(schema_path(file), (json.dumps(schema, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     return schema_path(file)
 
 
@@ -151,7 +151,7 @@ def _action(spec: Spec, logs: LogRecord | None) -> dict[str, Any]:
     made = {"kind": str(actions.kind.name).lower(), "size": actions.told}
     if logs is None:
         return made
-    told = logs.action()
-    if actions.discrete != ("values" in told) or ("values" in told and len(told["values"]) != actions.told):
-        raise ConfigError(f"the policy has {actions}, but the logs {told!s:.200}: give those that it learned from")
-    return {**made, **told}
+    action = logs.action()
+    if actions.discrete != ("values" in action) or ("values" in action and len(action["values"]) != actions.told):
+        raise ConfigError(f"the policy has {actions}, but the logs {action!s:.200}: give those that it learned from")
+    return {**made, **action}

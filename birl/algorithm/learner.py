@@ -1,4 +1,4 @@
-"""A built algorithm: networks, units, engine, and the state of learning."""
+"""A built algorithm: networks, units, engine and the state of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
-from birl.algorithm.augmented_losses import fill_networks, made_networks, with_addons
+from birl.algorithm.augmented_losses import fill_networks, make_networks, with_addons
 from birl.algorithm.batches import update_priorities
 from birl.algorithm.reconfiguration import Change, Tuning
 from birl.config import SCALERS, AlgorithmConfig
@@ -36,24 +36,24 @@ from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
 
 COMPILE_FROM = 10_000
-"""Length of a run, in updates, from which compiling (5 to 60 seconds) pays for itself even with small networks."""
+"""Number of updates of a run from which compiling (5 to 60 seconds) pays off even for small networks."""
 
 LOAD_FROM = 2_000
-"""The same where the update was compiled before and lies on disk."""
+"""The same for an update that is compiled already and on disk."""
 
 UPDATES_AT_ONCE = 10
 """Updates in one recording, on devices that replay recordings."""
 
 
 class EngineUpdate(NamedTuple):
-    """One engine update: a batch, and the names of the steps that it is confined to (all of them if ``None``)."""
+    """One engine update: its batch and the names of its steps (all if ``None``)."""
 
     batch: Batch
     only: tuple[str, ...] | None = None
 
 
 EngineUpdates = Generator[EngineUpdate, dict[str, Tensor], None]
-"""Engine updates to make; each is answered with its metrics."""
+"""Yields engine updates and receives the metrics of each."""
 
 
 class Experience:
@@ -66,12 +66,12 @@ class Experience:
         allows_explorer: whether an explorer may choose the actions of an on-policy one.
         replays: whether it learns from older steps of its own as well, which loops keep in a replay buffer.
         contexts: whether it consists of slices of trajectories, which sequence models learn from.
-        has_td_errors: whether losses may have TD errors, by which prioritised samplers draw.
-        gathers: whether a draw is an index and a gather, so that a device can make several updates in one recording.
+        has_td_errors: whether losses may have TD errors, for prioritised sampling.
+        gathers: whether sampling is an index and a gather, so that a device can record several updates together.
         one_step: whether transitions must be of single steps: n-step returns are refused.
-        needs_demonstrations: whether its rollouts need steps of demonstrations beside them.
+        needs_demonstrations: whether it needs demonstrations in addition to its rollouts.
         single_seed: why several seeds cannot be trained at once; empty if they can.
-        n_updates: number of updates at each point where a loop in environments makes some, if it is not told.
+        n_updates: default number of updates whenever a loop in environments updates.
         description: a phrase for the documentation.
     """
 
@@ -90,39 +90,39 @@ class Experience:
     description: str = "nothing: it does not learn"
 
     def sample(self, learner: Learner, source: MinibatchSource) -> Any:
-        """Draw the data of one update, with the source's own randomness.
+        """Sample the data of one update, with the source's own random generators.
 
         Raises:
-            UnsupportedError: if nothing is drawn from datasets.
+            UnsupportedError: if it does not learn from datasets.
         """
         self.check_loop(learner.name, "fit")
         raise NotImplementedError
 
     def batch(self, learner: Learner, minibatch: Any) -> Batch:
-        """The drawn steps in the networks' units, with everything that all passes share."""
+        """Convert a minibatch to the networks' units, with everything that all engine updates share."""
         raise NotImplementedError
 
     def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
-        """Called before an update from ``drawn``, for example to move running scalers."""
+        """Prepare for an update, for example update running scalers."""
 
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
-        """The engine updates to make with a batch, by default one; each is answered with its metrics."""
+        """Yield the engine updates of a batch, by default one, and receive the metrics of each."""
         yield EngineUpdate(batch)
 
     def prepare_for_replay(self, learner: Learner, rollout: Rollout) -> Rollout:
-        """A rollout with all that is to be stored of it in a replay buffer, before it is learned from."""
+        """Return a rollout with all columns that a replay buffer stores."""
         return rollout
 
     def n_replays(self, config: Any, count: int) -> int:
-        """How many draws are to be learned from after a rollout, if the buffer holds ``count`` steps by then."""
+        """Return the number of minibatches to replay after a rollout, with ``count`` steps in the buffer."""
         return 0
 
     def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
-        """Approximate number of engine updates for ``count`` draws, or steps of fresh experience over all ``lanes``."""
+        """Return the approximate number of engine updates for ``count`` minibatches, or steps over all ``lanes``."""
         return count
 
     def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
-        """Warn of a run of ``count`` draws that cannot learn what it is to learn."""
+        """Check a run of ``count`` updates or steps; raise or warn if it cannot learn."""
 
     def check_loop(self, name: str, loop: str, ways: Mapping[str, str] | None = None) -> None:
         """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop.
@@ -223,8 +223,8 @@ class Learner:
         tuning: the configuration that it was made with, and what was retuned since.
         returns: makes discounted returns of a dataset; ``None`` where the experience does not ask for them.
         transition_picker: of what it last began to learn from, if that has one.
-        shared: says who else learns with it at the moment; empty if nobody does.
-        memory: values that the experience keeps between draws.
+        shared: text that says what learns together with it at the moment; empty if nothing does.
+        memory: values that the experience keeps between minibatches.
         running: the scalers that move with what is seen in environments, by name.
         logs: those that it learned from, if datasets knew them.
     """
@@ -240,7 +240,7 @@ class Learner:
         self.name, self.config, self.spec, self.device = definition.name, config, spec, device
         self.experience, self.evaluated = definition.learns_from, evaluated
         acting = definition.acts.network
-        make = partial(made_networks, definition.networks, acting, spec)
+        make = partial(make_networks, definition.networks, acting, spec)
         self.tuning = Tuning(partial(with_addons, definition.steps, acting), make, config)
         self.nets: Any = make(config)
         fill_networks(self.nets, config)
@@ -273,7 +273,7 @@ class Learner:
         return DiscountedReturns(self.config.gamma, scale)
 
     def retune(self, change: Change) -> None:
-        """Go on with another configuration, with the same networks. See `Algorithm.retune`."""
+        """Continue with another configuration and the same networks. See `Algorithm.retune`."""
         if not change.fields:
             return
         if "gamma" in change.fields and "reward_scaler" in self.running:
@@ -308,7 +308,7 @@ class Learner:
         return self.experience.sample(self, source)
 
     def batch(self, minibatch: MiniBatch | Rollout) -> Batch:
-        """The drawn steps in the networks' units."""
+        """Convert a minibatch to the networks' units."""
         return self.experience.batch(self, minibatch)
 
     def prepare_for_replay(self, rollout: Rollout) -> Rollout:
@@ -347,11 +347,11 @@ class Learner:
         return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
 
     def compute_gradients(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, ComputedGradients]:
-        """What one update from a result of `draw` would move by, by step; see `Algorithm.compute_gradients`."""
+        """Compute the gradients of one update, by step; see `Algorithm.compute_gradients`."""
         return self.engine.find(self.name, lambda: self._update(minibatch))
 
     def apply_gradients(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
-        """One update by what `compute_gradients` has found, here or elsewhere. Returns the metrics."""
+        """Make one update with the result of `compute_gradients`. Returns the metrics."""
         self.set_mode(acting=False)
         before, self.engine.prioritised = self.engine.grad_step, False
         metrics = self.engine.move({name: each.to(self.device) for name, each in found.items()})
@@ -410,7 +410,7 @@ class Learner:
     def update_many(self, source: MinibatchSource, count: int) -> dict[str, Tensor]:
         """Make ``count`` updates with batches drawn on the device.
 
-        Where the device can replay them, Python is not asked in between; else they are made one by one.
+        Where the device can replay them, they run without Python in between; else one by one.
         """
         self.set_mode(acting=False)
         self.engine.prioritised = False
@@ -522,7 +522,7 @@ class Learner:
             if saved.pop("description") != own.describe() or not _same_networks(saved, own.policy_state()):
                 raise ResumeError(
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
-                    "folder to start anew"
+                    "folder to start again"
                 )
         self.retune(self.tuning.restored(state["retuned"]))
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:

@@ -98,7 +98,7 @@ class ModelFile(Behaviour, type="model_file"):
 
     def fill(self, network: nn.Module) -> None:
         if _digest(self.path) != self.digest:
-            raise FileError(f"{self.path} has changed since its digest was taken: restore it, or make the add-on anew")
+            raise FileError(f"{self.path} has changed since its digest was taken: restore it, or make a new add-on")
         data, state = load_archive(self.path, _MODEL)
         prefix = f"{read_description(data)[0].algorithm.acts.network}."
         own = {name.removeprefix(prefix): x for name, x in state["nets"].items() if name.startswith(prefix)}

@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from birl._version import __version__
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
-from birl.algorithm.augmented_losses import made_networks, parameters_follow
+from birl.algorithm.augmented_losses import make_networks, skip_addon_parameters
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner
 from birl.checks import check
@@ -121,7 +121,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
     if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
-    with contextlib.nullcontext() if state is None else parameters_follow():
+    with contextlib.nullcontext() if state is None else skip_addon_parameters():
         algorithm.create_impl(spec.observations, spec.actions)
     algorithm.learner.logs = LogRecord.restored(data["logs"]) if "logs" in data else None
     return algorithm
@@ -147,7 +147,7 @@ def _evaluated(kind: type[Any], data: dict[str, Any], device: bool | int | str |
 
 
 def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> Any:
-    """The algorithm of which there is a description and a `Learner.policy_state`: it acts, and has new optimisers."""
+    """Rebuild an algorithm from its description and policy state. It has new optimisers."""
     policy = rebuild(data, device, state)
     policy.engine.load_networks(state["nets"])
     policy.engine.grad_step = state["grad_step"]
@@ -179,6 +179,6 @@ def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWO
     try:
         with torch.device("meta"):
             kind: type[Any] = config.algorithm
-            return dict(made_networks(kind.networks, kind.acts.network, spec, config).state_dict())
+            return dict(make_networks(kind.networks, kind.acts.network, spec, config).state_dict())
     finally:
         hook.remove()

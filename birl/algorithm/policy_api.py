@@ -1,4 +1,4 @@
-"""What users ask of anything that acts, an algorithm or a policy made of one."""
+"""The methods of everything that acts: an algorithm, or a policy made of one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from birl.types import Array, Tree
 
 
 class PolicyAPI:
-    """Base of what acts. It has a policy with networks and units."""
+    """Base of algorithms and policies."""
 
     @property
     def acting(self) -> BuiltPolicy:
-        """The policy that it acts by, with networks and units."""
+        """Its policy, with networks and units."""
         raise NotImplementedError
 
     @property
@@ -31,11 +31,11 @@ class PolicyAPI:
 
     @property
     def logs(self) -> LogRecord | None:
-        """The logs that it has learned from, if datasets told of any."""
+        """The logs that it has learned from; ``None`` if its datasets were not made from logs."""
         raise NotImplementedError
 
     def serving_description(self) -> dict[str, Any]:
-        """What it does, in JSON form, for programs that serve it: ``type``, ``draws`` and the rest."""
+        """Return a description in JSON form for programs that serve it: ``type``, ``draws`` and parameters."""
         return {"type": type(self).__name__, "draws": False}
 
     def predict(self, x: Tree) -> Array:
@@ -100,7 +100,7 @@ class PolicyAPI:
         persistence.save_policy(self.acting, fname)
 
     def export(self, fname: str | Path, logs: LogRecord | None = None, **options: Any) -> Path:
-        """Export as ONNX (`save_policy`), and write ``<name>.schema.json`` beside it: what it takes and gives.
+        """Export as ONNX (`save_policy`), and write ``<name>.schema.json`` next to it, with its inputs and outputs.
 
         The schema has the columns of observations in their order, with what each becomes, categories and missing
         values included; the column of masks, the actions, what the policy draws, names, dtypes and shapes of inputs and

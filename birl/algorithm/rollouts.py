@@ -38,7 +38,7 @@ class Rollouts(Experience):
         limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
             it, no further pass is made. ``None`` in the field is no limit.
         scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
-            present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled anew.
+            present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled again.
         allows_explorer: see `Experience`. Actions are then learned from as the environments took them.
         whole, last: names of steps that are made first, and after the passes, once, with the whole rollout; the passes
             make the others. With recurrent networks it is given to them as sequences.
@@ -129,7 +129,7 @@ class Rollouts(Experience):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
     def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
-        if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled anew
+        if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled again
             return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
 
@@ -155,9 +155,9 @@ def _whole(learner: Learner, batch: Batch, *, folded: bool) -> Batch:
 
 @dataclass(frozen=True)
 class DemonstratedRollouts(Rollouts):
-    """Rollouts with as many steps of demonstrations beside them, and a step that learns to tell them apart first.
+    """Rollouts with as many steps of demonstrations, and a discriminator that learns to distinguish them first.
 
-    In ``extra`` a batch has ``expert_observation`` (a tree) and ``expert_action``, drawn anew for each rollout, and
+    In ``extra`` a batch has ``expert_observation`` (a tree) and ``expert_action``, sampled for each rollout, and
     ``taken_action``: the rollout's actions as the environment was given them, as those of the expert are. `prepare` is
     called again after the passes of the judging step, whose judgement is the policy's reward; ``ended`` is in
     ``extra``, too. All that the other steps are given is as it is without demonstrations.
@@ -175,12 +175,12 @@ class DemonstratedRollouts(Rollouts):
     judges_next: str = field(kw_only=True)
     has_td_errors = False
     needs_demonstrations = True
-    description = "live environments (its own fresh experience) and demonstrations beside it"
+    description = "live environments (its own fresh experience) and demonstrations"
 
     def read(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Tensor]:
         if not isinstance(rollout.expert, TransitionMiniBatch):
             raise DataError(
-                f"{learner.name} learns from rollouts with demonstrations beside them, which this one does not have: "
+                f"{learner.name} learns from rollouts with demonstrations, which this one does not have: "
                 "use fit_online(env, demonstrations=dataset), or give Rollout(…, expert=dataset."
                 "sample_transition_batch(T * N))"
             )

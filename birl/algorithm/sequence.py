@@ -203,9 +203,9 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         """
         spec, length, device = self.spec, self.config.context_size, self.torch_device
         steps = torch.arange(length, device=device)
-        begun = (steps + steps.unsqueeze(1) + 2 - length).clamp(min=0)  # contexts of 1, 2, … real steps
+        started = (steps + steps.unsqueeze(1) + 2 - length).clamp(min=0)  # contexts of 1, 2, … real steps
         late = (steps + self.config.max_timestep).unsqueeze(0)
-        timestep = torch.cat((begun, late))
+        timestep = torch.cat((started, late))
         count = len(timestep)
         steps_of = lambda leaf: leaf.example(count * length, device).view(count, length, *leaf.shape)  # noqa: E731
         observation = tree_map(steps_of, spec.observations)

@@ -23,14 +23,14 @@ _LIBRARIES: Final = frozenset(sys.stdlib_module_names) | {"torch", "numpy"}
 
 
 class OpaqueError(Exception):
-    """Something whose effect on an update cannot be told."""
+    """An object whose effect on an update is unknown."""
 
 
 def digest(*values: object) -> str:
-    """The digest of some values: hexadecimal, the same in every process.
+    """Return the digest of values: hexadecimal, the same in every process.
 
-    Of tensors, shapes, memory layout and sharing count, not the numbers. Functions and classes count with their code,
-    constants and whatever of their module's globals they name, and so on.
+    Tensors are described by shape, memory layout and sharing, not by their numbers. Functions and classes are described
+    by their code, their constants and the globals that they name, recursively.
 
     Raises:
         OpaqueError: if something cannot be described, such as an object of a C extension.

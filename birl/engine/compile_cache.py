@@ -1,7 +1,11 @@
-"""Compiled updates kept on disk, so that the next process that needs one loads it instead of compiling.
+"""Compiled updates on disk, which the next process loads instead of compiling.
 
-A compiled update is machine code, so it lies in a folder that only its user can write, never in a file that users hand
-on. It is found by a `digest` of all that it depends on. Whatever is damaged is compiled again.
+A compiled update is machine code, so it is stored in a folder that only its user can write, never in a file that users
+share. Its key is the `digest` of everything that it depends on. A damaged file is compiled again.
+
+Why torch's own caches do not suffice: a hit in the FX graph cache and the AOT autograd cache (and so
+``torch.compiler.save_cache_artifacts``) still traces the update with Dynamo. Measured with SAC on a busy machine with
+2 cores (torch 2.13): the first update of a process takes 8 s with torch's caches, and 0.1 s when it is loaded here.
 """
 
 from __future__ import annotations
@@ -35,22 +39,22 @@ _ENTRY: Final = "inductor_entry_cpp"
 """Name of the function in the libraries that inductor builds."""
 
 _SEEN_BY_COMPILERS: Final = ("TORCHINDUCTOR_", "TORCH_COMPILE", "ATEN_", "CXX", "CPATH", "CPLUS", "MKL_", "ONEDNN_")
-"""How names of environment variables begin that change compiled code."""
+"""Prefixes of environment variables that change compiled code."""
 
 Program = Callable[[list[Tensor]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """Which tensors a program takes and gives.
+    """The input and output tensors of a program.
 
     Attributes:
-        inputs: for each, whether it is one of the tensors that stay where they are, and its number among them or among
-            those that change from call to call.
+        inputs: for each, whether it is one of the fixed tensors, and its index among these or among the tensors that
+            change from call to call.
         metrics: numbers of the outputs that are metrics, by name.
         priority: number of the output with the priorities; ``None`` if there are none.
         gradient_statistics: numbers of the outputs with statistics of gradients, by name of the step.
-        moved: numbers of the tensors that stay whose values the program changes.
+        moved: indices of the fixed tensors whose values the program changes.
     """
 
     inputs: Sequence[tuple[bool, int]]
@@ -61,9 +65,9 @@ class Wiring:
 
 
 def folder() -> Path | None:
-    """The folder of compiled updates: ``BIRL_CACHE_DIR``, or ``birl`` in the user's cache directory.
+    """Return the folder of compiled updates: ``BIRL_CACHE_DIR``, or ``birl`` in the user's cache directory.
 
-    ``None``, with a warning, if it cannot be made or others can write there: what lies there is executed.
+    Return ``None``, with a warning, if it cannot be made or others can write there: its files are executed.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     named = os.environ.get("BIRL_CACHE_DIR", "").strip()
@@ -85,7 +89,7 @@ def folder() -> Path | None:
 
 
 def _check_owner(*paths: Path) -> None:
-    """Raise an `OSError` if others can change what lies there: it is executed."""
+    """Raise an `OSError` if other users can change these files, which are executed."""
     for path in paths:
         about = path.stat()
         if about.st_uid != getattr(os, "getuid", lambda: about.st_uid)():  # noqa: B023
@@ -117,8 +121,8 @@ def compilers_folder() -> Iterator[None]:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What compiled code depends on beside the update itself: versions, processor and settings."""
-    compiler: Any = sys.modules.get("torch._inductor.config")  # as long as nobody imports it, all is as it comes
+    """Return what compiled code depends on in addition to the update: versions, processor and settings."""
+    compiler: Any = sys.modules.get("torch._inductor.config")  # not imported: all settings have their defaults
     settings = {} if compiler is None else compiler.save_config_portable()
     return (
         __version__,
@@ -147,18 +151,18 @@ def _processor() -> str:
             lines = file.read().partition("\n\n")[0].splitlines()
     except OSError:
         lines = []
-    told = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU implementer", "CPU part")
-    own = [line for line in lines if line.partition(":")[0].strip() in told]
+    fields = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU implementer", "CPU part")
+    own = [line for line in lines if line.partition(":")[0].strip() in fields]
     return "\n".join([sys.platform, platform.machine(), *own])
 
 
 def load(path: Path) -> tuple[Program, Wiring] | None:
-    """The program stored at ``path`` (without suffix); ``None`` if there is none, or something else."""
+    """Load the program stored at ``path`` (without suffix); ``None`` if there is none, or it is damaged."""
     library, wiring = path.with_suffix(".so"), path.with_suffix(".json")
     try:
         _check_owner(path.parent, library, wiring)
-        said, _, text = wiring.read_bytes().partition(b"\n")
-        if said != _sha256(text):
+        checksum, _, text = wiring.read_bytes().partition(b"\n")
+        if checksum != _sha256(text):
             return None
         about = json.loads(text)
         if (about.pop("place"), about.pop("library")) != (_place(path), _sha256(library.read_bytes()).decode()):
@@ -183,7 +187,7 @@ def save(path: Path, library: Path, wiring: Wiring) -> None:
 
 
 def _place(path: Path) -> str:
-    """The digests that a program is found by: one that was copied to another place is not the program for it."""
+    """Return the key of a program, which detects a file that was copied to another key."""
     return f"{path.parent.name}/{path.name}"
 
 
@@ -192,7 +196,7 @@ def _sha256(content: bytes) -> bytes:
 
 
 def library_of(compiled: Any) -> Path | None:
-    """The library that holds a graph compiled by inductor with its C++ wrapper; ``None`` if there is more to it."""
+    """Return the library of a graph compiled with inductor's C++ wrapper; ``None`` if it needs more than that."""
     entry = getattr(compiled.current_callable, "__globals__", {}).get("inductor_entry")
     file = getattr(getattr(entry, "__self__", None), "__file__", None)
     whole = getattr(entry, "__name__", "") == _ENTRY and not compiled.constants

@@ -53,7 +53,7 @@ class Program(Eager):
         return self._record is not None
 
     def _refresh(self) -> None:
-        """Look up the optimisers' moments anew, after they were replaced or loaded."""
+        """Look up the optimisers' moments again after they were replaced or loaded."""
         self._version = self._trained.version
         self._optimizer_steps = {name: _OptimizerStep(self._trained, name) for name in self._trained.optimizers}
         self._single: Uncopied[bool] = Uncopied()  # kinds of updates that were already made one by one
@@ -76,8 +76,8 @@ class Program(Eager):
     ) -> UpdateResult | None:
         """See `Engine.update_many`; ``None`` if these updates must be made one by one.
 
-        They are made one by one with a schedule, which gives the scalars of one step at a time, and until each kind
-        of update has run once, because a failure to compile must come before anything has changed.
+        This is so with a schedule, which gives the scalars of one step at a time, and until each kind of update has
+        run once, because compiling must not fail after something has changed.
         """
         scheduled = any(schedule is not None for schedule in self._trained.schedulers.values())
         replaced = self._version != self._trained.version
@@ -98,7 +98,7 @@ class Program(Eager):
         return result
 
     def is_new(self, due: Due) -> bool:
-        """Whether no single update of this kind was made yet, so that the next one compiles."""
+        """Whether the next update of this kind compiles."""
         return self._key(due) not in self._single
 
     def _drawn(self, draw: Callable[[], Batch], due: Due) -> Batch:
@@ -155,7 +155,7 @@ class Program(Eager):
         return graph.update([*leaves, scalars], (batch, scalars, moments), kept)
 
     def _key(self, due: Due) -> Hashable:
-        """The key of a compiled update, beside its batch."""
+        """Return the key of a compiled update, without its batch."""
         names = tuple(step.name for step in due)
         rules = tuple(step.rules for step in self._optimized(due).values())
         return names, rules, self.nets.training, self._trained.watch is not None, self._trained.prioritised

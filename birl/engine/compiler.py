@@ -28,10 +28,10 @@ INDUCTOR: dict[str, Any] = {"fallback_random": True, "size_asserts": False}
 """Options of the backend."""
 
 ON_GPU: dict[str, Any] = {"deterministic": True}
-"""Further options for GPUs: sums are not timed to find the fastest order of their terms, or runs would round anew."""
+"""Further options for GPUs: no timing of orders of summation, which would make runs round differently."""
 
 _TORN = re.compile(r"(/[^:\n]+\.so): (?:file too short|invalid ELF header|.*past end of file|cannot read file)")
-"""What the system says of a library that is not whole."""
+"""The system's message about a truncated library."""
 
 _serial = itertools.count()
 
@@ -69,13 +69,13 @@ class Graphs(Uncopied["_Compiled"]):
         return self[key]
 
     def refresh(self) -> None:
-        """Tensors that compiled functions keep may have been replaced: look them up anew."""
+        """Look up the tensors of compiled functions again, which may have been replaced."""
         for graph in self.values():
             graph.forget()
 
 
 class _Call(NamedTuple):
-    """A call of a program, while the first run is looked at."""
+    """A call of a program, recorded during the first run."""
 
     program: Program
     inputs: Sequence[Any]
@@ -99,12 +99,12 @@ class _Compiled:
         self._function, self._place = function, place
         self._shell: Any = None
         self._bare: tuple[Program, Wiring] | None = None if place is None else stored.load(place)
-        self._looked = self._bare is not None
-        self._calls: list[_Call] | None = None  # of programs, while the first run is looked at
+        self._checked = self._bare is not None
+        self._calls: list[_Call] | None = None  # of programs, recorded during the first run
         self.forget()
 
     def forget(self) -> None:
-        """Tensors that the function keeps may have been replaced."""
+        """Look up the function's tensors again, which may have been replaced."""
         self._direct: Callable[[Sequence[Tensor]], UpdateResult] | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -185,21 +185,23 @@ class _Compiled:
         if self._bare is not None:
             self._direct = _bound(*self._bare, kept())
             return self._direct(own)
-        if self._looked:
+        if self._checked:
             result: UpdateResult = self(*args)
             return result
         tensors, self._calls = kept(), []
         before = [tensor._version for tensor in tensors]
         result = self(*args)
         moved = [index for index, tensor in enumerate(tensors) if tensor._version != before[index]]
-        self._look(own, tensors, moved, result)
-        self._looked, self._calls = True, None
+        self._check_wiring(own, tensors, moved, result)
+        self._checked, self._calls = True, None
         if self._bare is not None:
             self._direct = _bound(*self._bare, tensors)
         return result
 
-    def _look(self, own: Sequence[Tensor], kept: Sequence[Tensor], moved: Sequence[int], result: UpdateResult) -> None:
-        """Find out whether the program can be called without the shell, and keep it on disk if it can."""
+    def _check_wiring(
+        self, own: Sequence[Tensor], kept: Sequence[Tensor], moved: Sequence[int], result: UpdateResult
+    ) -> None:
+        """Check whether the program can be called without the shell, and store it if it can."""
         inner = [call for call in self._calls or () if call.library is not None]
         for call in (*inner, *(call for call in self._calls or () if call.library is None)):
             whole = call.library is None or (len(inner) == 1 and len(call.outputs) == len(result.tensors))
@@ -290,9 +292,9 @@ def check_compiler(device: torch.device) -> None:
 
 
 def _remove_torn_library(error: Exception) -> bool:
-    """Remove the compiled library that an error is about, if a killed process left it half written.
+    """Remove the compiled library that an error names, if a killed process left it truncated.
 
-    The compiler writes libraries in place and does not look whether those that are there are whole.
+    The compiler writes libraries in place and does not check existing ones.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

@@ -23,7 +23,7 @@ Updates = Callable[["Batch | None", Tensor], UpdateResult]
 Recorder = Callable[[Callable[[], Any], Generators], "tuple[Callable[[], object], Any]"]
 """Takes a function and the generators it draws from, and records it without running it.
 
-Returns what replays it, and the function's result, whose tensors every replay fills anew.
+Returns what replays it, and the function's result, whose tensors every replay overwrites.
 """
 
 
@@ -41,7 +41,7 @@ def record_cuda_graph(function: Callable[[], Any], generators: Generators) -> tu
 def drawn_ahead(draws: Sequence[Callable[[], Batch]], device: torch.device) -> Iterator[Batch]:
     """What some functions draw on a device, one after the other.
 
-    While updates are recorded, draws get a stream of their own: the device goes on with them beside the updates.
+    While updates are recorded, draws get a stream of their own: the device runs them in parallel with the updates.
     """
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
         yield from (draw() for draw in draws)

@@ -85,10 +85,10 @@ class Engine(TrainState):
         return CompiledGradients(self)
 
     def retune(self, config: Any) -> None:
-        """Go on with another configuration; see `TrainState.retune`.
+        """Continue with another configuration; see `TrainState.retune`.
 
-        Compiled updates hold numbers of the configuration and are made anew, unless only learning rates change, which
-        they read in each update.
+        Compiled updates contain numbers of the configuration and are compiled again, unless only learning rates change,
+        which they read in each update.
 
         Raises:
             ConfigError: see `TrainState.retune`.
@@ -103,7 +103,7 @@ class Engine(TrainState):
             self._updates = self._compiled_updates()
 
     def is_stored(self) -> bool:
-        """Whether a compiled update of these networks and settings lies on disk, so that compiling takes no time."""
+        """Whether a compiled update of these networks and settings is on disk, so that it need not be compiled."""
         if self.reduce is not None or not supports(self):
             return False
         shelf = Program(self).shelf
@@ -152,7 +152,7 @@ class Engine(TrainState):
         Args:
             draw: makes a batch on the device without waiting for it.
             count: number of updates.
-            generators: the device's generators that ``draw`` uses, besides its default one.
+            generators: the device's generators that ``draw`` uses, in addition to the default one.
 
         Returns:
             Losses and metrics ``[k]`` of the ``k`` updates that had them.
@@ -169,7 +169,7 @@ class Engine(TrainState):
         return stacked(self.update(draw()) for _ in range(count))
 
     def find(self, name: str, learn: Callable[[], object]) -> dict[str, ComputedGradients]:
-        """What the one update that ``learn`` makes would move by, by step. Nothing moves, and no update is counted.
+        """Compute the gradients of the update that ``learn`` makes, by step. Nothing moves, and no update is counted.
 
         Args:
             name: of the algorithm, for messages.
@@ -195,7 +195,7 @@ class Engine(TrainState):
         return finding.only(name)
 
     def move(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
-        """One update by gradients that were found here or in another process. Returns the metrics.
+        """Make one update with gradients that were computed here or in another process. Returns the metrics.
 
         Raises:
             ConfigError: if they are not those of the steps that are due. Nothing has changed then.
@@ -203,7 +203,7 @@ class Engine(TrainState):
         count = self.grad_step
         try:
             with self._answered_by(Moving(self, found)):
-                return self.update(None)  # type: ignore[arg-type]  # only losses look at the batch
+                return self.update(None)  # type: ignore[arg-type]  # only losses read the batch
         except ConfigError:
             self.grad_step = count
             raise
@@ -231,7 +231,7 @@ class Engine(TrainState):
         return any(step.name == name for step in self.due(1))
 
     def mean(self, found: Sequence[Tensor]) -> Tensor:
-        """The mean of a metric's values, over all who learn together."""
+        """Return the mean of a metric's values, over all processes that learn together."""
         mean = torch.stack(list(found)).mean()
         return mean if self.reduce is None else self.reduce({"metric": mean})["metric"]
 

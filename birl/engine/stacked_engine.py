@@ -85,7 +85,7 @@ class StackedEngine(Eager):
     def record(self) -> None:
         """Compile whole updates from now on, and record them, where the device can replay recordings.
 
-        Elsewhere losses alone are compiled, and only if the configuration says so.
+        On other devices only losses are compiled, if the configuration says so.
         """
         device = next(iter(self.saved.values())).device
         if device.type == "cuda" and has_compiler(device) and supports(self._trained):

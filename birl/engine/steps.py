@@ -141,7 +141,7 @@ class Step(Protocol):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the config fields that it needs, beside those of `when`."""
+        """Names of the config fields that it needs, in addition to those of `when`."""
 
     def __call__(self, on: Update, batch: Batch) -> Batch:
         """Make the step. Returns the batch for the steps after it, with what they share."""

@@ -100,7 +100,7 @@ class TrainState:
     # -- optimisers ------------------------------------------------------------------------------------------------
 
     def reset_optimizers(self) -> None:
-        """Make all optimisers and schedules anew."""
+        """Replace all optimisers and schedules by new ones."""
         self._made: _Made | None = None
         self.step_counts = dict.fromkeys((step.name for step in self.gradient_steps), 0)
         self._counts_stored = True
@@ -135,9 +135,9 @@ class TrainState:
         return self._made
 
     def retune(self, config: Any) -> None:
-        """Go on with another configuration of the same networks and steps. Moments, counters and schedules go on.
+        """Continue with another configuration of the same networks and steps. Moments and counters are kept.
 
-        A schedule is where it would be if it had begun with the new configuration.
+        A schedule continues as if it had started with the new configuration.
 
         Raises:
             ConfigError: if an optimiser cannot go on from the moments of the present one. Nothing has changed then.
@@ -240,7 +240,7 @@ class TrainState:
         self.reset_moments()
 
     def copy_optimizer(self, name: str, source: TrainState) -> None:
-        """Copy the state of a step's optimiser from elsewhere, whose parameters have the same shapes."""
+        """Copy the state of a step's optimiser from another one, whose parameters have the same shapes."""
         source.store_counts()
         self._load_optimizer(name, source.optimizers[name].state_dict())
 
@@ -361,7 +361,7 @@ def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
 
 
 def _take_over(name: str, optimizer: Optimizer, old: Optimizer) -> None:
-    """Let an optimiser, made anew for the same parameters, go on from the moments of another one."""
+    """Load the moments of an optimiser into a new one of the same parameters."""
     groups, state = optimizer.state_dict()["param_groups"], old.state_dict()["state"]
     try:
         if type(optimizer) is not type(old):

@@ -212,7 +212,7 @@ def test_rollouts_alone_are_refused() -> None:
     zeros, no = np.zeros((2, 1), np.float32), np.zeros((2, 1), bool)
     x = np.zeros((2, 1, 8), np.float32)
     rollout = Rollout(x, np.zeros((2, 1), np.int64), zeros, x, no, no, no, ~no, {})
-    with pytest.raises(DataError, match="demonstrations beside them, which this one does not have"):
+    with pytest.raises(DataError, match="with demonstrations, which this one does not have"):
         algorithm.update(rollout)
     algorithm.update(replace(rollout, expert=shown().sample_transition_batch(2)))
 
