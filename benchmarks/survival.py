@@ -18,18 +18,18 @@ import numpy as np
 from birl.ope import (
     Estimate,
     Trajectories,
+    bootstrap_counts,
     hoeffding_interval,
     kernel_log_density,
     log_ratios,
     on_policy,
     per_decision,
-    resamples,
     t_interval,
     weighted_importance_sampling,
     weighted_per_decision,
 )
+from birl.ope.bootstrap import bootstrap_mean
 from birl.ope.linear_models import StepFeatures, weighted_fitted_q
-from birl.ope.refits import weighted_refits
 
 LOGGED, TARGET, END, HORIZON = np.array([0.5, 0.5]), np.array([0.2, 0.8]), np.array([0.5, 0.1]), 12
 
@@ -123,11 +123,11 @@ def _model(n: int, seed: int) -> tuple[np.ndarray, object]:
     last[np.cumsum(length) - 1] = True
     step = np.broadcast_to(np.arange(HORIZON), of.mask.shape)[of.mask]
     steps = StepFeatures(np.ones((len(last), 1)), action[of.mask], np.ones(len(last)), step, last, 1.0)
-    times = resamples(np.arange(n), 40, seed)
+    times = bootstrap_counts(np.arange(n), 40, seed)
     weight = np.repeat(np.concatenate([np.ones((1, n)), times]), length, axis=1)
     first = np.cumsum(length) - length
     values = weighted_fitted_q(steps, np.tile(TARGET, (len(last), 1)), weight)[:, first] @ TARGET
-    return values[0], weighted_refits(values, times)
+    return values[0], bootstrap_mean(values, times)
 
 
 def width_table(n: int = 10_000) -> list[tuple[str, float]]:

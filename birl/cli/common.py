@@ -256,7 +256,7 @@ def load_model(path: Path, device: str, module: str | None = None, best: bool = 
         raise ConfigError(f"{file}: {error}") from error
 
 
-_SAMPLED_POLICIES: Final[Mapping[str, Callable[[AnyAlgorithm, float], ope.DrawnPolicy]]] = {
+_SAMPLED_POLICIES: Final[Mapping[str, Callable[[AnyAlgorithm, float], ope.StochasticPolicy]]] = {
     "epsilon": ope.EpsilonGreedy,
     "temperature": ope.Softmax,
     "std": ope.Gaussian,
@@ -265,7 +265,7 @@ _SAMPLED_POLICIES: Final[Mapping[str, Callable[[AnyAlgorithm, float], ope.DrawnP
 
 def load_policy(
     path: Path, device: str, sampling: Mapping[str, float | None], module: str | None = None, best: bool = False
-) -> tuple[Path, AnyAlgorithm | ope.DrawnPolicy]:
+) -> tuple[Path, AnyAlgorithm | ope.StochasticPolicy]:
     """Load the policy that a command evaluates or exports.
 
     Args:

@@ -127,7 +127,7 @@ def report(
     for refused, message in messages:
         print(f"{'refused' if refused else 'doubtful'}: {printable(message)}")
     for one in found.advice:
-        print(f"advice: {one.looks}: {one.advice} ({one.source})")
+        print(f"advice: {one.pattern}: {one.advice} ({one.source})")
 
 
 @app.command(short_help="Split episodes into parts.")

@@ -20,7 +20,7 @@ from birl.cli.common import (
 )
 from birl.dataset.log_record import LogRecord, check_same_columns, record_in
 from birl.errors import ConfigError, ForeignFileError
-from birl.ope import DrawnPolicy
+from birl.ope import StochasticPolicy
 
 
 def export(
@@ -54,13 +54,13 @@ def export(
         import_user_module(import_)
     sampling = {"epsilon": epsilon, "temperature": temperature, "std": std}
     source, policy = load_policy(model, "cpu", sampling, import_, best)
-    if batched and (isinstance(policy, DrawnPolicy) or not policy.learns_from.contexts):
+    if batched and (isinstance(policy, StochasticPolicy) or not policy.learns_from.contexts):
         raise ConfigError(
             f"--batched: {source} is not a sequence model and takes batches of observations anyway: leave it out"
         )
     options: dict[str, Any] = {"batched": True} if batched else {}
     logs = None if dataset is None else _read_logs(dataset, policy, source)
-    what = "stochastic policy" if isinstance(policy, DrawnPolicy) else "greedy policy"
+    what = "stochastic policy" if isinstance(policy, StochasticPolicy) else "greedy policy"
     if out.suffix != ".onnx":
         if dataset is not None:
             raise ConfigError(
@@ -75,7 +75,7 @@ def export(
         note(f"{source} does not name the columns of its logs, so they are numbered: --dataset DIR gives such logs")
 
 
-def _read_logs(dataset: Path, policy: AnyAlgorithm | DrawnPolicy, source: Path) -> LogRecord:
+def _read_logs(dataset: Path, policy: AnyAlgorithm | StochasticPolicy, source: Path) -> LogRecord:
     found = record_in(dataset)
     if found is None:
         raise ForeignFileError(f"{dataset} has no import.json: give a folder that `birl data import` or `split` wrote")

@@ -1,7 +1,14 @@
 """Off-policy evaluation: estimators, intervals, audits of logs, and verdicts."""
 
+from birl.errors import missing_name
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data
+from birl.ope.bootstrap import (
+    BootstrapEstimate,
+    bootstrap_counts,
+    bootstrap_linear_fqe,
+    bootstrap_returns,
+)
 from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
 from birl.ope.diagnostics import (
     Diagnostics,
@@ -28,7 +35,7 @@ from birl.ope.estimators import (
     weighted_per_decision,
 )
 from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
-from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig
+from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig, bootstrap_fqe
 from birl.ope.importance_weights import (
     Trajectories,
     clip_ratios,
@@ -43,9 +50,9 @@ from birl.ope.importance_weights import (
 from birl.ope.intervals import (
     Interval,
     betting_bound,
+    bootstrap_interval,
     hcope_bound,
     hoeffding_interval,
-    refit_interval,
     t_interval,
     t_quantile,
 )
@@ -53,9 +60,8 @@ from birl.ope.magic import magic
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
 from birl.ope.mrdr import more_robust_q
-from birl.ope.policies import DrawnPolicy, EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, load_policy
+from birl.ope.policies import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, StochasticPolicy, load_policy
 from birl.ope.ranking import Ranking, rank
-from birl.ope.refits import Refits, fqe_refits, linear_refits, resamples, return_refits
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.validity_limits import (
     CAPPED,
@@ -64,7 +70,7 @@ from birl.ope.validity_limits import (
     Finding,
     Limit,
     allowed,
-    judge,
+    check_limits,
     model_facts,
     tail_facts,
     weight_facts,
@@ -78,6 +84,7 @@ __all__ = [
     "LIMITS",
     "STATUS",
     "Advice",
+    "BootstrapEstimate",
     "Check",
     "Choice",
     "Confounded",
@@ -85,7 +92,6 @@ __all__ = [
     "Diagnostics",
     "DiscreteFQE",
     "DiscreteFQEConfig",
-    "DrawnPolicy",
     "EpsilonGreedy",
     "Estimate",
     "Evaluation",
@@ -96,16 +102,22 @@ __all__ = [
     "Limit",
     "Mixture",
     "Ranking",
-    "Refits",
     "Row",
     "Sampled",
     "Softmax",
+    "StochasticPolicy",
     "Trajectories",
     "Verdict",
     "allowed",
     "betting_bound",
     "bias_bound",
+    "bootstrap_counts",
+    "bootstrap_fqe",
+    "bootstrap_interval",
+    "bootstrap_linear_fqe",
+    "bootstrap_returns",
     "calibration_error",
+    "check_limits",
     "choose",
     "clip_ratios",
     "conditional_value_at_risk",
@@ -117,15 +129,12 @@ __all__ = [
     "doubly_robust",
     "evaluate",
     "folds",
-    "fqe_refits",
     "hcope_bound",
     "hoeffding_interval",
     "holm",
     "importance_sampling",
-    "judge",
     "kappa",
     "kernel_log_density",
-    "linear_refits",
     "load_policy",
     "log_ratios",
     "magic",
@@ -140,11 +149,8 @@ __all__ = [
     "pareto_k",
     "per_decision",
     "rank",
-    "refit_interval",
     "report_data",
-    "resamples",
     "return_quantile",
-    "return_refits",
     "shrink_ratios",
     "switch_ratios",
     "t_interval",
@@ -161,3 +167,18 @@ __all__ = [
     "weighted_importance_sampling",
     "weighted_per_decision",
 ]
+
+_RENAMED = {
+    "DrawnPolicy": "birl.ope.StochasticPolicy",
+    "Refits": "birl.ope.BootstrapEstimate",
+    "fqe_refits": "birl.ope.bootstrap_fqe",
+    "judge": "birl.ope.check_limits",
+    "linear_refits": "birl.ope.bootstrap_linear_fqe",
+    "refit_interval": "birl.ope.bootstrap_interval",
+    "resamples": "birl.ope.bootstrap_counts",
+    "return_refits": "birl.ope.bootstrap_returns",
+}
+
+
+def __getattr__(name: str) -> object:
+    raise missing_name("birl.ope", name, __all__, _RENAMED)

@@ -1,7 +1,7 @@
-"""What the weights of logged episodes can carry: figures that say whether an estimate may be trusted.
+"""Diagnostics of importance weights, propensities and support, which show whether an estimate may be trusted.
 
-All are functions of arrays; `diagnose` has those of weights together. Which values are too bad is said in
-`birl.ope.validity_limits` alone.
+All are functions of arrays; `diagnose` computes those of weights together. Their limits are in
+`birl.ope.validity_limits`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from birl.errors import DataError, ShapeError
 from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
-TAIL = 5  # the fewest weights from which a tail can be told
+MIN_TAIL = 5  # the smallest number of weights to estimate a tail from
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """Figures of the weights. ``[...]`` are the repetitions, if there are any.
+    """Diagnostics of the weights. ``[...]`` are repetitions, if any.
 
     Attributes:
         ess: effective sample size ``(sum w)^2 / sum w^2`` of whole episodes, ``[...]``.
         ess_by_step: the same at each step, ``[..., T]``.
-        share: the largest weight over the sum of all.
-        heaviest: the ten largest weights over the sum of all.
-        pareto_k: shape of the weights' tail; above 0.5 their variance is infinite, above 0.7 estimates are not to be
-            trusted (Vehtari et al. 2015, arXiv:1507.02646). Minus infinity if weights are equal.
-        mean_weight: mean of ``w_t``, ``[..., T]``: 1 but for chance, if propensities and support are right.
-        mean_error: how many standard errors the farthest of these is away from 1, among steps at which enough episodes
-            are effective.
-        kappa: growth of the discounted second moment of weights in a step; from 1 on the variance is infinite without
-            a horizon, and more data do not help.
+        share: share of the largest weight in the sum of all weights.
+        heaviest: share of the ten largest weights.
+        pareto_k: shape of the tail of the weights; above 0.5 their variance is infinite, above 0.7 estimates are not
+            reliable (Vehtari et al. 2015, arXiv:1507.02646). Minus infinity if weights are equal.
+        mean_weight: mean of ``w_t``, ``[..., T]``: 1 in expectation, if propensities and support are right.
+        mean_error: largest distance of these means from 1 in standard errors, over steps with enough effective
+            episodes.
+        kappa: growth factor of the discounted second moment of weights in a step; from 1 on the variance is infinite
+            without a horizon, and more data do not help.
     """
 
     ess: Array
@@ -46,14 +46,14 @@ class Diagnostics:
     kappa: Array
 
     def low_step(self, limit: float = 20) -> Array:
-        """The first step at which fewer than ``limit`` episodes are effective; T if there is none."""
+        """Return the first step with fewer than ``limit`` effective episodes; T if there is none."""
         low = self.ess_by_step < limit
         return np.where(low.any(-1), low.argmax(-1), low.shape[-1])
 
 
-def diagnose(of: Trajectories) -> Diagnostics:
-    """Figures of the weights of logged episodes."""
-    relative = of.log_weight - _safe(of.log_weight.max(-2, keepdims=True))
+def diagnose(episodes: Trajectories) -> Diagnostics:
+    """Return the diagnostics of the weights of logged episodes."""
+    relative = episodes.log_weight - _safe(episodes.log_weight.max(-2, keepdims=True))
     w = np.exp(relative)
     total, square, largest = w.sum(-2), (w**2).sum(-2), np.sort(w[..., -1], -1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -61,32 +61,33 @@ def diagnose(of: Trajectories) -> Diagnostics:
         last = np.where(total[..., -1] > 0, total[..., -1], 1.0)
         share = np.where(total[..., -1] > 0, largest[..., -1] / last, 1.0)
         heaviest = np.where(total[..., -1] > 0, largest[..., -10:].sum(-1) / last, 1.0)
-    mean, error = _mean_weight(of, ess)
-    return Diagnostics(ess[..., -1], ess, share, heaviest, pareto_k(of.log_weight[..., -1]), mean, error, kappa(of))
+    mean, error = _mean_weight(episodes, ess)
+    return Diagnostics(
+        ess[..., -1], ess, share, heaviest, pareto_k(episodes.log_weight[..., -1]), mean, error, kappa(episodes)
+    )
 
 
 def pareto_k(log_weight: Array) -> Array:
-    """Shape of the generalised Pareto distribution of the largest weights (Vehtari et al. 2015, arXiv:1507.02646).
+    """Return the shape of the generalised Pareto distribution of the largest weights (Vehtari et al. 2015).
 
-    The tail is the ``min(n / 5, 3 sqrt(n))`` largest; the fit is that of Zhang and Stephens 2009, drawn towards 0.5 as
-    by ten more weights.
+    arXiv:1507.02646. The tail has the ``min(n / 5, 3 sqrt(n))`` largest weights. The fit is that of Zhang and Stephens
+    2009, with a prior at 0.5 that counts as ten weights.
 
     Args:
         log_weight: ``[..., n]``.
 
     Returns:
-        k, ``[...]``: minus infinity if the tail's weights are all equal, infinity if there are too few to tell, or all
-            are 0.
+        k, ``[...]``: minus infinity if all weights of the tail are equal, infinity if there are too few, or all are 0.
     """
     n = log_weight.shape[-1]
     size = int(np.ceil(min(0.2 * n, 3 * np.sqrt(n))))
-    if size < TAIL or n <= size:
+    if size < MIN_TAIL or n <= size:
         return np.full(log_weight.shape[:-1], np.inf)
     ordered = np.sort(log_weight, -1)
     ordered = np.exp(ordered - _safe(ordered[..., -1:]))
     for row in ordered.reshape(-1, n):  # a view
         if (np.diff(row[-size - 1 :]) == 0).any():
-            row[:] = _spread(row)
+            row[:] = _interpolate_ties(row)
     x = ordered[..., -size:] - ordered[..., -size - 1 : -size]  # beyond the threshold, ascending
     flat = ~(x[..., -1] > 1e-12)
     x = np.where(flat[..., None], 1.0, np.maximum(x, 1e-300))
@@ -105,52 +106,52 @@ def pareto_k(log_weight: Array) -> Array:
     return np.where(flat, none, (size * k + 10 * 0.5) / (size + 10))
 
 
-def _spread(ordered: Array) -> Array:
-    """Equal weights, as those of few actions, laid evenly between their neighbours: a tail of steps has no shape."""
+def _interpolate_ties(ordered: Array) -> Array:
+    """Spread equal weights evenly between their neighbours, because a tail of steps has no Pareto shape."""
     value, count = np.unique(ordered, return_counts=True)
     ends = np.concatenate([value[:1], (value[1:] + value[:-1]) / 2, value[-1:]])
     return np.asarray(np.interp(np.arange(len(ordered)) + 0.5, np.concatenate([[0], count.cumsum()]), ends))
 
 
-def kappa(of: Trajectories) -> Array:
-    """``gamma^2`` times the ``w^2``-weighted mean of ``rho^2 1[goes on]``, over all steps, ``[...]``."""
-    log_weight = of.log_weight
+def kappa(episodes: Trajectories) -> Array:
+    """Return ``gamma^2`` times the ``w^2``-weighted mean of ``rho^2 1[goes on]`` over all steps, ``[...]``."""
+    log_weight = episodes.log_weight
     scaled = np.exp(2 * (log_weight - _safe(log_weight.max((-1, -2), keepdims=True))))
     first = np.exp(-2 * _safe(log_weight.max((-1, -2))))[..., None, None] * np.ones_like(scaled[..., :1])
     before = np.concatenate([first, scaled[..., :-1]], -1)
-    goes_on = np.concatenate([of.mask[..., 1:], np.zeros_like(of.mask[..., :1])], -1)
-    seen = (before * of.mask).sum((-1, -2))
+    goes_on = np.concatenate([episodes.mask[..., 1:], np.zeros_like(episodes.mask[..., :1])], -1)
+    seen = (before * episodes.mask).sum((-1, -2))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(seen > 0, of.gamma**2 * (scaled * goes_on).sum((-1, -2)) / seen, 0.0)
+        return np.where(seen > 0, episodes.gamma**2 * (scaled * goes_on).sum((-1, -2)) / seen, 0.0)
 
 
 def tail_weight(terms: Array, clusters: Array | None = None) -> float:
-    """Skewness of terms over the root of their number, from -1 to 1: how far a t interval is pushed to one side.
+    """Return the skewness of terms over the root of their number, from -1 to 1: the asymmetry of a t interval.
 
-    To first order the ends of the interval have errors that are proportional to it (Johnson 1978, Journal of the
-    American Statistical Association 73). k equal terms far out among many make it ``1 / sqrt(k)``, so that 0.2 is
-    Cochran's rule of 25 times the squared skewness. 0 if terms are all equal. What was never logged is not seen.
+    To first order the errors of the interval's ends are proportional to it (Johnson 1978, Journal of the American
+    Statistical Association 73). k equal outliers among many terms make it ``1 / sqrt(k)``; 0.2 is Cochran's rule of 25
+    times the squared skewness. It is 0 if all terms are equal. It cannot show events that were never logged.
 
     Args:
         terms: of an estimate, ``[n]``.
-        clusters: the cluster of each episode, ``[n]``; terms of one are summed up.
+        clusters: the cluster of each episode, ``[n]``; terms of a cluster are summed.
     """
-    apart = terms - terms.mean()
+    centered = terms - terms.mean()
     if clusters is not None:
-        apart = np.bincount(np.unique(clusters, return_inverse=True)[1], apart)
-    spread = (apart**2).mean()
-    if spread <= 1e-24 * max(1.0, float((terms**2).mean())):
+        centered = np.bincount(np.unique(clusters, return_inverse=True)[1], centered)
+    variance = (centered**2).mean()
+    if variance <= 1e-24 * max(1.0, float((terms**2).mean())):
         return 0.0
-    return float((apart**3).mean() / spread**1.5 / np.sqrt(apart.size))
+    return float((centered**3).mean() / variance**1.5 / np.sqrt(centered.size))
 
 
 def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
-    """Share of the policy's probability on actions that the logs do not hold near the state, ``[...]``.
+    """Return the share of the policy's probability on actions that the logs do not contain near the state, ``[...]``.
 
     Args:
         target: ``pi(a|s_t)`` of all actions, ``[..., n, T, A]``.
-        supported: whether an action was taken near the state, or had a propensity worth its name, of that shape.
-        mask: which steps happened, ``[..., n, T]``.
+        supported: whether an action was taken near the state, or had a sufficient propensity, of that shape.
+        mask: which steps exist, ``[..., n, T]``.
     """
     target, supported, mask = np.asarray(target, np.float64), np.asarray(supported, bool), np.asarray(mask, bool)
     if target.shape != supported.shape or target.shape[:-1] != mask.shape:
@@ -161,17 +162,17 @@ def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
 
 
 def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float:
-    """Expected calibration error of estimated propensities.
+    """Return the expected calibration error of estimated propensities.
 
     Half the sum over bins of ``|share taken - mean probability|`` in a step, from 0 to 1.
 
     Args:
-        probability: of all actions in each step, ``[N, A]``, by a model that did not see the step.
+        probability: of all actions in each step, ``[N, A]``, by a model that was not fitted on the step.
         taken: the logged actions, ``[N]``.
-        bins: number of equal parts of 0 to 1.
+        bins: number of equal bins from 0 to 1.
 
     Raises:
-        DataError: if probabilities of a step do not sum to 1.
+        DataError: if the probabilities of a step do not sum to 1.
     """
     check("bins", bins, int, low=1, error=DataError)
     probability, taken = np.asarray(probability, np.float64), np.asarray(taken)
@@ -180,22 +181,22 @@ def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float
         step = int(off.argmax())
         raise DataError(f"the probabilities of step {step} sum to {probability[step].sum():.6g}; they must sum to 1")
     hit = (taken[:, None] == np.arange(probability.shape[-1])).ravel().astype(np.float64)
-    said = probability.ravel()
-    part = np.minimum((said * bins).astype(int), bins - 1)
-    apart = np.bincount(part, hit - said, bins)
-    return float(np.abs(apart).sum() / (2 * len(taken)))
+    predicted = probability.ravel()
+    index = np.minimum((predicted * bins).astype(int), bins - 1)
+    error = np.bincount(index, hit - predicted, bins)
+    return float(np.abs(error).sum() / (2 * len(taken)))
 
 
-def _mean_weight(of: Trajectories, ess: Array) -> tuple[Array, Array]:
-    """Mean of ``w_t``, and its distance from 1 in standard errors where it is well known."""
-    log_weight = np.minimum(of.log_weight, 300.0)  # beyond, the square leaves the range; the mean is far off anyway
+def _mean_weight(episodes: Trajectories, ess: Array) -> tuple[Array, Array]:
+    """Mean of ``w_t``, and its largest distance from 1 in standard errors over reliable steps."""
+    log_weight = np.minimum(episodes.log_weight, 300.0)  # larger squares overflow; the mean is far from 1 anyway
     w, n = np.exp(log_weight), log_weight.shape[-2]
     mean = w.mean(-2)
     spread = np.maximum(w.std(-2, ddof=1) if n > 1 else np.inf, 1e-9) / np.sqrt(n)
-    known = (ess >= np.minimum(50, 0.5 * n)) | (mean > 1)  # of few effective weights the mean is below 1 by skewness
+    known = (ess >= np.minimum(50, 0.5 * n)) | (mean > 1)  # skewness puts the mean of few effective weights below 1
     return mean, np.where(known, np.abs(mean - 1) / spread, 0.0).max(-1)
 
 
 def _safe(log: Array) -> Array:
-    """0 where all is minus infinity, so that differences are."""
+    """Replace minus infinity by 0, so that differences are defined."""
     return np.where(np.isneginf(log), 0.0, log)

@@ -1,71 +1,88 @@
-"""A dataset as estimators read it: padded episodes, the propensities of their actions, and parts to fit models on."""
+"""A dataset as arrays for estimators: padded episodes, propensities of their actions, and parts to fit models on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from birl.acting.built_policy import BuiltPolicy
 from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
+from birl.dataset.base import ReplayBufferBase
+from birl.dataset.episode import Episode
 from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.importance_weights import Trajectories, log_ratios, padded
-from birl.ope.linear_models import MAX_FEATURES, StepFeatures, cross_fitted_q, estimate_propensities, quadratic_features
+from birl.ope.linear_models import (
+    MAX_FEATURES,
+    StepFeatures,
+    cross_fitted_q,
+    estimate_propensities,
+    quadratic_features,
+)
 from birl.ope.marginalized_ratios import marginal_ratios
-from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves, tree_map
+from birl.spaces import Discrete
+from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
 PARTS: Final = 3
-SAME: Final = 5e-7
-ROUNDED: Final = 2e-4  # where no ratio is further from 1, the policy is the logger, whose propensities were rounded
-_APART: Final = 0.02
-"""Logarithms of ratios that are nearer to 0 are 0: logs may hold float32."""
-SUPPORTED: Final = 1e-3
-"""The least propensity of an action that logs hold."""
-TAKEN: Final = 10
-"""How often logs must have an action to hold it: of fewer steps neither weights nor models know what it leads to."""
-MARGINAL: Final = 100
-"""Features that ratios of visits may have."""
-COMPARED: Final = 2000
-"""Steps at which policies are compared with each other."""
-_SPENT: Final = 0.01
-"""Discounts below this leave nothing of what comes after a cut."""
-_UNEVEN: Final = 0.1
-"""How far the time to the next step may be from one unit."""
-_AT_ONCE: Final = 20_000
+SAME_RATIO: Final = 5e-7
+"""Log-ratios nearer to 0 are 0: logs may hold float32."""
+ROUNDED_RATIO: Final = 2e-4
+"""The same limit if no log-ratio is larger: the policy is the logging policy, whose propensities were rounded."""
+MIN_PROPENSITY: Final = 1e-3
+"""Logs do not support an action with a smaller propensity."""
+MIN_TAKEN: Final = 10
+"""Logs do not support an action that was taken in fewer steps: neither weights nor models know what it leads to."""
+MAX_MARGINAL_FEATURES: Final = 100
+"""Largest number of features for ratios of visits."""
+COMPARED_STEPS: Final = 2000
+"""Number of steps at which policies are compared with each other."""
+_PROPENSITY_TOLERANCE: Final = 0.02
+_NEGLIGIBLE_DISCOUNT: Final = 0.01
+"""Smaller discounts leave nothing of the rewards after a truncation."""
+_TIME_TOLERANCE: Final = 0.1
+"""How far the time between two steps may be from one unit."""
+_BATCH: Final = 20_000
 
 
 @runtime_checkable
-class TellsProbabilities(Protocol):
-    """A policy that can be evaluated: an algorithm, a policy of `birl.ope`, or an object of one's own."""
+class ProbabilisticPolicy(Protocol):
+    """A policy that can be evaluated: an algorithm, a policy of `birl.ope`, or an object with this method."""
 
-    def action_probability(self, x: Any, action: Any = None) -> Any:
-        """Of actions ``[B, ...]`` for observations ``[B, ...]``: ``[B]``; of every choice ``[B, A]`` if ``None``."""
+    def action_probability(self, x: Tree, action: Array | None = None) -> Array:
+        """Return probabilities ``[B]`` of actions ``[B, ...]`` for observations ``[B, ...]``.
+
+        Without actions, the probabilities of all discrete actions, ``[B, A]``.
+        """
+
+
+LogProbability: TypeAlias = "Callable[[Tree, Array | None], Array]"
+"""Observations, and actions or ``None``, to log-probabilities of these or of all actions."""
 
 
 @dataclass(frozen=True, eq=False)
-class Logged:
-    """Logged episodes, cut at a horizon. N are the steps of all, one episode after the other.
+class LoggedEpisodes:
+    """Logged episodes, truncated at a horizon. N is the number of steps of all episodes, one after the other.
 
     Attributes:
         observations: tree of arrays ``[N, ...]``.
-        action: ``[N]`` of one choice, else ``[N, A]``.
+        action: ``[N]`` of one discrete action, otherwise ``[N, A]``.
         reward: ``[n, T]``.
-        mask: which steps happened, ``[n, T]``.
-        gamma: discount of a step.
-        choices: number of actions; 0 if they are no choice of one.
-        log_propensity: of the logged actions, ``[N]``; ``None`` if nothing is known of them.
-        propensities: of every action, ``[N, A]``, if known.
+        mask: which steps exist, ``[n, T]``.
+        gamma: discount.
+        n_actions: number of actions; 0 if they are not one discrete action.
+        log_propensity: of the logged actions, ``[N]``; ``None`` if unknown.
+        propensities: of all actions, ``[N, A]``, if known.
         cluster: of each episode, ``[n]``, if known.
         time: of each episode's first step, ``[n]``, if known.
-        facts: figures that do not depend on a policy, for `birl.ope.judge`.
-        x: features ``[N, D]``, if there are not too many.
+        facts: figures that do not depend on a policy, for `birl.ope.check_limits`.
+        x: features ``[N, D]``; ``None`` if there are too many.
         part: of each episode, ``[n]``.
         densities: whether propensities are densities.
     """
@@ -75,7 +92,7 @@ class Logged:
     reward: Array
     mask: Array
     gamma: float
-    choices: int
+    n_actions: int
     log_propensity: Array | None
     propensities: Array | None
     cluster: Array | None
@@ -86,14 +103,18 @@ class Logged:
     densities: bool
 
     def pad(self, steps: Array) -> Array:
-        """Of steps ``[N]`` the array ``[n, T]``, 0 after episodes' ends."""
+        """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
         out = np.zeros(self.mask.shape)
         out[self.mask] = steps
         return out
 
-    def of_episodes(self, chosen: Array) -> Logged:
-        """Some of the episodes, ``[k]`` of their numbers in ascending order."""
-        rows = np.repeat(np.isin(np.arange(len(self.mask)), chosen), self.mask.sum(1))
+    def subset(self, episodes: Array) -> LoggedEpisodes:
+        """Return some of the episodes.
+
+        Args:
+            episodes: their indices ``[k]`` in ascending order.
+        """
+        rows = np.repeat(np.isin(np.arange(len(self.mask)), episodes), self.mask.sum(1))
 
         def steps(column: Array | None) -> Array | None:
             return None if column is None else column[rows]
@@ -102,339 +123,373 @@ class Logged:
             self,
             observations=tree_map(lambda leaf: leaf[rows], self.observations),
             action=self.action[rows],
-            reward=self.reward[chosen],
-            mask=self.mask[chosen],
+            reward=self.reward[episodes],
+            mask=self.mask[episodes],
             log_propensity=steps(self.log_propensity),
             propensities=steps(self.propensities),
-            cluster=None if self.cluster is None else self.cluster[chosen],
-            time=None if self.time is None else self.time[chosen],
+            cluster=None if self.cluster is None else self.cluster[episodes],
+            time=None if self.time is None else self.time[episodes],
             x=steps(self.x),
-            part=self.part[chosen],
+            part=self.part[episodes],
         )
 
     def steps(self) -> StepFeatures:
-        """The steps as linear models read them.
+        """Return the steps for linear models.
 
         Raises:
             UnsupportedError: if there is no such model.
         """
-        if self.x is None or not self.choices:
+        if self.x is None or not self.n_actions:
             raise UnsupportedError(
-                f"linear models are of one choice an observation of at most {MAX_FEATURES} features: use birl.ope.FQE"
+                "these data have no linear model, which takes one discrete action and observations with at most "
+                f"{MAX_FEATURES} features: use birl.ope.FQE"
             )
         step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
         last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
-        reward, at, ends = (column[self.mask] for column in (self.reward, step, last))
-        return StepFeatures(self.x, self.action, reward, at, ends, self.gamma)
+        reward, step, last = (column[self.mask] for column in (self.reward, step, last))
+        return StepFeatures(self.x, self.action, reward, step, last, self.gamma)
 
-    def unsupported(self, every: Array) -> float:
-        """Share of a policy's probability that is beyond that of the logger, on choices that the logs hardly hold.
+    def unsupported_mass(self, probabilities: Array) -> float:
+        """Return the probability that a policy has beyond the logging policy on actions that the logs hardly hold.
 
-        Where the logger's is not known, it is their share of the steps; of those that were never taken together, that
-        of those taken once (Good 1953, Biometrika 40:237-264). Propensities of the logged actions alone tell of the
-        others, too, where they leave them hardly anything.
+        If propensities of all actions are unknown, the logging policy's are the frequencies of the actions; those of
+        all actions that were never taken together are the frequency of the actions taken once (Good 1953, Biometrika
+        40:237-264). Propensities of the logged actions also bound the probability of the others.
 
         Args:
-            every: its `probabilities` of these steps.
+            probabilities: the policy's `probabilities` of these steps.
         """
-        taken = np.bincount(self.action, minlength=self.choices)
-        rare = taken < TAKEN
+        taken = np.bincount(self.action, minlength=self.n_actions)
+        rare = taken < MIN_TAKEN
         if self.propensities is not None:
-            rare = rare | (self.propensities <= SUPPORTED)
-            beyond, steps = np.maximum(every - self.propensities, 0), np.ones((len(every), 1), bool)
-            return float(unsupported_mass(beyond[:, None], ~rare[:, None], steps))
-        mean, share = every.mean(0), taken / len(every)
-        never = mean[taken == 0].sum() - share[taken == 1].sum()
-        left_over = 0.0
-        if (known := self._known_chances(every)) is not None:
-            policy, logger = known
-            left_over = float((np.maximum(policy - logger, 0) * (logger <= SUPPORTED)).sum(-1).mean())
-        return float(max(never, mean[rare].sum() - share[rare].sum(), left_over, 0.0))
+            rare = rare | (self.propensities <= MIN_PROPENSITY)
+            excess, steps = np.maximum(probabilities - self.propensities, 0), np.ones((len(probabilities), 1), bool)
+            return float(unsupported_mass(excess[:, None], ~rare[:, None], steps))
+        mean, frequency = probabilities.mean(0), taken / len(probabilities)
+        never = mean[taken == 0].sum() - frequency[taken == 1].sum()
+        remaining = 0.0
+        if (known := self._known_probabilities(probabilities)) is not None:
+            policy, logging = known
+            remaining = float((np.maximum(policy - logging, 0) * (logging <= MIN_PROPENSITY)).sum(-1).mean())
+        return float(max(never, mean[rare].sum() - frequency[rare].sum(), remaining, 0.0))
 
-    def no_support(self, every: Array) -> float | None:
-        """Share of a policy's episodes with an action that the logger never takes there; ``None`` without propensities.
+    def no_support_share(self, probabilities: Array) -> float | None:
+        """Return the share of a policy's episodes with an action that the logging policy never takes there.
 
-        "Never" means less than `SUPPORTED` times as often as the policy, so that an action that both hardly ever take
-        does not count. States are those that the logger visited. See `support_known`.
+        "Never" means less than `MIN_PROPENSITY` times as often as the policy, so an action that both hardly ever take
+        does not count. States are those that the logging policy visited. ``None`` without propensities; see
+        `support_known`.
 
         Args:
-            every: its `probabilities` of these steps.
+            probabilities: the policy's `probabilities` of these steps.
         """
-        if (known := self._known_chances(every)) is None:
+        if (known := self._known_probabilities(probabilities)) is None:
             return None
-        policy, logger = known
-        lost = (policy * (logger < SUPPORTED * policy)).sum(-1).clip(0, 1)
+        policy, logging = known
+        lost = (policy * (logging < MIN_PROPENSITY * policy)).sum(-1).clip(0, 1)
         return float(1 - np.prod(1 - self.pad(lost), 1).mean())
 
     @property
     def support_known(self) -> bool:
-        """Whether the logger's probability of every action is known, so that `no_support` misses none.
+        """Whether the propensity of every action is known, so that `no_support_share` misses none.
 
-        With two actions, the propensity of the logged one gives that of the other. With more, it gives the sum of the
-        others, which is 0 only where the logger takes none of them.
+        With two actions, the propensity of the logged action gives that of the other. With more, it gives the sum of
+        the others, which is 0 only where the logging policy takes none of them.
         """
-        return self.propensities is not None or (self.log_propensity is not None and self.choices == 2)
+        return self.propensities is not None or (self.log_propensity is not None and self.n_actions == 2)
 
-    def _known_chances(self, every: Array) -> tuple[Array, Array] | None:
-        """The policy's and the logger's probabilities, ``[N, K]``: of every action, or of the logged one and the rest.
+    def _known_probabilities(self, probabilities: Array) -> tuple[Array, Array] | None:
+        """Probabilities ``[N, K]`` of the policy and of the logging policy; ``None`` if the latter are unknown.
 
-        ``None`` if the logger's are not known.
+        K are all actions, or the logged one and the rest.
         """
         if self.propensities is not None:
-            return every, self.propensities
+            return probabilities, self.propensities
         if self.log_propensity is None:
             return None
-        policy, logger = every[np.arange(len(every)), self.action], np.exp(self.log_propensity)
-        return np.stack([policy, 1 - policy], -1), np.stack([logger, 1 - logger], -1)
+        policy, logging = probabilities[np.arange(len(probabilities)), self.action], np.exp(self.log_propensity)
+        return np.stack([policy, 1 - policy], -1), np.stack([logging, 1 - logging], -1)
 
-    def probabilities(self, policy: Any) -> Array:
-        """Of all choices at each step, ``[N, A]``."""
-        every = np.exp(_in_parts(log_probability_of(policy), self.observations))
-        _check_vector(every, self.choices)
-        return every
+    def probabilities(self, policy: ProbabilisticPolicy) -> Array:
+        """Return a policy's probabilities of all discrete actions at each step, ``[N, A]``."""
+        probabilities = np.exp(_in_batches(log_probability_of(policy), self.observations))
+        _check_probabilities(probabilities, self.n_actions)
+        return probabilities
 
-    def ratios(self, policy: Any, every: Array | None) -> Array | None:
-        """Logarithms of the ratios of a policy's logged actions, ``[n, T]``; ``None`` without propensities.
+    def ratios(self, policy: ProbabilisticPolicy, probabilities: Array | None) -> Array | None:
+        """Return the log-ratios of a policy at the logged actions, ``[n, T]``; ``None`` without propensities.
 
         Args:
-            policy: see `seen_from`.
-            every: its `probabilities`, where actions are one choice.
+            policy: see `view`.
+            probabilities: its `probabilities`, for one discrete action.
         """
-        if every is None:
-            target = _in_parts(log_probability_of(policy), self.observations, self.action)
+        if probabilities is None:
+            target = _in_batches(log_probability_of(policy), self.observations, self.action)
         else:
-            taken = every[np.arange(len(every)), self.action]
+            taken = probabilities[np.arange(len(probabilities)), self.action]
             target = np.where(taken > 0, np.log(np.maximum(taken, 1e-300)), -np.inf)
         if self.log_propensity is None:
             return None
         logged = self.pad(self.log_propensity)
         ratio = log_ratios(self.pad(target), logged, self.mask, densities=self.densities)
-        same = SAME if (np.abs(ratio) >= ROUNDED).any() else ROUNDED
+        same = SAME_RATIO if (np.abs(ratio) >= ROUNDED_RATIO).any() else ROUNDED_RATIO
         return np.where(np.abs(ratio) < same, 0.0, ratio)
 
-    def seen_from(self, policy: Any) -> View:
-        """Ratios and values of a policy.
+    def view(self, policy: ProbabilisticPolicy) -> PolicyView:
+        """Return importance ratios and values of a policy.
 
         Raises:
-            ConfigError: if it tells no probabilities.
-            UnsupportedError: if it has a memory, or draws in a way that has no probabilities.
+            ConfigError: if it has no ``action_probability``.
+            UnsupportedError: if it is recurrent, or samples actions without a known probability.
         """
-        every = self.probabilities(policy) if self.choices else None
-        ratio = self.ratios(policy, every)
-        q = v = z = v_logged = None
-        if every is not None and self.x is not None:
+        probabilities = self.probabilities(policy) if self.n_actions else None
+        ratio = self.ratios(policy, probabilities)
+        q = v = z = v_logging = None
+        if probabilities is not None and self.x is not None:
             steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
-            all_q, value = cross_fitted_q(steps, every, part)
-            z = None if steps.x.shape[1] > MARGINAL else self.pad(marginal_ratios(steps, every, part))
-            q, v = self.pad(all_q[np.arange(len(all_q)), self.action]), self.pad(value)
+            q_all, value = cross_fitted_q(steps, probabilities, part)
+            if steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
+                z = self.pad(marginal_ratios(steps, probabilities, part))
+            q, v = self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value)
             if self.propensities is not None:
-                v_logged = self.pad((self.propensities * all_q).sum(-1))
-        of = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
+                v_logging = self.pad((self.propensities * q_all).sum(-1))
+        trajectories = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
         facts: dict[str, float | None] = {}
-        if every is not None:
-            facts["unsupported"] = self.unsupported(every)
-            alike = ratio is not None and not ratio.any()  # it is the logger, whose propensities may have been rounded
-            facts["no_support"] = 0.0 if alike else self.no_support(every)
-        some = None if every is None else every[:: -(-len(every) // COMPARED)]
-        return View(of, v_logged, facts, some)
+        if probabilities is not None:
+            facts["unsupported"] = self.unsupported_mass(probabilities)
+            equal = ratio is not None and not ratio.any()  # the logging policy, whose propensities may be rounded
+            facts["no_support"] = 0.0 if equal else self.no_support_share(probabilities)
+        compared = None if probabilities is None else probabilities[:: -(-len(probabilities) // COMPARED_STEPS)]
+        return PolicyView(trajectories, v_logging, facts, compared)
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """Logs, seen from a policy.
+class PolicyView:
+    """Logged episodes with the ratios and values of a policy.
 
     Attributes:
-        of: what estimators take.
-        v_logged: mean of the model's values under the policy that logged, ``[n, T]``, if that is known.
+        trajectories: the input of estimators.
+        v_logging: mean of the model's values under the logging policy, ``[n, T]``, if known.
         facts: figures of the policy.
-        chances: its probabilities of all choices at up to `COMPARED` steps, ``[k, A]``; ``None`` of quantities.
+        action_probabilities: of all discrete actions at up to `COMPARED_STEPS` steps, ``[k, A]``, if actions are one
+            discrete action.
     """
 
-    of: Trajectories
-    v_logged: Array | None
+    trajectories: Trajectories
+    v_logging: Array | None
     facts: dict[str, float | None]
-    chances: Array | None = None
+    action_probabilities: Array | None = None
 
     @property
     def differs(self) -> float | None:
-        """In what share of the logged steps the policy does something else than the one that logged.
+        """Mean share of the logged steps in which the policy acts differently from the logging policy.
 
-        The mean distance in total variation ``E_b[max(0, 1 - rho)]``, from 0 to 1; ``None`` without propensities.
+        The mean total variation distance ``E_b[max(0, 1 - rho)]``, from 0 to 1; ``None`` without propensities.
         """
-        if self.of.log_ratio is None:
+        if self.trajectories.log_ratio is None:
             return None
-        return float(-np.expm1(np.minimum(self.of.log_ratio[self.of.mask], 0)).mean())
+        return float(-np.expm1(np.minimum(self.trajectories.log_ratio[self.trajectories.mask], 0)).mean())
 
 
-def read(dataset: Any, gamma: float, horizon: int | None, behaviour: Any = "logged", seed: int = 0) -> Logged:
-    """Read a dataset; see `birl.ope.evaluate`.
+def read_episodes(
+    dataset: ReplayBufferBase,
+    gamma: float,
+    horizon: int | None,
+    behaviour: str | ProbabilisticPolicy = "logged",
+    seed: int = 0,
+) -> LoggedEpisodes:
+    """Read the episodes of a dataset; see `birl.ope.evaluate`.
 
     Raises:
-        EmptyDataError: if there is no episode.
-        DataError: if propensities are not known for all steps.
+        EmptyDataError: if there are fewer than 2 episodes.
+        DataError: if only some steps have propensities.
     """
     check("gamma", gamma, float, low=0, high=1)
     check("horizon", horizon, int, low=1, optional=True)
     episodes = [each for each in dataset.episodes if len(each.rewards)]
     if len(episodes) < 2:
         raise EmptyDataError(f"there are {len(episodes)} episodes with steps; an evaluation needs 2, and 30 to answer")
-    cut = max(len(each.rewards) for each in episodes) if horizon is None else horizon
+    limit = max(len(each.rewards) for each in episodes) if horizon is None else horizon
     info = dataset.dataset_info
-    choices = int(info.action_size) if info.action_space is ActionSpace.DISCRETE else 0
-    reward, mask = padded([np.asarray(each.rewards, np.float64).reshape(-1)[:cut] for each in episodes])
-    rows = [tree_map(lambda leaf: leaf[:cut], each.observations) for each in episodes]
+    n_actions = info.actions.size if isinstance(info.actions, Discrete) else 0
+    reward, mask = padded([np.asarray(each.rewards, np.float64).reshape(-1)[:limit] for each in episodes])
+    rows = [tree_map(lambda leaf: leaf[:limit], each.observations) for each in episodes]
     observations = tree_map(lambda *leaves: np.concatenate(leaves), *rows)
-    action = np.concatenate([each.actions[:cut] for each in episodes])
-    action = action[:, 0].astype(np.int64) if choices else action
-    cluster, time = _firsts(episodes, "cluster"), _firsts(episodes, "time")
+    action = np.concatenate([each.actions[:limit] for each in episodes])
+    action = action[:, 0].astype(np.int64) if n_actions else action
+    cluster, time = _first_values(episodes, "cluster"), _first_values(episodes, "time")
     groups = np.arange(len(episodes)) if cluster is None else cluster
     part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
     x = quadratic_features(observations)
     facts: dict[str, float | None] = {"episodes": float(len(episodes))}
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
-    # After an end rewards count as none, which is so after terminations alone.
-    marked = (not each.terminated or np.any((each.extra or {}).get("censored", False)) for each in episodes)
-    short = (len(each.rewards) < cut and gamma ** len(each.rewards) > _SPENT for each in episodes)
-    facts["censored"] = float(np.mean([a and b for a, b in zip(marked, short, strict=True)]))
-    gaps = _column(episodes, "time_gap", cut)
+    # Estimators take rewards after the end of an episode for 0, which holds after terminations only.
+    open_ended = (not each.terminated or np.any((each.extra or {}).get("censored", False)) for each in episodes)
+    short = (len(each.rewards) < limit and gamma ** len(each.rewards) > _NEGLIGIBLE_DISCOUNT for each in episodes)
+    facts["censored"] = float(np.mean([a and b for a, b in zip(open_ended, short, strict=True)]))
+    gaps = _column(episodes, "time_gap", limit)
     if gaps is not None and gamma < 1:
-        facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _UNEVEN))
-    steps = np.repeat(part, mask.sum(1))
-    logged, vector = _propensities(behaviour, episodes, cut, observations, action, choices, x, steps)
+        facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _TIME_TOLERANCE))
+    step_part = np.repeat(part, mask.sum(1))
+    logged, propensities = _propensities(behaviour, episodes, limit, observations, action, n_actions, x, step_part)
     if logged is None:
         facts["no_propensities"] = 1.0
-    elif choices:
+    elif n_actions:
         facts["certain"] = float(np.mean(logged > -1e-9))
-    if vector is not None and not _is(behaviour, "logged"):
-        facts["calibration_error"] = calibration_error(vector, action)
-    densities = info.action_space is not ActionSpace.DISCRETE
-    arrays = (observations, action, reward, mask, float(gamma), choices, logged, vector, cluster, time, facts, x)
-    return Logged(*arrays, part, densities)
+    if propensities is not None and behaviour != "logged":
+        facts["calibration_error"] = calibration_error(propensities, action)
+    return LoggedEpisodes(
+        observations=observations,
+        action=action,
+        reward=reward,
+        mask=mask,
+        gamma=float(gamma),
+        n_actions=n_actions,
+        log_propensity=logged,
+        propensities=propensities,
+        cluster=cluster,
+        time=time,
+        facts=facts,
+        x=x,
+        part=part,
+        densities=not isinstance(info.actions, Discrete),
+    )
 
 
-def check_columns(policies: Mapping[str, Any], dataset: Any) -> None:
-    """Raise `ConfigError` if a policy has learned from logs whose columns became other numbers than the dataset's."""
+def check_columns(policies: Mapping[str, ProbabilisticPolicy | str], dataset: ReplayBufferBase) -> None:
+    """Raise `ConfigError` if a policy learned from logs whose columns were encoded differently from the dataset's."""
     for name, policy in policies.items():
         if isinstance(policy, PolicyAPI):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
-def log_probability_of(policy: Any) -> Callable[..., Array]:
-    """Log-probabilities of what a policy's `predict` does, which is what is exported, float64."""
+def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
+    """Return the log-probability function of the actions of ``predict``, which is what is exported, float64."""
     if isinstance(policy, PolicyAPI):
-        member: Any
-        for _, member in getattr(policy, "members", lambda: [(1.0, policy)])():
-            acting: BuiltPolicy = member.acting
+        acts = policy  # for the closure
+        for acting in _acting_policies(policy):
             if is_recurrent(acting.nets):
                 raise UnsupportedError(
-                    f"{acting.name} is recurrent, and logs are read one step at a time: evaluate a policy that sees "
-                    "frames instead (FrameStackTransitionPicker)"
+                    f"{acting.name} is recurrent, but logs are evaluated one step at a time: evaluate a policy with "
+                    "stacked frames instead (FrameStackTransitionPicker)"
                 )
-        return lambda x, action=None: policy.action_log_probability(x, action, greedy=True)
-    if not isinstance(policy, TellsProbabilities):
+        return lambda x, action: acts.action_log_probability(x, action, greedy=True)
+    if not isinstance(policy, ProbabilisticPolicy):
         raise ConfigError(
-            f"the policy is {policy!r:.80}; it must have action_probability(x, action=None), as algorithms and the "
-            "policies of birl.ope have it"
+            f"the policy is {policy!r:.80}; it must have the method action_probability(x, action=None), as algorithms "
+            "and the policies of birl.ope do"
         )
 
-    def tells(x: Tree, action: Array | None = None) -> Array:
+    def log_probability(x: Tree, action: Array | None) -> Array:
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(np.asarray(policy.action_probability(x, action), np.float64)))
 
-    return tells
+    return log_probability
+
+
+def _acting_policies(policy: PolicyAPI) -> list[BuiltPolicy]:
+    """The built policies of an algorithm, or of the members of a mixture."""
+    if (members := getattr(policy, "members", None)) is None:
+        return [policy.acting]
+    return [member.acting for _, member in members()]
 
 
 def _propensities(
-    behaviour: Any,
-    episodes: list[Any],
-    cut: int,
+    behaviour: str | ProbabilisticPolicy,
+    episodes: Sequence[Episode],
+    limit: int,
     observations: Tree,
     action: Array,
-    choices: int,
+    n_actions: int,
     x: Array | None,
     part: Array,
 ) -> tuple[Array | None, Array | None]:
-    """Log-propensities of the logged actions and the propensities of all, as far as known."""
-    if isinstance(behaviour, str) and behaviour not in ("logged", "estimated"):
-        raise ConfigError(f"behaviour is {behaviour!r:.60}; it must be 'logged', 'estimated' or a policy")
-    if _is(behaviour, "logged"):
-        logged, vector = _column(episodes, "log_propensity", cut), _column(episodes, "propensities", cut)
+    """Log-propensities of the logged actions and propensities of all actions, as far as known."""
+    if behaviour == "logged":
+        logged, every = _column(episodes, "log_propensity", limit), _column(episodes, "propensities", limit)
         logged = None if logged is None else logged.reshape(-1).astype(np.float64)
-        vector = None if vector is None or not choices else vector.astype(np.float64)
-        if vector is not None:
-            _check_vector(vector, choices, "propensities", 1e-3)
-        if logged is not None and vector is not None:
-            _check_equal(logged, vector[np.arange(len(vector)), action])
-        return logged, vector
-    if not _is(behaviour, "estimated"):
-        tells = log_probability_of(behaviour)
-        if not choices:
-            return _in_parts(tells, observations, action), None
-        vector = np.exp(_in_parts(tells, observations))
-        _check_vector(vector, choices)
-    elif not choices or x is None:
+        every = None if every is None or not n_actions else every.astype(np.float64)
+        if every is not None:
+            _check_probabilities(every, n_actions, "propensities", 1e-3)
+        if logged is not None and every is not None:
+            _check_equal(logged, every[np.arange(len(every)), action])
+        return logged, every
+    if not isinstance(behaviour, str):
+        log_probability = log_probability_of(behaviour)
+        if not n_actions:
+            return _in_batches(log_probability, observations, action), None
+        propensities = np.exp(_in_batches(log_probability, observations))
+        _check_probabilities(propensities, n_actions)
+    elif behaviour != "estimated":
+        raise ConfigError(f"behaviour is {behaviour!r:.60}; it must be 'logged', 'estimated' or a policy")
+    elif not n_actions or x is None:
         raise UnsupportedError(
-            "propensities are estimated for one choice an observation of not too many numbers only: log them, or give "
-            "behaviour= the policy that acted"
+            "propensities can be estimated only for one discrete action and small observations: log them, or give the "
+            "logging policy as behaviour="
         )
     else:
         mask = observations.get(MASK) if isinstance(observations, dict) else None
-        vector = estimate_propensities(x, action, part, choices, None if mask is None else np.asarray(mask, bool))
-    taken = vector[np.arange(len(vector)), action]
+        allowed = None if mask is None else np.asarray(mask, bool)
+        propensities = estimate_propensities(x, action, part, n_actions, allowed)
+    taken = propensities[np.arange(len(propensities)), action]
     if (taken <= 0).any():
         step = int((taken <= 0).argmax())
-        raise DataError(f"the behaviour policy never takes the logged action of step {step}: it did not act there")
-    return np.log(taken), vector
+        raise DataError(
+            f"the behaviour policy gives the logged action of step {step} the probability 0; it must be above 0: give "
+            "the policy that acted"
+        )
+    return np.log(taken), propensities
 
 
-def _is(behaviour: Any, name: str) -> bool:
-    return isinstance(behaviour, str) and behaviour == name
-
-
-def _column(episodes: list[Any], name: str, cut: int | None) -> Array | None:
+def _column(episodes: Sequence[Episode], name: str, limit: int | None) -> Array | None:
     """An extra column of all steps; ``None`` if no episode has it."""
-    having = [name in (each.extra or {}) for each in episodes]
-    if not any(having):
+    extras = [each.extra or {} for each in episodes]
+    present = [name in extra for extra in extras]
+    if not any(present):
         return None
-    if not all(having):
-        raise DataError(f"episode {having.index(False)} has no {name}, others have: log it for all, or for none")
-    return np.concatenate([np.asarray(each.extra[name])[:cut] for each in episodes])
+    if not all(present):
+        raise DataError(f"episode {present.index(False)} has no {name}, but others do: log it for all, or for none")
+    return np.concatenate([np.asarray(extra[name])[:limit] for extra in extras])
 
 
-def _firsts(episodes: list[Any], name: str) -> Array | None:
+def _first_values(episodes: Sequence[Episode], name: str) -> Array | None:
+    """The value of an extra column at the first step of each episode; ``None`` if no episode has it."""
     if _column(episodes, name, None) is None:
         return None
-    return np.array([np.asarray(each.extra[name]).reshape(-1)[0] for each in episodes])
+    return np.array([np.asarray((each.extra or {})[name]).reshape(-1)[0] for each in episodes])
 
 
-def _in_parts(tells: Callable[..., Array], x: Tree, action: Array | None = None) -> Array:
+def _in_batches(log_probability: LogProbability, x: Tree, action: Array | None = None) -> Array:
     found = []
-    for begin in range(0, len(next(tree_leaves(x))), _AT_ONCE):
-        own = slice(begin, begin + _AT_ONCE)
-        rows = tree_map(lambda leaf, own=own: leaf[own], x)
-        found.append(tells(rows) if action is None else tells(rows, action[own]))
+    for begin in range(0, len(next(tree_leaves(x))), _BATCH):
+        rows = slice(begin, begin + _BATCH)
+        batch = tree_map(lambda leaf, rows=rows: leaf[rows], x)
+        found.append(log_probability(batch, None if action is None else action[rows]))
     return np.concatenate(found)
 
 
-def _check_vector(vector: Array, choices: int, name: str = "action_probability(x)", most: float = 1e-4) -> None:
-    if vector.ndim != 2 or vector.shape[1] != choices:
-        raise ShapeError(f"{name} has the shape {vector.shape}; it must be [B, {choices}]: every action")
-    if not (vector >= 0).all():
-        row, place = (int(k) for k in np.argwhere(~(vector >= 0))[0])
-        raise DataError(f"{name} is {vector[row, place]:.6g} at step {row} for action {place}; it must be 0 to 1")
-    off = ~(np.abs(vector.sum(-1) - 1) < most)
+def _check_probabilities(
+    probabilities: Array, n_actions: int, name: str = "action_probability(x)", tolerance: float = 1e-4
+) -> None:
+    if probabilities.ndim != 2 or probabilities.shape[1] != n_actions:
+        raise ShapeError(f"{name} has the shape {probabilities.shape}; it must be [B, {n_actions}], for all actions")
+    if not (probabilities >= 0).all():
+        row, column = (int(k) for k in np.argwhere(~(probabilities >= 0))[0])
+        value = probabilities[row, column]
+        raise DataError(f"{name} is {value:.6g} at step {row} for action {column}; it must be from 0 to 1")
+    off = ~(np.abs(probabilities.sum(-1) - 1) < tolerance)
     if off.any():
         row = int(off.argmax())
-        raise DataError(f"{name} sums to {vector[row].sum():.6g} at step {row}; it must be 1")
+        raise DataError(f"{name} sums to {probabilities[row].sum():.6g} at step {row}; the sum must be 1")
 
 
 def _check_equal(logged: Array, taken: Array) -> None:
-    """Two columns say how probable logged actions were: both must say the same, up to what rounding leaves."""
-    off = ~(np.abs(np.exp(logged) - taken) <= _APART * taken)
+    """Check that two columns give the logged actions the same probability, up to rounding."""
+    off = ~(np.abs(np.exp(logged) - taken) <= _PROPENSITY_TOLERANCE * taken)
     if off.any():
         row = int(off.argmax())
         raise DataError(
-            f"log_propensity says that the action of step {row} had the probability {np.exp(logged[row]):.6g}, and "
-            f"propensities say {taken[row]:.6g}: one of them is wrong; leave it out"
+            f"the action of step {row} has the probability {np.exp(logged[row]):.6g} by log_propensity and "
+            f"{taken[row]:.6g} by propensities; both must be equal: leave out the wrong column"
         )

@@ -1,11 +1,11 @@
-"""Estimators of what a policy earns, as pure functions of logged episodes.
+"""Estimators of the value of a policy, as pure functions of logged episodes.
 
-Each returns an `Estimate`: one term for every episode, whose mean is the estimate and from whose spread every interval
-is made (`birl.ope.intervals`). Where the estimate is a ratio, a term is the estimate plus the episode's influence on
-it, by leaving it out; terms that were normalised before would leave out the spread of the divisor.
+Each returns an `Estimate` with one term for every episode: the estimate is the mean of the terms, and intervals are
+computed from their spread (`birl.ope.intervals`). The term of a ratio estimate is the estimate plus the leave-one-out
+influence of the episode; terms normalised in advance would ignore the variance of the divisor.
 
-``r_t``, ``Q`` and ``V`` are 0 after an episode's end, and ``w_t`` keeps its value (`birl.ope.importance_weights`). With
-equal policies every ``w_t`` is 1, and estimators of one kind agree exactly.
+After the end of an episode ``r_t``, ``Q`` and ``V`` are 0, and ``w_t`` keeps its value (`birl.ope.importance_weights`).
+If the policy is the logging policy, every ``w_t`` is 1 and estimators of one kind agree exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from birl.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """An estimate, as one term for each episode.
+    """An estimate with one term for each episode.
 
     Attributes:
         terms: ``[..., n]``; their mean is the estimate.
@@ -36,110 +36,120 @@ class Estimate:
         return np.asarray(self.terms.mean(-1))
 
     def __sub__(self, other: Estimate) -> Estimate:
-        """The paired difference, the gain over ``other``: what both have in common does not widen its interval.
+        """Return the paired difference, the gain over ``other``; common noise does not widen its interval.
 
         Raises:
-            ShapeError: if they are of different episodes.
+            ShapeError: if the numbers of episodes differ.
         """
         if self.terms.shape != other.terms.shape:
-            raise ShapeError(f"terms have the shapes {self.terms.shape} and {other.terms.shape}: not the same episodes")
+            raise ShapeError(
+                f"terms have the shapes {self.terms.shape} and {other.terms.shape}; both must be of the same episodes"
+            )
         return Estimate(self.terms - other.terms)
 
 
-def on_policy(of: Trajectories, v: Array | None = None) -> Estimate:
-    """What the logs earned: the mean of ``sum_t gamma^t r_t``.
+def on_policy(episodes: Trajectories, v: Array | None = None) -> Estimate:
+    """Return what the logs earned: the mean of ``sum_t gamma^t r_t``.
 
-    With ``v``, the mean of ``Q(s_t, .)`` under the policy that **logged**, and a ``q``, the mean of
-    ``sum_t gamma^t (r_t - q_t + v_t)``: the same with less variance, and the baseline of a gain by `doubly_robust`
-    that is exactly 0 for equal policies.
+    Given ``q`` and ``v``, the mean of ``Q(s_t, .)`` under the **logging** policy, the mean of
+    ``sum_t gamma^t (r_t - q_t + v_t)``, which has less variance. With this baseline the gain by `doubly_robust` is
+    exactly 0 for the logging policy.
     """
-    reward = of.reward if v is None else of.reward - given("q", of.q) + np.where(of.mask, v, 0.0)
-    return Estimate((of.discount * reward).sum(-1))
+    reward = (
+        episodes.reward
+        if v is None
+        else episodes.reward - require_column("q", episodes.q) + np.where(episodes.mask, v, 0.0)
+    )
+    return Estimate((episodes.discount * reward).sum(-1))
 
 
-def direct_method(of: Trajectories) -> Estimate:
-    """The model alone: the mean of ``V(s_0)``, of fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3).
+def direct_method(episodes: Trajectories) -> Estimate:
+    """Return the mean of ``V(s_0)`` by fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3).
 
-    The spread of its terms is that of first states, not of the model: no interval may be made of them. Fit the model
-    anew on resampled episodes (`birl.ope.refit_interval`).
+    The spread of its terms is that of first states, not of the model, so they make no valid interval. Use a bootstrap
+    that fits the model to resampled episodes (`birl.ope.bootstrap_interval`).
     """
-    return Estimate(given("v", of.v)[..., 0])
+    return Estimate(require_column("v", episodes.v)[..., 0])
 
 
-def importance_sampling(of: Trajectories, lowest: float = 0.0) -> Estimate:
-    """The mean of ``w_T G`` with the return ``G = sum_t gamma^t r_t`` (Precup et al. 2000).
+def importance_sampling(episodes: Trajectories, lowest: float = 0.0) -> Estimate:
+    """Return the mean of ``w_T G`` with the return ``G = sum_t gamma^t r_t`` (Precup et al. 2000).
 
     Args:
         of: logged episodes.
-        lowest: the least reward that a step can have. If below 0, the least return is taken off before weighting and
-            added after it: weights that are missed then make the estimate too low, never too high.
+        lowest: the smallest possible reward. If below 0, the smallest return is subtracted before weighting and added
+            afterwards, so that missing weight makes the estimate too low, never too high.
 
     Raises:
-        DataError: if a reward is less.
+        DataError: if a reward is smaller.
     """
-    least = _least(of, lowest)
-    returns = (of.discount * (of.reward - least)).sum(-1)
-    return Estimate(of.weight[..., -1] * returns + least * of.discount.sum())
+    least = _least(episodes, lowest)
+    returns = (episodes.discount * (episodes.reward - least)).sum(-1)
+    return Estimate(episodes.weight[..., -1] * returns + least * episodes.discount.sum())
 
 
-def weighted_importance_sampling(of: Trajectories) -> Estimate:
-    """``sum w_T G / sum w_T`` (Precup et al. 2000): biased, between the least and the greatest return."""
-    return Estimate(ratio_terms((of.discount * of.reward).sum(-1), of.relative_weight[..., -1], axis=-1))
+def weighted_importance_sampling(episodes: Trajectories) -> Estimate:
+    """Return ``sum w_T G / sum w_T`` (Precup et al. 2000): biased, between the smallest and the largest return."""
+    return Estimate(
+        ratio_terms((episodes.discount * episodes.reward).sum(-1), episodes.relative_weight[..., -1], axis=-1)
+    )
 
 
-def per_decision(of: Trajectories, lowest: float = 0.0) -> Estimate:
-    """The mean of ``sum_t gamma^t w_t r_t`` (Precup et al. 2000): a reward has the weight of the steps that led to it.
+def per_decision(episodes: Trajectories, lowest: float = 0.0) -> Estimate:
+    """Return the mean of ``sum_t gamma^t w_t r_t`` (Precup et al. 2000).
+
+    A reward has the weight of the steps that led to it.
 
     Args:
         of: logged episodes.
         lowest: see `importance_sampling`.
     """
-    least = _least(of, lowest)
-    return Estimate((of.discount * (of.weight * (of.reward - least) + least)).sum(-1))
+    least = _least(episodes, lowest)
+    return Estimate((episodes.discount * (episodes.weight * (episodes.reward - least) + least)).sum(-1))
 
 
-def weighted_per_decision(of: Trajectories) -> Estimate:
-    """``sum_t gamma^t (sum_i w_t r_t) / (sum_i w_t)`` (Precup et al. 2000), with **all** n episodes in the divisor.
+def weighted_per_decision(episodes: Trajectories) -> Estimate:
+    """Return ``sum_t gamma^t (sum_i w_t r_t) / (sum_i w_t)`` (Precup et al. 2000).
 
-    Divided by those that have reached step t, survival would stay that of the logs: where each step pays 1, every
-    policy would get the value of the logs.
+    The divisor includes **all** n episodes. A divisor of only the episodes that reached step t would keep the survival
+    of the logs: if each step pays 1, every policy would have the value of the logs.
     """
-    return Estimate((of.discount * ratio_terms(of.reward, of.relative_weight, axis=-2)).sum(-1))
+    return Estimate((episodes.discount * ratio_terms(episodes.reward, episodes.relative_weight, axis=-2)).sum(-1))
 
 
-def doubly_robust(of: Trajectories) -> Estimate:
-    """``v_t = V(s_t) + rho_t (r_t + gamma v_{t+1} - Q(s_t, a_t))``, the mean of ``v_0``.
+def doubly_robust(episodes: Trajectories) -> Estimate:
+    """Return the mean of ``v_0``, with ``v_t = V(s_t) + rho_t (r_t + gamma v_{t+1} - Q(s_t, a_t))``.
 
-    Jiang and Li 2016, arXiv:1511.03722. Summed up: ``sum_t gamma^t [w_t (r_t - Q) + w_{t-1} V]``. The model must
-    not have seen the episode: fit it on other `folds`. With ratios of `switch_ratios`, `shrink_ratios` or
-    `clip_ratios` it is biased: see `bias_bound`.
+    Jiang and Li 2016, arXiv:1511.03722; equal to ``sum_t gamma^t [w_t (r_t - Q) + w_{t-1} V]``. Fit the model on other
+    `folds` than the episode's. With ratios of `switch_ratios`, `shrink_ratios` or `clip_ratios` the estimate is
+    biased: see `bias_bound`.
     """
-    weight = of.weight
-    q, v = given("q", of.q), given("v", of.v)
-    return Estimate((of.discount * (weight * (of.reward - q) + weight_before(weight) * v)).sum(-1))
+    weight = episodes.weight
+    q, v = require_column("q", episodes.q), require_column("v", episodes.v)
+    return Estimate((episodes.discount * (weight * (episodes.reward - q) + weight_before(weight) * v)).sum(-1))
 
 
-def weighted_doubly_robust(of: Trajectories) -> Estimate:
-    """``sum_t gamma^t [u_t (r_t - Q) + u_{t-1} V]`` with ``u = w / sum_i w``.
+def weighted_doubly_robust(episodes: Trajectories) -> Estimate:
+    """Return ``sum_t gamma^t [u_t (r_t - Q) + u_{t-1} V]`` with ``u = w / sum_i w``.
 
     Thomas and Brunskill 2016, arXiv:1604.00923, section 5.
     """
-    weight = of.relative_weight
-    error, v = of.reward - given("q", of.q), given("v", of.v)
+    weight = episodes.relative_weight
+    error, v = episodes.reward - require_column("q", episodes.q), require_column("v", episodes.v)
     terms = ratio_terms(error, weight, axis=-2) + ratio_terms(v, weight_before(weight), axis=-2)
-    return Estimate((of.discount * terms).sum(-1))
+    return Estimate((episodes.discount * terms).sum(-1))
 
 
-def double_reinforcement_learning(of: Trajectories) -> Estimate:
-    """``V(s_0) + sum_t gamma^t z_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))`` with ratios z of visits.
+def double_reinforcement_learning(episodes: Trajectories) -> Estimate:
+    """Return ``V(s_0) + sum_t gamma^t z_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))`` with ratios z of visits.
 
     Kallus and Uehara 2020, arXiv:1908.08526: doubly robust without products of ratios. It is right if the ratios or the
-    model are; both must not have seen the episode. A second opinion, which never decides: see
+    model are right; fit both on other episodes. It never decides, but gives a second opinion: see
     `birl.ope.marginalized_ratios`.
     """
-    q, v, z = given("q", of.q), given("v", of.v), given("z", of.z)
+    q, v, z = require_column("q", episodes.q), require_column("v", episodes.v), require_column("z", episodes.z)
     after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)
-    return Estimate(v[..., 0] + (of.discount * z * (of.reward + of.gamma * after - q)).sum(-1))
+    return Estimate(v[..., 0] + (episodes.discount * z * (episodes.reward + episodes.gamma * after - q)).sum(-1))
 
 
 ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
@@ -155,8 +165,8 @@ ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
 }
 
 
-def bias_bound(of: Trajectories, changed: Array) -> Array:
-    """How far other ratios can move `doubly_robust`.
+def bias_bound(episodes: Trajectories, changed: Array) -> Array:
+    """Return a bound of the bias of `doubly_robust` with changed ratios.
 
     The mean of ``sum_t gamma^t |w_t - w'_t| |r_t + gamma V(s_{t+1}) - Q(s_t, a_t)|``. The estimate is ``V(s_0)
     + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))``, so this bounds the difference of the two. It is
@@ -166,35 +176,35 @@ def bias_bound(of: Trajectories, changed: Array) -> Array:
         of: logged episodes with the true ratios.
         changed: the clipped, switched or shrunk log-ratios, ``[..., n, T]``.
     """
-    v = given("v", of.v)
+    v = require_column("v", episodes.v)
     after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)
-    error = of.reward + of.gamma * after - given("q", of.q)
-    other = Trajectories(of.reward, of.mask, of.gamma, changed).weight
-    return np.asarray((of.discount * np.abs(of.weight - other) * np.abs(error)).sum(-1).mean(-1))
+    error = episodes.reward + episodes.gamma * after - require_column("q", episodes.q)
+    other = Trajectories(episodes.reward, episodes.mask, episodes.gamma, changed).weight
+    return np.asarray((episodes.discount * np.abs(episodes.weight - other) * np.abs(error)).sum(-1).mean(-1))
 
 
 def folds(groups: Array, count: int, seed: int = 0) -> Array:
-    """Which part every episode is in, ``[n]`` from 0 to ``count - 1``; a group, as a user's episodes, is in one alone.
+    """Return the part of every episode, ``[n]`` from 0 to ``count - 1``; episodes of a group are in the same part.
 
     Args:
         groups: the group of each episode, ``[n]``: ``range(n)``, or clusters.
-        count: number of parts, 2 or more: the model for the episodes of a part is fitted on all others.
+        count: number of parts, 2 or more; the model for the episodes of a part is fitted on all other parts.
         seed: of the permutation of groups.
 
     Raises:
         DataError: if there are fewer groups than parts.
     """
-    names, of = np.unique(np.asarray(groups), return_inverse=True)
+    names, index = np.unique(np.asarray(groups), return_inverse=True)
     if not 2 <= count <= len(names):
         raise DataError(f"count is {count}; it must be 2 to {len(names)}, the number of groups")
-    return np.asarray(np.random.default_rng(seed).permutation(len(names))[of] % count)
+    return np.asarray(np.random.default_rng(seed).permutation(len(names))[index] % count)
 
 
 def ratio_terms(value: Array, weight: Array, axis: int) -> Array:
-    """Terms of ``mu = sum w value / sum w``, for weights whose mean is 1; their mean is ``mu``.
+    """Return terms of ``mu = sum w value / sum w`` for weights with mean 1; the mean of the terms is ``mu``.
 
-    ``mu`` plus what the estimate would lose without the episode, ``w (value - mu) (n - 1) / (n - w)``. To first order
-    that is ``w (value - mu)``, which takes heavy episodes for lighter than they are: written as that and the rest.
+    A term is ``mu`` plus the leave-one-out influence ``w (value - mu) (n - 1) / (n - w)``, written as its first order
+    ``w (value - mu)``, which underestimates episodes with large weights, and the rest.
     """
     n = weight.shape[axis]
     mean = (weight * value).mean(axis, keepdims=True)
@@ -203,24 +213,24 @@ def ratio_terms(value: Array, weight: Array, axis: int) -> Array:
 
 
 def weight_before(weight: Array) -> Array:
-    """``w_{t-1}``, 1 at the first step."""
+    """Return ``w_{t-1}``, 1 at the first step."""
     return np.concatenate([np.ones_like(weight[..., :1]), weight[..., :-1]], -1)
 
 
-def _least(of: Trajectories, lowest: float) -> float:
-    """The reward to take off: that of steps after an episode's end, 0, counts too."""
-    seen = of.reward[of.mask].min() if lowest else 0.0
+def _least(episodes: Trajectories, lowest: float) -> float:
+    """The reward to subtract; the reward 0 after the end of an episode counts too."""
+    seen = episodes.reward[episodes.mask].min() if lowest else 0.0
     if lowest and seen < lowest - 1e-6 * max(1.0, abs(lowest)):  # stored rewards are float32
-        raise DataError(f"a reward is {seen}, and lowest is {lowest}; it must be the least possible")
+        raise DataError(f"a reward is {seen}, but lowest is {lowest}; it must be the smallest possible reward")
     return float(min(lowest, seen, 0.0))
 
 
-def given(name: str, value: Array | None) -> Array:
-    """A column that an estimator needs.
+def require_column(name: str, value: Array | None) -> Array:
+    """Return a column that an estimator needs.
 
     Raises:
-        DataError: if it is not there.
+        DataError: if it is missing.
     """
     if value is None:
-        raise DataError(f"this estimator needs a model: give {name}")
+        raise DataError(f"the episodes have no {name}, which this estimator needs: give it to Trajectories")
     return value

@@ -1,17 +1,18 @@
-"""One call from logs and a policy to what it would earn there, how sure that is, and what the logs cannot carry."""
+"""Evaluation of a policy on logs: what it would earn, how certain that is, and what the logs cannot answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from birl.checks import check
-from birl.errors import DataError
+from birl.dataset.base import ReplayBufferBase
+from birl.errors import ConfigError, DataError
 from birl.ope.diagnostics import diagnose
-from birl.ope.episode_arrays import Logged, View, check_columns, read
+from birl.ope.episode_arrays import LoggedEpisodes, PolicyView, ProbabilisticPolicy, check_columns, read_episodes
 from birl.ope.estimators import (
     ESTIMATORS,
     Estimate,
@@ -25,7 +26,7 @@ from birl.ope.validity_limits import (
     FAMILIES,
     Finding,
     allowed,
-    judge,
+    check_limits,
     model_facts,
     reward_facts,
     tail_facts,
@@ -34,28 +35,28 @@ from birl.ope.validity_limits import (
 from birl.types import Array
 
 DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
-"""Which estimator decides: the first that is not refused, whatever it says."""
+"""Estimators that may decide: the first that is not refused does, whatever its value."""
 _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
-_DRIFT: Final = 0.99
+_DRIFT_CONFIDENCE: Final = 0.99
 _MODEL: Final = ("q", "v")
-_NEEDS: Final = {
+_INPUTS: Final = {
     "on_policy": (),
     "direct_method": _MODEL,
     "double_reinforcement_learning": (*_MODEL, "z"),
     **dict.fromkeys(_ROBUST, ("log_ratio", *_MODEL)),
 }
-"""What estimators need of logs; those that are not here need ratios."""
+"""Optional columns that estimators need; those that are missing here need ratios."""
 _PAIRED: Final = (*_ROBUST, "double_reinforcement_learning")
-"""Estimators with a model, to whose gain over the logs the same model belongs."""
+"""Estimators with a model, whose gain over the logs uses the same model for the logs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """What one estimator says.
+    """The result of one estimator.
 
     Attributes:
         value: the estimate.
-        interval: of the estimate; ``None`` of a model alone, whose terms know nothing of its error.
+        interval: of the estimate; ``None`` for a model alone, whose terms ignore the error of the model.
         gain: the paired gain over the logs or the other policy, as terms.
         gain_interval: its interval.
         refused: why it must not be trusted; empty if it may.
@@ -70,29 +71,32 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A policy, evaluated on logs.
+    """The evaluation of a policy on logs.
 
     Attributes:
         name: of the policy.
         against: ``"logs"``, or the name of the policy that it is compared with.
-        gamma, horizon: the question: the mean of ``sum_t gamma^t r_t`` over the first ``horizon`` steps of episodes.
+        gamma, horizon: the value is the mean of ``sum_t gamma^t r_t`` over the first ``horizon`` steps of episodes.
         confidence: of the intervals, two-sided.
-        behaviour: where propensities come from: ``"logged"``, ``"estimated"`` or ``"given"``.
+        behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
         steps: number of logged steps.
         logs: what the logs earned, with its interval.
-        rows: by estimator.
+        rows: results by estimator.
         decides: the estimator that decides; ``None`` if all that could are refused.
         facts: figures that the limits are compared with.
         findings: what is refused and what is doubtful.
-        drift: gains in the first and the last half in time; ``None`` if times are not known or no estimator decides.
-        drifts: whether the 99 % interval of their difference leaves out 0.
+        drift: gains in the first and the last half in time; ``None`` without times or without an estimator that
+            decides.
+        drifts: whether the 99 % interval of their difference excludes 0.
         weights: effective episodes and mean weight at each step, ``[T]``; empty without propensities.
-        confounded: what hidden confounding could do; ``None`` without propensities.
-        differs: in what share of the logged steps the policy does something else than the one that logged; ``None``
+        confounded: what hidden confounding could change; ``None`` without propensities.
+        clusters: the cluster of each episode, ``[n]``, if known.
+        differs: share of the logged steps in which the policy acts differently from the logging policy; ``None``
             without propensities.
-        chances: its probabilities of all choices at some of the steps, ``[k, A]``; ``None`` of quantities.
-        support_known: whether the logger's probability of every action is known, so that ``facts["no_support"]`` misses
-            no action that the logger never takes.
+        action_probabilities: the policy's probabilities of all actions at some of the steps, ``[k, A]``, if actions
+            are one discrete action.
+        support_known: whether the propensity of every action is known, so that ``facts["no_support"]`` misses no action
+            that the logging policy never takes.
     """
 
     name: str
@@ -113,12 +117,12 @@ class Evaluation:
     confounded: Confounded | None = None
     clusters: Array | None = None
     differs: float | None = None
-    chances: Array | None = None
+    action_probabilities: Array | None = None
     support_known: bool = False
 
     @property
     def gain(self) -> Row | None:
-        """The row that decides."""
+        """The row of the estimator that decides."""
         return None if self.decides is None else self.rows[self.decides]
 
     @property
@@ -128,99 +132,119 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Any,
-    dataset: Any,
+    policy: ProbabilisticPolicy,
+    dataset: ReplayBufferBase,
     *,
     gamma: float = 0.99,
     horizon: int | None = None,
-    against: Any = "logs",
-    behaviour: Any = "logged",
+    against: str | ProbabilisticPolicy = "logs",
+    behaviour: str | ProbabilisticPolicy = "logged",
     confidence: float = 0.95,
     seen: bool = False,
     name: str = "policy",
     against_name: str = "other policy",
     seed: int = 0,
 ) -> Evaluation:
-    """Estimate from logs what a policy earns, and how much more than the logs did or another policy would.
+    """Estimate from logs what a policy earns, and its gain over the logs or over another policy.
 
-    What is evaluated is what `predict` does and what is exported: a greedy policy of an algorithm, or what a policy
-    that draws draws (`birl.ope.EpsilonGreedy` and its kind). The model of estimators that need one is linear, fitted on
-    other episodes than those that it values; of quantities and of large observations there is none, and weights decide.
+    The evaluated policy is that of `predict` and of exports: the greedy policy of an algorithm, or a stochastic policy
+    such as `birl.ope.EpsilonGreedy`. Estimators with a model use a linear one, which is fitted on other episodes than
+    those that it values. Continuous actions and large observations have no model; then weights decide.
 
     Args:
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
-            gives the probabilities of all actions for ``None``.
-        dataset: with ``episodes``. The extra ``log_propensity`` holds how probable logged actions were,
-            ``propensities`` ``[A]`` how probable all were, ``cluster`` whose episodes are alike, ``time`` when, and
-            ``censored`` whether the log ended first: `birl.dataset.from_table` writes these.
-        gamma: discount of a step, 0 to 1.
-        horizon: steps of an episode that count; by default all.
+            returns the probabilities of all actions for ``None``.
+        dataset: with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities`` ``[A]`` of
+            all actions, ``cluster`` of dependent episodes, ``time``, and ``censored`` if the log ended before the
+            episode: `birl.dataset.from_table` writes these.
+        gamma: discount, 0 to 1.
+        horizon: number of steps of an episode that count; by default all.
         against: ``"logs"``, or another policy.
-        behaviour: ``"logged"`` propensities; ``"estimated"``, of one choice; or the policy that acted. The last two are
-            checked by their calibration.
+        behaviour: ``"logged"`` propensities; ``"estimated"``, for one discrete action; or the policy that acted. The
+            calibration of the last two is checked.
         confidence: of two-sided intervals, 0 to 1.
-        seen: whether the policy has learned from these episodes, which refuses every answer.
-        name, against_name: of the policies, for people.
+        seen: whether the policy learned from these episodes, which refuses every answer.
+        name, against_name: names of the policies in reports.
         seed: of the parts that models are fitted on.
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
-            probabilities or with a memory. Logs that cannot carry an answer are no error: see `Evaluation.findings`.
+            probabilities or a recurrent one. Logs that cannot give an answer are no error: see `Evaluation.findings`.
     """
     check("confidence", confidence, float, above=0, below=1)
     check_columns({name: policy, against_name: against}, dataset)
-    logs = read(dataset, gamma, horizon, behaviour, seed)
-    how = behaviour if isinstance(behaviour, str) else "given"
-    versus = None if isinstance(against, str) and against == "logs" else (against_name, logs.seen_from(against))
-    return judged(name, logs, logs.seen_from(policy), versus, how, confidence, seen)
+    logs = read_episodes(dataset, gamma, horizon, behaviour, seed)
+    source = behaviour if isinstance(behaviour, str) else "given"
+    if isinstance(against, str) and against != "logs":
+        raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
+    versus = None if isinstance(against, str) else (against_name, logs.view(against))
+    return evaluate_view(name, logs, logs.view(policy), versus, source, confidence, seen)
 
 
-def judged(
-    name: str, logs: Logged, view: View, versus: tuple[str, View] | None, behaviour: str, confidence: float, seen: bool
+def evaluate_view(
+    name: str,
+    logs: LoggedEpisodes,
+    view: PolicyView,
+    versus: tuple[str, PolicyView] | None,
+    behaviour: str,
+    confidence: float,
+    seen: bool,
 ) -> Evaluation:
-    """The evaluation of a policy from which the logs were seen."""
-    estimates, broken = _estimates(view.of)
-    others = _baseline(logs, view, estimates) if versus is None else _estimates(versus[1].of)[0]
+    """Evaluate a policy whose ratios and values are known; see `evaluate`.
+
+    Args:
+        name: of the policy.
+        logs: logged episodes.
+        view: ratios and values of the policy.
+        versus: name and view of the policy that it is compared with; ``None`` for the logs.
+        behaviour: source of the propensities.
+        confidence: of the intervals.
+        seen: whether the policy learned from these episodes.
+    """
+    estimates, failures = _estimates(view.trajectories)
+    baseline = _baseline(view, estimates) if versus is None else _estimates(versus[1].trajectories)[0]
     facts = _facts(logs, view, estimates, seen)
-    findings = judge(facts)
+    findings = check_limits(facts)
     usable = set(allowed(findings))
     if versus is not None:
-        beside = judge(_facts(logs, versus[1], others, False))
-        usable &= set(allowed(beside))
-        told = {(one.family, one.message) for one in findings}
+        other_findings = check_limits(_facts(logs, versus[1], baseline, False))
+        usable &= set(allowed(other_findings))
+        known = {(each.family, each.message) for each in findings}
         findings += tuple(
-            replace(one, says=f"{versus[0]}: {one.says}") for one in beside if (one.family, one.message) not in told
+            replace(each, text=f"{versus[0]}: {each.text}")
+            for each in other_findings
+            if (each.family, each.message) not in known
         )
     rows = {}
     for key, estimate in estimates.items():
-        if key not in others:
+        if key not in baseline:
             continue
-        gain, refused = estimate - others[key], ""
+        gain, refused = estimate - baseline[key], ""
         if key not in usable:
             family = next(family for family, names in FAMILIES.items() if key in names)
-            refused = next(one.message for one in findings if one.refused and one.family == family)
-        alone = key == "direct_method"
-        whole = None if alone else t_interval(estimate, confidence, logs.cluster)
-        sure = None if alone else t_interval(gain, confidence, logs.cluster)
-        rows[key] = Row(float(estimate.value), whole, gain, sure, refused)
-    findings += tuple(Finding("weights", True, "estimator", np.nan, f"{key}: {why}") for key, why in broken.items())
+            refused = next(each.message for each in findings if each.refused and each.family == family)
+        model_only = key == "direct_method"
+        interval = None if model_only else t_interval(estimate, confidence, logs.cluster)
+        gain_interval = None if model_only else t_interval(gain, confidence, logs.cluster)
+        rows[key] = Row(float(estimate.value), interval, gain, gain_interval, refused)
+    findings += tuple(Finding("weights", True, "estimator", np.nan, f"{key}: {why}") for key, why in failures.items())
     decides = next((key for key in DECIDERS if key in rows and not rows[key].refused), None)
     if decides is not None:
         tails = tail_facts(rows[decides].gain, logs.cluster)
         facts |= tails
-        findings += judge(tails)
-    earned = on_policy(view.of)
-    own = Row(float(earned.value), t_interval(earned, confidence, logs.cluster), earned, None)
+        findings += check_limits(tails)
+    earned = on_policy(view.trajectories)
     drift, drifts = _drift(logs, None if decides is None else rows[decides].gain)
     weights: dict[str, Array] = {}
     confounded = None
-    if view.of.log_ratio is not None and logs.log_propensity is not None:
-        figures = diagnose(view.of)
-        weights = {"ess": figures.ess_by_step, "mean_weight": figures.mean_weight}
+    if view.trajectories.log_ratio is not None and logs.log_propensity is not None:
+        diagnostics = diagnose(view.trajectories)
+        weights = {"ess": diagnostics.ess_by_step, "mean_weight": diagnostics.mean_weight}
         if decides is not None:
-            chance = logs.pad(np.exp(logs.log_propensity)) + ~logs.mask  # nothing is chosen after an end
-            chance = np.where(logs.mask, 0.0, 1.0) if logs.densities else chance
-            confounded = Confounded(view.of, chance, None if versus is None else versus[1].of)
+            propensity = logs.pad(np.exp(logs.log_propensity)) + ~logs.mask  # no action is taken after the end
+            propensity = np.where(logs.mask, 0.0, 1.0) if logs.densities else propensity
+            other = None if versus is None else versus[1].trajectories
+            confounded = Confounded(view.trajectories, propensity, other)
     return Evaluation(
         name=name,
         against="logs" if versus is None else versus[0],
@@ -229,7 +253,7 @@ def judged(
         confidence=confidence,
         behaviour=behaviour,
         steps=int(logs.mask.sum()),
-        logs=own,
+        logs=Row(float(earned.value), t_interval(earned, confidence, logs.cluster), earned, None),
         rows=rows,
         decides=decides,
         facts=facts,
@@ -240,50 +264,53 @@ def judged(
         confounded=confounded,
         clusters=logs.cluster,
         differs=view.differs,
-        chances=view.chances,
+        action_probabilities=view.action_probabilities,
         support_known=logs.support_known,
     )
 
 
-def _estimates(of: Trajectories) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Estimates by all estimators that have what they need, and why others of these failed."""
-    found: dict[str, Estimate] = {}
-    broken: dict[str, str] = {}
+def _estimates(trajectories: Trajectories) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """Estimates by all estimators whose inputs are known, and the messages of those that failed."""
+    estimates: dict[str, Estimate] = {}
+    failures: dict[str, str] = {}
     for key, estimator in ESTIMATORS.items():
-        if key == "on_policy" or any(getattr(of, name) is None for name in _NEEDS.get(key, ("log_ratio",))):
+        inputs = _INPUTS.get(key, ("log_ratio",))
+        if key == "on_policy" or any(getattr(trajectories, name) is None for name in inputs):
             continue
         try:
-            found[key] = estimator(of)
-        except DataError as error:  # weights that are all 0, or beyond what a float holds
-            broken[key] = str(error)
-    return found, broken
+            estimates[key] = estimator(trajectories)
+        except DataError as error:  # all weights are 0, or a weight overflows
+            failures[key] = str(error)
+    return estimates, failures
 
 
-def _baseline(logs: Logged, view: View, estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """What the logs earned, for each estimator with what it has in common with them."""
-    if view.of.log_ratio is not None and not view.of.log_ratio.any():
-        return dict(estimates)  # as far as the logs tell, it is the policy that acted: the gain is exactly 0
-    plain = on_policy(view.of)
-    robust = plain if view.v_logged is None else on_policy(view.of, view.v_logged)
+def _baseline(view: PolicyView, estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """What the logs earned, estimated for each estimator so that common noise cancels in the gain."""
+    if view.trajectories.log_ratio is not None and not view.trajectories.log_ratio.any():
+        return dict(estimates)  # the logged actions do not distinguish it from the logging policy: the gain is 0
+    plain = on_policy(view.trajectories)
+    robust = plain if view.v_logging is None else on_policy(view.trajectories, view.v_logging)
     return {key: robust if key in _PAIRED else plain for key in estimates}
 
 
-def _facts(logs: Logged, view: View, estimates: Mapping[str, Estimate], seen: bool) -> dict[str, float | None]:
+def _facts(
+    logs: LoggedEpisodes, view: PolicyView, estimates: Mapping[str, Estimate], seen: bool
+) -> dict[str, float | None]:
     facts = {**logs.facts, **view.facts, "seen": 1.0 if seen else None}
     if "double_reinforcement_learning" in estimates:
-        facts |= reward_facts(estimates["double_reinforcement_learning"], view.of)
-    if view.of.log_ratio is None:
+        facts |= reward_facts(estimates["double_reinforcement_learning"], view.trajectories)
+    if view.trajectories.log_ratio is None:
         return facts
-    facts |= weight_facts(diagnose(view.of))
+    facts |= weight_facts(diagnose(view.trajectories))
     if "doubly_robust" in estimates:
         ess = facts["ess"]
         assert ess is not None
-        facts |= model_facts(estimates["doubly_robust"], direct_method(view.of), ess)
+        facts |= model_facts(estimates["doubly_robust"], direct_method(view.trajectories), ess)
     return facts
 
 
-def _drift(logs: Logged, gain: Estimate | None) -> tuple[tuple[float, float] | None, bool]:
-    """The gain in the halves in time, and whether they differ for more than chance."""
+def _drift(logs: LoggedEpisodes, gain: Estimate | None) -> tuple[tuple[float, float] | None, bool]:
+    """The gains in the two halves in time, and whether they differ by more than chance."""
     if gain is None or logs.time is None or len(np.unique(logs.time)) < 2:
         return None, False
     late = np.argsort(np.argsort(logs.time, kind="stable")) >= len(logs.time) // 2
@@ -291,6 +318,6 @@ def _drift(logs: Logged, gain: Estimate | None) -> tuple[tuple[float, float] | N
         return None, False
     share = np.where(late, 1 / late.mean(), -1 / (~late).mean())  # the mean of share * terms is the difference
     means = float(gain.terms[~late].mean()), float(gain.terms[late].mean())
-    apart = np.where(late, means[1], means[0])
-    centred = Estimate(share * (gain.terms - apart) + means[1] - means[0])
-    return means, not bool(t_interval(centred, _DRIFT, logs.cluster).holds(0.0))
+    expected = np.where(late, means[1], means[0])
+    centered = Estimate(share * (gain.terms - expected) + means[1] - means[0])
+    return means, not bool(t_interval(centered, _DRIFT_CONFIDENCE, logs.cluster).holds(0.0))

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: the action-values of a given policy, learned from logged data."""
+"""Fitted Q evaluation: the action values of a given policy, learned from logged data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -33,12 +34,14 @@ from birl.algorithm import (
 from birl.algorithm.building import check_actions
 from birl.algorithm.learner import EvaluationTarget
 from birl.algorithm.persistence import saved_policy
+from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import ConfigError, ShapeError
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction, MeanQFunctionFactory
 from birl.models.value_distributions import MeanReturns, Returns
-from birl.ope.policies import DrawnPolicy, restored
-from birl.ope.policy_actions import POLICY_ACTION, POLICY_SHARE, TIMES, WithPolicyActions, choices_of
+from birl.ope.bootstrap import BootstrapEstimate, bootstrap_mean, episode_counts
+from birl.ope.policies import StochasticPolicy, restore_policy
+from birl.ope.policy_actions import COUNTS, POLICY_ACTION, POLICY_SHARE, WithPolicyActions, policy_choices
 from birl.types import Array, State, Tree, weighted_mean
 
 ConfigT = TypeVar("ConfigT", bound="FQEConfig")
@@ -49,46 +52,48 @@ class FQEConfig(ValueConfig):
     """Fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3) of a policy with continuous actions.
 
     Learns ``Q(s, a)``, the expected discounted return of taking ``a`` in ``s`` and following the policy from then on.
-    The mean of ``Q(s, pi(s))`` over initial states, `birl.metrics.InitialStateValueEstimationEvaluator`, estimates what
-    the policy earns, and ranks policies (Paine et al. 2020, arXiv:2007.09055).
+    The mean of ``Q(s, pi(s))`` over initial states, `birl.metrics.InitialStateValueEstimationEvaluator`, estimates the
+    value of the policy, and ranks policies (Paine et al. 2020, arXiv:2007.09055).
 
-    The policy is given to `FQE` as an algorithm or as one that draws (`birl.ope.EpsilonGreedy` and its kind). It sees
-    raw observations through its own scalers, and its actions come back in the environment's units; the scalers of this
-    configuration are those of the Q-functions. It is evaluated as it is deployed: an algorithm by its greedy actions,
-    or, with ``n_action_samples`` of 1 or more, as the stochastic policy; one that draws by its draws. The next value is
-    the expectation over the probabilities of one choice, where they are known, and else the mean over that many draws.
+    The policy of `FQE` is an algorithm or a stochastic policy such as `birl.ope.EpsilonGreedy`. It uses its own scalers
+    for observations, and its actions are converted to the environment's units; the scalers of this configuration are
+    those of the Q-functions. The policy is evaluated as it is deployed: an algorithm by its greedy actions or, with
+    ``n_action_samples`` of 1 or more, as a stochastic policy; a stochastic policy by its samples. The next value is the
+    expectation over the probabilities of a discrete action if they are known, and otherwise the mean over that many
+    samples.
 
-    Every copy of the target network carries rewards one step further back. ``gamma`` counts about ``1 / (1 - gamma)``
-    steps: an evaluation makes so many copies at least, better three times as many (there is a warning if it does not).
+    Every copy of the target network propagates rewards one step further back. ``gamma`` counts about
+    ``1 / (1 - gamma)`` steps: an evaluation needs at least that many copies, better three times as many (it warns if
+    there are fewer).
 
-    Use single steps: in n-step returns all actions but the first are the data's, not the policy's. The mean and the C51
-    head learn expectations; the quantile Huber loss of the other heads does so only approximately. With C51, estimates
-    stay within ``v_min`` and ``v_max`` even for policies far from the data.
+    Use single steps: in n-step returns all actions but the first are those of the data, not of the policy. The mean and
+    the C51 head learn expectations; the quantile Huber loss of the other heads does so only approximately. With C51,
+    estimates stay within ``v_min`` and ``v_max`` even for policies far from the data.
 
-    With ``resample_episodes`` the ``n_critics`` Q-functions are as many evaluations in one run, each of episodes of its
-    own (Hao et al. 2021, arXiv:2102.03607): `birl.ope.fqe_refits` makes an interval of them.
+    With ``resample_episodes`` the ``n_critics`` Q-functions are separate evaluations in one run, each of resampled
+    episodes (Hao et al. 2021, arXiv:2102.03607): `birl.ope.bootstrap_fqe` makes an interval of them.
 
     Logs ``loss``.
 
     Differs from the paper: stochastic gradient steps with a target network that is copied every
     ``target_update_interval`` updates, instead of a full regression for each target.
 
-    Differs from d3rlpy: targets are copied ten times as often and the learning rate is ten times as high, or rewards
-    would not come back from beyond a few steps in usual runs; policies that scale observations or actions are evaluated
-    in their own units; an ensemble's target is its mean, not its minimum, which would be too low; the squared error for
-    discrete actions too, since the Huber loss does not lead to expectations; a saved evaluation holds its policy and
-    can be loaded.
+    Differs from d3rlpy: targets are copied ten times as often and the learning rate is ten times as high, because
+    otherwise rewards propagate back only a few steps in usual runs; policies that scale observations or actions are
+    evaluated in their own units; the target of an ensemble is its mean, not its minimum, which is too low; the loss for
+    discrete actions is also the squared error, because the Huber loss does not learn expectations; a saved evaluation
+    contains its policy and can be loaded.
     """
 
     batch_size: int = 100
     learning_rate: float = 1e-3
     target_update_interval: int = field(10, like=SharedFields)
     n_action_samples: int = field(
-        0, "Number of actions drawn from the policy at each next observation, or 0 for its greedy action.", low=0
+        0, "Number of actions sampled from the policy at each next observation, or 0 for its greedy action.", low=0
     )
     resample_episodes: bool = field(
         False,
-        "Whether each Q-function is fitted on episodes drawn with replacement, with its own targets, for an interval.",
+        "Whether each Q-function is fitted on resampled episodes, with its own targets, for a bootstrap interval.",
     )
 
     def __post_init__(self) -> None:
@@ -96,32 +101,32 @@ class FQEConfig(ValueConfig):
         form = self.q_func_factory
         if self.resample_episodes and (not isinstance(form, MeanQFunctionFactory) or form.share_encoder):
             raise ConfigError(
-                f"resample_episodes fits Q-functions that share nothing, of expectations, but q_func_factory is "
-                f"{form}: leave it out"
+                f"q_func_factory is {form}; with resample_episodes it must be MeanQFunctionFactory without "
+                "share_encoder: leave it out"
             )
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
-        """Always raises: an evaluation also needs a policy.
+        """Raise `ConfigError`, because an evaluation also needs a policy.
 
         Raises:
             ConfigError: always.
         """
-        _needs_a_policy(self.algorithm.__name__, type(self).__name__)
+        _raise_no_policy(self.algorithm.__name__, type(self).__name__)
 
 
 @config
 class DiscreteFQEConfig(FQEConfig):
     """Fitted Q evaluation of a policy with discrete actions. See `FQEConfig`.
 
-    With several choices at once the Q-function reads the action, as one of quantities does: it has no need of an output
-    for each combination, and values of choices together are no sums of values of each.
+    For multi-discrete actions the Q-function takes the action as input, as for continuous actions: it needs no output
+    for each combination, and joint values are not sums of values of each dimension.
 
     Logs ``loss``.
     """
 
 
 class FQENets(nn.Module):
-    """The Q-functions. The policy is not among them: it is an input."""
+    """The Q-functions. The policy is not a part of them, but an input."""
 
     def __init__(self, spec: Spec, cfg: FQEConfig) -> None:
         super().__init__()
@@ -152,25 +157,25 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 
 
 def _regression(nets: FQENets, batch: Batch, target: Returns, cfg: FQEConfig) -> Loss:
-    """The squared error; of members with their own targets ``[N, ...]``, of a step as often as they count it."""
+    """The squared error; with resampling, of each member's own target ``[N, ...]``, weighted by its episode counts."""
     prediction = nets.critic(batch.inputs, batch.action)
     if not cfg.resample_episodes:
         return td_loss(prediction, target, batch)
-    error = prediction.td_loss(target) * batch.extra[TIMES].movedim(-1, 0)
+    error = prediction.td_loss(target) * batch.extra[COUNTS].movedim(-1, 0)
     return Loss(weighted_mean(error, batch.weight).sum())
 
 
 class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
-    """Both kinds of evaluation. They act as the policy that they evaluate.
+    """Base of evaluations; they act as the evaluated policy.
 
     Args:
-        algo: the algorithm whose policy is evaluated, built and on the same device. It is read, never changed.
+        algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
         config: configuration.
         device: see `AlgorithmConfig.create`.
         **fields: the configuration's fields, instead of ``config``.
 
     Raises:
-        ConfigError: if ``algo`` is not such an algorithm.
+        ConfigError: if ``algo`` is no such algorithm.
         NotBuiltError: if it has no networks yet.
     """
 
@@ -179,18 +184,18 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def __init__(
         self,
-        algo: Algorithm[Any, Any] | DrawnPolicy | None = None,
+        algo: Algorithm[Any, Any] | StochasticPolicy | None = None,
         config: FQEConfig | None = None,
         device: bool | int | str | None = False,
         **fields: Any,
     ) -> None:
         name = type(self).__name__
         if algo is None:
-            _needs_a_policy(name, self.config_class.__name__)
+            _raise_no_policy(name, self.config_class.__name__)
         if isinstance(algo, FQEConfig):
-            raise ConfigError(f"{name} takes the algorithm first: {name}(algo, config)")
-        drawn = isinstance(algo, DrawnPolicy)
-        if not drawn and (not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims):
+            raise ConfigError(f"algo is a config; it must be an algorithm: {name}(algo, config)")
+        stochastic = isinstance(algo, StochasticPolicy)
+        if not stochastic and (not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims):
             raise ConfigError(
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"
             )
@@ -199,7 +204,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             config = cast(FQEConfig, self.config_class(**own))
         super().__init__(cast(Any, config), device, **fields)
         check_actions(self.definition(), algo.spec.actions, f"the policy of {type(algo).__name__}")
-        algos = [member.algo for _, member in algo.members()] if isinstance(algo, DrawnPolicy) else [algo]
+        algos = [member.algo for _, member in algo.members()] if isinstance(algo, StochasticPolicy) else [algo]
         if other := [each.torch_device for each in algos if each.torch_device != self.torch_device]:
             raise ConfigError(
                 f"the policy is on {other[0]}, {name} on {self.torch_device}: give both the same device "
@@ -208,47 +213,47 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         self._algo = algo
 
     @property
-    def algo(self) -> Algorithm[Any, Any] | DrawnPolicy:
-        """The algorithm whose policy is evaluated, or the policy."""
+    def algo(self) -> Algorithm[Any, Any] | StochasticPolicy:
+        """The algorithm whose policy is evaluated, or the stochastic policy."""
         return self._algo
 
     @property
     def acting(self) -> BuiltPolicy:
-        """The evaluated policy: it acts by samples if the evaluation draws any, otherwise greedily."""
+        """The evaluated policy: it samples if ``n_action_samples`` is above 0, otherwise it is greedy."""
         policy = self._algo.acting
         return policy.sampling() if self.config.n_action_samples else policy
 
     def predict(self, x: Tree) -> Array:
-        """Actions of the evaluated policy; see `Algorithm.predict`."""
-        return self._algo.predict(x) if isinstance(self._algo, DrawnPolicy) else super().predict(x)
+        """Return actions of the evaluated policy; see `Algorithm.predict`."""
+        return self._algo.predict(x) if isinstance(self._algo, StochasticPolicy) else super().predict(x)
 
     def sample_action(self, x: Tree) -> Array:
-        """Actions of the evaluated policy; see `Algorithm.sample_action`."""
-        return self._algo.predict(x) if isinstance(self._algo, DrawnPolicy) else super().sample_action(x)
+        """Return actions of the evaluated policy; see `Algorithm.sample_action`."""
+        return self._algo.predict(x) if isinstance(self._algo, StochasticPolicy) else super().sample_action(x)
 
     def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
-        """Of the evaluated policy; see `Algorithm.action_log_probability`."""
-        if isinstance(self._algo, DrawnPolicy):
+        """Return log-probabilities of the evaluated policy; see `Algorithm.action_log_probability`."""
+        if isinstance(self._algo, StochasticPolicy):
             return self._algo.action_log_probability(x, action, greedy=greedy)
         return super().action_log_probability(x, action, greedy=greedy)
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Any:
-        """Acts in environments as the evaluated policy; see `Algorithm.actor`."""
+        """Return an actor of the evaluated policy; see `Algorithm.actor`."""
         return (
             self._algo.actor()
-            if isinstance(self._algo, DrawnPolicy)
+            if isinstance(self._algo, StochasticPolicy)
             else super().actor(greedy=greedy, n=n, values=values)
         )
 
     def member_values(self, x: Tree) -> Array:
-        """What the policy earns from observations ``[B, *shape]`` on by each Q-function, float32 ``[n_critics, B]``.
+        """Return values of observations ``[B, *shape]`` by each Q-function, float32 ``[n_critics, B]``.
 
-        The expectation of Q over the policy's actions: over probabilities of one choice, else over ``n_action_samples``
-        draws. Recurrent networks see each observation as the start of an episode.
+        The expectation of Q over the policy's actions: over probabilities of one discrete action, otherwise over
+        ``n_action_samples`` samples. Recurrent networks treat each observation as the start of an episode.
         """
         learner = self.learner
         x = learner.policy.checked(x, chooses=True)
-        choices = choices_of(learner, lambda policy: Inputs(policy.observed(x)))
+        choices = policy_choices(learner, lambda policy: Inputs(policy.observed(x)))
         learner.set_mode(acting=True)
         with torch.no_grad():
             inputs = Inputs(learner.policy.observed(x))
@@ -261,43 +266,43 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         return found
 
     def policy_value(self, x: Tree) -> Array:
-        """What the policy earns from observations ``[B, *shape]`` on, ``[B]``: the mean of `member_values`."""
+        """Return values of observations ``[B, *shape]``, ``[B]``: the mean of `member_values`."""
         found: Array = self.member_values(x).mean(0)
         return found
 
     def save_policy(self, fname: str | Path) -> None:
-        """Export the evaluated policy: of an algorithm its greedy actions. See `Algorithm.save_policy`."""
+        """Export the evaluated policy, for an algorithm its greedy actions. See `Algorithm.save_policy`."""
         self._algo.save_policy(fname)
 
     @staticmethod
     def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> Any:
-        """What an evaluation in a file evaluates: an algorithm, or a policy that draws."""
-        return (restored if "members" in data else saved_policy)(data, state, device)
+        """Load the evaluated algorithm or stochastic policy of a saved evaluation."""
+        return (restore_policy if "members" in data else saved_policy)(data, state, device)
 
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
-        """Build the Q-functions with all actions of the policy, including those that are not in the data."""
+        """Build the Q-functions for all actions of the policy, including those that are not in the data."""
         own = self._algo.spec
         if not own.takes(spec):
             raise ShapeError(
                 f"{type(self).__name__} is to be built for {spec}, but the policy of {type(self._algo).__name__} was "
-                f"built for {own}"
+                f"built for {own}; both must be the same: give data like those of the policy"
             )
-        return super()._build(own, self._algo if isinstance(self._algo, DrawnPolicy) else self._algo.learner)
+        return super()._build(own, self._algo if isinstance(self._algo, StochasticPolicy) else self._algo.learner)
 
 
-def _needs_a_policy(name: str, config_name: str) -> NoReturn:
+def _raise_no_policy(name: str, config_name: str) -> NoReturn:
     raise ConfigError(
-        f"{name} needs the algorithm whose policy it evaluates: {name}(algo=..., config={config_name}()). "
-        "fit_many cannot give it one: train each seed by itself"
+        f"{name} has no algorithm, whose policy it evaluates: {name}(algo=..., config={config_name}()). "
+        "fit_many cannot give it one, so train each seed separately"
     )
 
 
 @final
 class FQE(_FittedQEvaluation[FQEConfig]):
-    """Evaluates policies with continuous actions, also with choices beside them. See `FQEConfig`.
+    """Fitted Q evaluation for continuous and composite actions. See `FQEConfig`.
 
     Args:
-        algo: the algorithm whose policy is evaluated, built and on the same device. It is read, never changed.
+        algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
         config: configuration.
         device: see `AlgorithmConfig.create`.
     """
@@ -309,10 +314,10 @@ class FQE(_FittedQEvaluation[FQEConfig]):
 
 @final
 class DiscreteFQE(_FittedQEvaluation[DiscreteFQEConfig]):
-    """Evaluates policies with discrete actions. See `FQEConfig`.
+    """Fitted Q evaluation for discrete actions. See `FQEConfig`.
 
     Args:
-        algo: the algorithm whose policy is evaluated, built and on the same device. It is read, never changed.
+        algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
         config: configuration.
         device: see `AlgorithmConfig.create`.
     """
@@ -320,3 +325,32 @@ class DiscreteFQE(_FittedQEvaluation[DiscreteFQEConfig]):
     actions = ActionSpace.CHOICES
     acts = GreedyCritic(bounded=False)
     steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+
+
+def bootstrap_fqe(evaluation: FQE | DiscreteFQE, dataset: ReplayBuffer) -> BootstrapEstimate:
+    """Return the estimate of an `FQE` with ``resample_episodes=True``, whose ensemble members are the replicates.
+
+    The estimate is the mean over members. Their spread includes the randomness of networks and minibatches, so the
+    interval is rather too wide than too narrow.
+
+    Args:
+        evaluation: fitted on ``dataset``.
+        dataset: the same dataset, unchanged.
+
+    Raises:
+        ConfigError: if all members were fitted on the same episodes.
+    """
+    config = evaluation.config
+    if not getattr(config, "resample_episodes", False):
+        raise ConfigError(
+            "all members of this evaluation were fitted on the same episodes, so they differ only by chance: evaluate "
+            "with resample_episodes=True and n_critics of 20 or more"
+        )
+    (storage,) = dataset.reader.storages
+    counts = episode_counts(storage, config.n_critics)
+    first, episodes = [], []
+    for batch in dataset.reader.all_transitions(initial=True):
+        first.append(evaluation.member_values(batch.observations).astype(np.float64))
+        episodes.append(batch.extra["episode"])
+    values, resampled = np.concatenate(first, 1), counts[:, np.concatenate(episodes)]
+    return bootstrap_mean(np.concatenate([values.mean(0, keepdims=True), values]), resampled)

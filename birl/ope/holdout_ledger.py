@@ -1,7 +1,8 @@
-"""A record beside a dataset of the questions that were asked of it: what certifies is looked at once.
+"""A ledger of the questions asked of held-out episodes, so that they certify one answer only.
 
-The record is written before an answer is, so that a killed process has looked; the same question may be asked again,
-since its answer is the same. Episodes are known by a digest of their contents: other data in the same place are new.
+The ledger is written before the answer is shown, so a killed process has used the episodes too. The same question may
+be asked again, because it has the same answer. Episodes are identified by a digest of their contents: other data in the
+same place are new.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from filelock import Timeout
 
@@ -22,112 +23,125 @@ from birl.files.locks import FolderLock
 
 SELECT: Final = "select"
 CERTIFY: Final = "certify"
-_DONE: Final = {SELECT: "chosen policies", CERTIFY: "answered another question"}
+_USES: Final = {SELECT: "have selected policies", CERTIFY: "have answered another question"}
+Query: TypeAlias = "dict[str, str]"
+"""``digest`` of the episodes, ``purpose``, digest of the ``question``, and ``when`` it was asked."""
 
 
-def record_of(dataset: str | Path) -> Path:
-    """Where the record of a folder of steps, or of a file, lies."""
+def ledger_path(dataset: str | Path) -> Path:
+    """Return the path of the ledger of a folder of steps, or of a file."""
     path = Path(dataset)
-    return path / "looks.json" if path.is_dir() else path.with_name(f"{path.name}.looks.json")
+    return path / "queries.json" if path.is_dir() else path.with_name(f"{path.name}.queries.json")
 
 
-def question(**parts: Any) -> str:
-    """The digest of a question: JSON values by name."""
+def question_digest(**parts: object) -> str:
+    """Return the digest of a question, given as JSON values by name."""
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def look(dataset: str | Path, digest: str, purpose: str, asked: str, *, reuse: bool = False) -> bool:
-    """Note that a question is asked of a dataset, before it is answered.
+def record_query(dataset: str | Path, digest: str, purpose: str, question: str, *, reuse: bool = False) -> bool:
+    """Record a question about held-out episodes before it is answered.
 
-    To select by episodes as often as one likes is allowed, until they have certified. To certify by them is allowed
-    once: not after selecting by them, nor after another question. Looks at the whole that a part was split from, and at
-    other parts with some of its episodes, count as long as they lie in the same folder or above or below it.
+    Episodes may select policies any number of times, until they certify. They may certify once: not after they have
+    selected, nor after another question. Queries of the data that a part was split from, and of other parts that share
+    episodes with it, count if they are in the same folder or in the folder above or below.
 
     Args:
         dataset: folder or file.
         digest: of its contents, from `birl.run.fingerprint.digest`.
         purpose: `SELECT` or `CERTIFY`.
-        asked: of `question`.
-        reuse: ask all the same.
+        question: from `question_digest`.
+        reuse: whether to allow a question that the ledger forbids.
 
     Returns:
-        Whether this is a reuse, which `reuse` allowed.
+        Whether the ledger forbids the question, and ``reuse`` allowed it.
 
     Raises:
-        DataError: if it must not be asked.
-        FileError: if the record cannot be read or written.
+        DataError: if the ledger forbids the question.
+        FileError: if the ledger cannot be read or written.
     """
-    file = record_of(dataset)
-    lock = FolderLock(file.parent, file.name, "two looks")
+    file = ledger_path(dataset)
+    lock = FolderLock(file.parent, file.name, "two queries")
     try:
         locked = lock.acquire()
     except Timeout as error:
-        raise DataError(f"{dataset} is being looked at by {lock.holder}: wait for it") from error
+        raise DataError(f"{lock.holder} is querying {dataset}; one query runs at a time: wait for it") from error
     except OSError as error:
-        raise WriteError(f"{file} cannot be written, where looks are noted ({error}): copy the data") from error
+        raise WriteError(
+            f"{file} cannot be written ({error}); it records queries of these episodes: copy the data to a folder that "
+            "you can write"
+        ) from error
     try:
         if locked:
             lock.sign()
-        entries = _read(file)
-        now = {"digest": digest, "purpose": purpose, "question": asked}
-        same = [all(one[key] == value for key, value in now.items()) for one in entries]
-        again = purpose == CERTIFY and any(same)
-        before = entries[: same.index(True)] if again else entries
-        used = [(file, one) for one in before if one["digest"] == digest and _spends(one, purpose, asked)]
-        since = entries[same.index(True)]["when"] if again else None
-        used += [(place, one) for place, one in _beside(Path(dataset), since) if _spends(one, purpose, asked)]
-        if used and not reuse:
-            place, first = used[0]
+        queries = _read(file)
+        query = {"digest": digest, "purpose": purpose, "question": question}
+        same = [all(each[key] == value for key, value in query.items()) for each in queries]
+        repeated = purpose == CERTIFY and any(same)
+        earlier = queries[: same.index(True)] if repeated else queries
+        conflicts = [(file, each) for each in earlier if each["digest"] == digest and _conflicts(each, query)]
+        since = queries[same.index(True)]["when"] if repeated else None
+        conflicts += [(path, each) for path, each in _related(Path(dataset), since) if _conflicts(each, query)]
+        if conflicts and not reuse:
+            path, first = conflicts[0]
             raise DataError(
-                f"the episodes of {dataset} have {_DONE[first['purpose']]}, at {first['when']} ({place}): "
-                "another answer by them now would be too good. Ask that question again, log new episodes, or keep a "
-                "part that nobody has looked at (birl data split); --allow-reuse answers all the same, and says so"
+                f"the episodes of {dataset} {_USES[first['purpose']]}, at {first['when']} ({path}); another answer by "
+                "them would be too optimistic: ask that question again, log new episodes, or keep an unused part (birl "
+                "data split); --allow-reuse answers anyway, and the report says so"
             )
         if not any(same):
             when = datetime.now(UTC).isoformat(" ", "seconds")
-            atomic_write(file, json.dumps([*entries, {**now, "when": when}], indent=1).encode())
-        return bool(used)
+            atomic_write(file, json.dumps([*queries, {**query, "when": when}], indent=1).encode())
+        return bool(conflicts)
     finally:
         if locked:
             lock.release()
 
 
-def _beside(folder: Path, since: str | None) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Looks at folders in or around this one that hold some of the same episodes, before ``since`` if that is given.
+def _related(folder: Path, since: str | None) -> Iterator[tuple[Path, Query]]:
+    """Queries of folders in or around this one that share episodes with it, up to the time ``since`` if given.
 
-    The whole that it is a part of, its parts, and parts of other splits of the same whole; see `LogRecord.shares`.
+    These are the data that it is a part of, its parts, and parts of other splits of the same data; see
+    `LogRecord.shares`.
     """
-    own = record_in(folder) if folder.is_dir() else None
-    if own is None:
+    record = record_in(folder) if folder.is_dir() else None
+    if record is None:
         return
-    around = folder.resolve()
-    for place in (around.parent, *sorted(around.parent.iterdir()), *sorted(around.iterdir())):
-        if place != around and place.is_dir() and record_of(place).is_file():
+    resolved = folder.resolve()
+    for place in (resolved.parent, *sorted(resolved.parent.iterdir()), *sorted(resolved.iterdir())):
+        if place != resolved and place.is_dir() and ledger_path(place).is_file():
             other = record_in(place)
-            if other is not None and own.shares(other):
-                rows = _read(record_of(place))
-                yield from ((record_of(place), one) for one in rows if since is None or one["when"] < since)
+            if other is not None and record.shares(other):
+                queries = _read(ledger_path(place))
+                yield from ((ledger_path(place), each) for each in queries if since is None or each["when"] < since)
 
 
-def _spends(entry: dict[str, str], purpose: str, asked: str) -> bool:
-    """Whether an earlier look forbids this one."""
-    return (CERTIFY in (entry["purpose"], purpose)) and (entry["purpose"], entry["question"]) != (purpose, asked)
+def _conflicts(earlier: Query, query: Query) -> bool:
+    """Whether an earlier query forbids this one."""
+    one, other = ((each["purpose"], each["question"]) for each in (earlier, query))
+    return CERTIFY in (one[0], other[0]) and one != other
 
 
-def _read(file: Path) -> list[dict[str, str]]:
+def _read(file: Path) -> list[Query]:
     if not file.exists():
         return []
     if not file.is_file():
-        raise CorruptFileError(f"{file} is no file: it must be the record of looks; take it away")
-    remedy = "restore it, or take episodes that nobody has looked at"
+        raise CorruptFileError(f"{file} is no file; it must be the ledger of queries: remove it")
+    remedy = "restore it, or use episodes that were never queried"
     try:
-        found = parse_json(file.read_bytes(), str(file))
+        queries = parse_json(file.read_bytes(), str(file))
     except CorruptFileError as error:
-        what = f"{file}, where looks at these episodes are noted, is damaged"
-        raise CorruptFileError(f"{what} ({error}): {remedy}") from error
+        raise CorruptFileError(
+            f"{file}, the ledger of queries of these episodes, is damaged ({error}): {remedy}"
+        ) from error
     keys = {"digest", "purpose", "question", "when"}
-    rows: list[Any] = found if isinstance(found, list) else [None]
-    if not all(isinstance(one, dict) and one.keys() == keys and set(map(type, one.values())) == {str} for one in rows):
-        raise CorruptFileError(f"{file} is no record of looks: {remedy}")
-    return rows
+    rows: list[object] = queries if isinstance(queries, list) else [None]
+    valid: list[Query] = []
+    for row in rows:
+        if not isinstance(row, dict) or row.keys() != keys or set(map(type, row.values())) != {str}:
+            raise CorruptFileError(
+                f"{file} is no ledger of queries; it must list queries with {sorted(keys)}: {remedy}"
+            )
+        valid.append(row)
+    return valid

@@ -1,8 +1,10 @@
-"""How sure an estimate is: intervals and lower bounds, made of its terms.
+"""Confidence intervals and lower bounds of estimates.
 
-Which to use: `t_interval` for all estimates but the direct method's, over episodes or clusters; `refit_interval` for
-fitted Q evaluation; `betting_bound` where a lower bound must hold without trust in the weights' tails. `hcope_bound`
-and `hoeffding_interval` are classical references, wider than either.
+Use `t_interval` for all estimates except the direct method's, over episodes or clusters; `bootstrap_interval` for
+fitted Q evaluation; `betting_bound` for a lower bound that holds whatever the tails of the weights. `hcope_bound` and
+`hoeffding_interval` are classical references, wider than these.
+
+Quantiles and tails of Student's t are computed here, because SciPy is not a dependency.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from birl.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """An interval and how often such intervals hold the truth.
+    """A confidence interval.
 
     Attributes:
         lower, upper: its ends, ``[...]``.
-        confidence: 0 to 1.
+        confidence: how often such intervals cover the truth, 0 to 1.
     """
 
     lower: Array
@@ -34,92 +36,96 @@ class Interval:
     confidence: float
 
     def holds(self, value: float | Array) -> Array:
-        """Whether ``value`` is in it."""
+        """Return whether the interval contains ``value``."""
         return np.asarray((self.lower <= value) & (value <= self.upper))
 
 
 def t_interval(estimate: Estimate, confidence: float = 0.95, clusters: Array | None = None) -> Interval:
-    """Student's t over episodes, or over clusters: ``value -+ t s``.
+    """Return Student's t interval over episodes, or over clusters: ``value -+ t s``.
 
     With C clusters ``s^2 = C / (C - 1) sum_c (sum_{i in c} (x_i - value))^2 / n^2``, which is the usual variance of a
-    mean if each episode is a cluster. Episodes of one user, machine or day belong together: taken as independent, they
-    make the interval too narrow.
+    mean if each episode is a cluster. Episodes of one user, machine or day are dependent; an interval that ignores this
+    is too narrow.
 
     Args:
         estimate: terms ``[..., n]``.
-        confidence: of the two sides together: 0.95 leaves out 2.5 % on each.
+        confidence: two-sided: 0.95 excludes 2.5 % on each side.
         clusters: the cluster of each episode, ``[n]``.
 
     Raises:
         EmptyDataError: if there are fewer than 2 episodes or clusters.
     """
-    _confidence(confidence)
+    _check_confidence(confidence)
     n, value = estimate.terms.shape[-1], estimate.value
-    apart = estimate.terms - value[..., None]
+    centered = estimate.terms - value[..., None]
     if clusters is not None:
-        names, of = np.unique(np.asarray(clusters), return_inverse=True)
-        if of.shape != (n,):
-            raise ShapeError(f"clusters has the shape {np.shape(clusters)}; there are {n} episodes")
-        order = np.argsort(of, kind="stable")  # sums of runs: no matrix of episodes by clusters
-        begins = np.searchsorted(of[order], np.arange(len(names)))
-        apart = np.add.reduceat(apart[..., order], begins, axis=-1)
-    count = apart.shape[-1]
+        names, index = np.unique(np.asarray(clusters), return_inverse=True)
+        if index.shape != (n,):
+            raise ShapeError(f"clusters has the shape {np.shape(clusters)}; it must be [{n}], one for each episode")
+        order = np.argsort(index, kind="stable")  # sums of consecutive terms: no matrix of episodes by clusters
+        starts = np.searchsorted(index[order], np.arange(len(names)))
+        centered = np.add.reduceat(centered[..., order], starts, axis=-1)
+    count = centered.shape[-1]
     if count < 2:
         kind = "episode" if clusters is None else "cluster"
-        raise EmptyDataError(f"there is {count} {kind}; an interval needs 2")
-    half = t_quantile(0.5 + confidence / 2, count - 1) * np.sqrt((apart**2).sum(-1) * count / (count - 1)) / n
+        raise EmptyDataError(f"there is {count} {kind}; an interval needs 2 or more: log more")
+    half = t_quantile(0.5 + confidence / 2, count - 1) * np.sqrt((centered**2).sum(-1) * count / (count - 1)) / n
     return Interval(value - half, value + half, confidence)
 
 
-def refit_interval(value: float | Array, refits: Array, confidence: float = 0.95) -> Interval:
-    """An interval of fitted Q evaluation: ``value -+ t s`` with the spread s of refits on resampled **episodes**.
+def bootstrap_interval(value: float | Array, replicates: Array, confidence: float = 0.95) -> Interval:
+    """Return an interval of fitted Q evaluation: ``value -+ t s`` with the standard deviation s of the replicates.
 
-    Hao et al. 2021, arXiv:2102.03607. Resampling first states with the model left as it is covers far too seldom.
+    Replicates are fitted on resampled **episodes** (Hao et al. 2021, arXiv:2102.03607). Resampling first states with a
+    fixed model covers the truth far too seldom.
 
     Args:
         value: the estimate from all episodes, ``[...]``.
-        refits: estimates of models that were fitted anew, each on n episodes drawn with replacement, ``[..., B]``.
+        replicates: estimates of models that were each fitted on n episodes drawn with replacement, ``[..., B]``.
         confidence: 0 to 1.
     """
-    _confidence(confidence)
-    value, refits = np.asarray(value, np.float64), np.asarray(refits, np.float64)
-    if refits.shape[-1] < 20:
-        raise EmptyDataError(f"there are {refits.shape[-1]} refits; the spread needs 20 or more")
-    half = t_quantile(0.5 + confidence / 2, refits.shape[-1] - 1) * refits.std(-1, ddof=1)
+    _check_confidence(confidence)
+    value, replicates = np.asarray(value, np.float64), np.asarray(replicates, np.float64)
+    if replicates.shape[-1] < 20:
+        raise EmptyDataError(f"there are {replicates.shape[-1]} replicates; the interval needs 20 or more")
+    half = t_quantile(0.5 + confidence / 2, replicates.shape[-1] - 1) * replicates.std(-1, ddof=1)
     return Interval(value - half, value + half, confidence)
 
 
 def hoeffding_interval(estimate: Estimate, low: float, high: float, confidence: float = 0.95) -> Interval:
-    """``value -+ (high - low) sqrt(log(2 / delta) / (2 n))``, for terms of a **known** range (Hoeffding 1963).
+    """Return ``value -+ (high - low) sqrt(log(2 / delta) / (2 n))``, for terms of a **known** range (Hoeffding 1963).
 
     Args:
         estimate: independent terms.
-        low, high: what a term can be at least and at most; not the least and greatest that were seen.
+        low, high: smallest and largest possible term, not those that were observed.
         confidence: ``1 - delta``.
 
     Raises:
         DataError: if a term is out of the range.
     """
-    _confidence(confidence)
+    _check_confidence(confidence)
     terms = estimate.terms
     if not low <= terms.min() <= terms.max() <= high:
-        raise DataError(f"terms reach from {terms.min()} to {terms.max()}, and low is {low}, high {high}")
+        raise DataError(
+            f"terms are from {terms.min()} to {terms.max()}, but low is {low} and high {high}; they must be the "
+            "smallest and the largest possible term"
+        )
     half = (high - low) * math.sqrt(math.log(2 / (1 - confidence)) / (2 * terms.shape[-1]))
     return Interval(estimate.value - half, estimate.value + half, confidence)
 
 
 def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0.0) -> Array:
-    """A lower bound of the mean that holds whatever the weights, by betting.
+    """Return a lower bound of the mean that holds whatever the weights, by betting.
 
     ``inf {m: mean over c of prod_i (1 + c (Y_i / m - 1)) < 1 / delta}`` with ``Y = term - lowest >= 0`` and bets
-    ``lam = c / m``, c between 0 and 1: against any ``m`` that is not below the mean of Y the wealth is a
-    supermartingale, and seldom large (Waudby-Smith and Ramdas 2020, arXiv:2010.09686; Karampatziakis et al. 2021,
-    arXiv:2102.09540). Weights need no bound, terms only a floor. The order of episodes is of no matter.
+    ``lam = c / m``, c between 0 and 1: for any ``m`` that is not below the mean of Y, the wealth is a supermartingale
+    and rarely large (Waudby-Smith and Ramdas 2020, arXiv:2010.09686; Karampatziakis et al. 2021,
+    arXiv:2102.09540). Weights need no bound, only terms need a minimum. The order of episodes does not matter.
 
     Args:
         estimate: independent terms, ``[..., n]``, not of a ratio: of `importance_sampling` or `per_decision`.
         confidence: ``1 - delta``, of one side.
-        lowest: what a term can be at least: ``lowest * sum_t gamma^t`` if it was given to these.
+        lowest: smallest possible term: ``lowest * sum_t gamma^t`` for the ``lowest`` of these.
 
     Returns:
         The bound, ``[...]``.
@@ -127,7 +133,7 @@ def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float =
     Raises:
         DataError: if a term is less than ``lowest``.
     """
-    _confidence(confidence)
+    _check_confidence(confidence)
     above = _above(estimate, lowest)
     share = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
     limit = -math.log(1 - confidence) + math.log(len(share))
@@ -137,69 +143,68 @@ def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float =
         return np.asarray(np.logaddexp.reduce([np.log1p(c * ratio).sum(-1) for c in share], axis=0))
 
     low, high = np.zeros(above.shape[:-1]), above.mean(-1)
-    for _ in range(45):  # wealth falls with m, and is at most 1 at the mean of the terms
+    for _ in range(45):  # wealth decreases with m, and is at most 1 at the mean of the terms
         middle = (low + high) / 2
-        rich = wealth(middle) >= limit
-        low, high = np.where(rich, middle, low), np.where(rich, high, middle)
+        exceeds = wealth(middle) >= limit
+        low, high = np.where(exceeds, middle, low), np.where(exceeds, high, middle)
     return np.asarray(low + lowest)
 
 
 def hcope_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0.0) -> Array:
-    """A classical lower bound (Thomas et al. 2015, "High confidence off-policy evaluation", AAAI, theorem 1).
+    """Return a classical lower bound (Thomas et al. 2015, "High confidence off-policy evaluation", AAAI, theorem 1).
 
-    Terms are cut off at c and bounded by the empirical Bernstein inequality (Maurer and Pontil 2009, arXiv:0907.3740,
-    theorem 4). A twentieth of the episodes, the first ones, chooses c and is not used again; so the order matters, and
-    must be random.
+    Terms are clipped at c and bounded by the empirical Bernstein inequality (Maurer and Pontil 2009, arXiv:0907.3740,
+    theorem 4). The first twentieth of the episodes only chooses c, so the order of episodes must be random.
 
     Args:
         estimate: independent terms, ``[..., n]``, not of a ratio.
         confidence: of one side.
-        lowest: what a term can be at least.
+        lowest: smallest possible term.
 
     Raises:
         DataError: if a term is less than ``lowest``.
         EmptyDataError: if there are fewer than 40 episodes.
     """
-    _confidence(confidence)
+    _check_confidence(confidence)
     above = _above(estimate, lowest)
     n = above.shape[-1]
     if n < 40:
         raise EmptyDataError(f"there are {n} episodes; this bound needs 40 or more")
     first = max(n // 20, 2)
-    chosen, rest = above[..., :first], above[..., first:]
-    cuts = np.maximum(chosen.max(-1), np.finfo(np.float64).tiny)[..., None] * 2.0 ** np.arange(-6, 5)
-    promised = np.stack([_bernstein(chosen, cut, n - first, confidence) for cut in np.moveaxis(cuts, -1, 0)], -1)
-    cut = np.take_along_axis(cuts, promised.argmax(-1)[..., None], -1)[..., 0]
+    pilot, rest = above[..., :first], above[..., first:]
+    cuts = np.maximum(pilot.max(-1), np.finfo(np.float64).tiny)[..., None] * 2.0 ** np.arange(-6, 5)
+    predicted = np.stack([_bernstein(pilot, cut, n - first, confidence) for cut in np.moveaxis(cuts, -1, 0)], -1)
+    cut = np.take_along_axis(cuts, predicted.argmax(-1)[..., None], -1)[..., 0]
     return np.maximum(_bernstein(rest, cut, n - first, confidence), 0) + lowest
 
 
 def _above(estimate: Estimate, lowest: float) -> Array:
-    """Terms less the least that they can be, which sums of rounded numbers may miss by a little."""
+    """Terms minus their lower limit, with a tolerance for rounding."""
     above = estimate.terms - lowest
     if above.min() < -1e-6 * max(1.0, abs(lowest)):
-        raise DataError(f"a term is {estimate.terms.min()}, and lowest is {lowest}; it must be the least possible")
+        raise DataError(f"a term is {estimate.terms.min()}, but lowest is {lowest}; it must be the smallest possible")
     return np.maximum(above, 0.0)
 
 
 def _bernstein(terms: Array, cut: Array, n: int, confidence: float) -> Array:
-    """The bound that n terms with the mean and the variance of these would have."""
+    """The bound of n terms with the mean and the variance of these."""
     terms = np.minimum(terms, cut[..., None])
     log = math.log(2 / (1 - confidence))
-    spread = np.sqrt(2 * log * terms.var(-1, ddof=1) / n)
-    return np.asarray(terms.mean(-1) - 7 * cut * log / (3 * (n - 1)) - spread)
+    width = np.sqrt(2 * log * terms.var(-1, ddof=1) / n)
+    return np.asarray(terms.mean(-1) - 7 * cut * log / (3 * (n - 1)) - width)
 
 
 @lru_cache(maxsize=256)
 def t_quantile(p: float, freedom: float) -> float:
-    """The value below which Student's t with ``freedom`` degrees of freedom is with probability ``p``.
+    """Return the quantile ``p`` of Student's t with ``freedom`` degrees of freedom, to a relative error of 1e-10.
 
-    By Newton's steps within halved brackets on the incomplete beta function; to 1e-10 of its value.
+    Newton's method with bisection on the incomplete beta function.
     """
     check("p", p, float, above=0, below=1, error=DataError)
     check("freedom", freedom, float, above=0, error=DataError)
     if p == 0.5:
         return 0.0
-    if freedom > 1e4:  # where the beta function loses digits: Abramowitz and Stegun 26.7.5
+    if freedom > 1e4:  # the beta function loses digits: Abramowitz and Stegun 26.7.5
         z = NormalDist().inv_cdf(p)
         terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96)
         third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -223,7 +228,7 @@ def t_quantile(p: float, freedom: float) -> float:
 
 
 def t_tail(x: float, freedom: float) -> float:
-    """P(t > x) for x >= 0: half the incomplete beta function at ``freedom / (freedom + x^2)``."""
+    """Return P(t > x) for x >= 0: half the incomplete beta function at ``freedom / (freedom + x^2)``."""
     a, b, at = freedom / 2, 0.5, freedom / (freedom + x * x)
     if at == 1.0:
         return 0.5
@@ -235,7 +240,7 @@ def t_tail(x: float, freedom: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22), from the left by Lentz's method."""
+    """The continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, 10_000):
@@ -251,5 +256,5 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     return value
 
 
-def _confidence(value: float) -> None:
+def _check_confidence(value: float) -> None:
     check("confidence", value, float, above=0, below=1, error=DataError)

@@ -1,32 +1,31 @@
-"""MAGIC: how many steps to weigh before the model takes over, chosen by the data."""
+"""MAGIC: the data choose the number of weighted steps before the model takes over."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from birl.ope.estimators import Estimate, given, ratio_terms, weight_before
+from birl.ope.estimators import Estimate, ratio_terms, require_column, weight_before
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import t_interval
 from birl.types import Array
 
 
-def magic(of: Trajectories) -> Estimate:
-    """The blend of j-step estimates with the least estimated mean squared error.
+def magic(episodes: Trajectories) -> Estimate:
+    """Blend j-step estimates so that the estimated mean squared error is minimal.
 
     Thomas and Brunskill 2016, arXiv:1604.00923, sections 7 and 8: ``g_j`` is weighted doubly robust for the steps up to
-    j and the model's value from then on, from j = -1 (the model alone) to the last (`weighted_doubly_robust`). Weights
-    ``x`` on the simplex minimise ``x' (Omega + b b') x`` with the covariance ``Omega`` of the ``g_j`` and, for their
-    biases ``b``, their distances from the 50 % interval of the last one.
+    j and uses the model's value afterwards, from j = -1 (the model alone) to the last (`weighted_doubly_robust`).
+    Weights ``x`` on the simplex minimise ``x' (Omega + b b') x``. ``Omega`` is the covariance of the ``g_j``; their
+    biases ``b`` are estimated by the distances from the 50 % interval of the last one.
 
-    An interval of its terms is that of a blend which may be biased.
+    The blend may be biased, and the interval of its terms ignores that.
 
-    Differs from the paper: the interval is Student's t, not a percentile bootstrap; ``Omega`` is of terms that leave
-    out an episode.
+    Differs from the paper: the interval is Student's t, not a percentile bootstrap; ``Omega`` uses leave-one-out terms.
     """
-    steps = _partial(of)  # [..., n, J]
+    steps = _partial(episodes)  # [..., n, J]
     n, value = steps.shape[-2], steps.mean(-2)
-    apart = steps - value[..., None, :]
-    omega = np.swapaxes(apart, -1, -2) @ apart / (n * (n - 1))
+    centered = steps - value[..., None, :]
+    omega = np.swapaxes(centered, -1, -2) @ centered / (n * (n - 1))
     last = t_interval(Estimate(steps[..., -1]), 0.5)
     bias = np.maximum(last.lower[..., None] - value, 0) - np.maximum(value - last.upper[..., None], 0)
     error = omega + bias[..., :, None] * bias[..., None, :]
@@ -36,21 +35,21 @@ def magic(of: Trajectories) -> Estimate:
     return Estimate((steps * blend[..., None, :]).sum(-1))
 
 
-def _partial(of: Trajectories) -> Array:
+def _partial(episodes: Trajectories) -> Array:
     """Terms of ``g_j``, j = -1 to T - 1, ``[..., n, T + 1]``."""
-    weight, v = of.relative_weight, given("v", of.v)
-    values = of.discount * ratio_terms(v, weight_before(weight), axis=-2)
-    errors = of.discount * ratio_terms(of.reward - given("q", of.q), weight, axis=-2)
+    weight, v = episodes.relative_weight, require_column("v", episodes.v)
+    values = episodes.discount * ratio_terms(v, weight_before(weight), axis=-2)
+    errors = episodes.discount * ratio_terms(episodes.reward - require_column("q", episodes.q), weight, axis=-2)
     none = np.zeros_like(values[..., :1])
     values, errors = values.cumsum(-1), errors.cumsum(-1)
     return np.concatenate([values, values[..., -1:]], -1) + np.concatenate([none, errors], -1)
 
 
 def simplex_minimum(square: Array) -> Array:
-    """The x >= 0 with sum 1 that minimises ``x' square x``, of a positive semi-definite matrix ``[J, J]``.
+    """Return the x >= 0 with sum 1 that minimises ``x' square x``, for a positive semi-definite matrix ``[J, J]``.
 
-    Wolfe's method of the nearest point (1976, Mathematical Programming 11): points join one by one, and those with
-    negative shares leave.
+    Wolfe's minimum-norm-point algorithm (1976, Mathematical Programming 11): points are added one by one, and those
+    with negative shares are removed.
     """
     size = len(square)
     scale = max(float(np.trace(square)), np.finfo(np.float64).tiny)

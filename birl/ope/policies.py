@@ -1,8 +1,8 @@
-"""Policies that draw their actions, made of trained algorithms: what is evaluated is what is saved and exported.
+"""Stochastic policies made of trained algorithms; what is evaluated is what is saved and exported.
 
-A greedy policy cannot be compared with logs by weights, and logs of a greedy policy judge no other. These policies draw
-each action with a known probability. They act, evaluate and export alike: `predict` draws, `action_probability` tells
-with what probability, and the exported file gives both the action and the logarithm of its probability, to be logged.
+Weights cannot compare a greedy policy with logs, and logs of a greedy policy cannot evaluate another one. These
+policies sample each action with a known probability: `predict` samples, `action_probability` returns the probability,
+and an exported file returns the action and its log-probability, which should be logged.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from birl.types import Array, Inputs, State, Tree, tree_leaves
 File = str | Path | BinaryIO
 
 
-class DrawnPolicy(PolicyAPI, ABC):
-    """Base of policies that draw their actions, with probabilities that are known.
+class StochasticPolicy(PolicyAPI, ABC):
+    """Base of policies that sample their actions with known probabilities.
 
-    `predict` and `sample_action` both draw, from torch's generator (`birl.seed`): there is no other policy inside. It
-    reads the networks of its algorithms, and changes as they learn.
+    `predict` and `sample_action` both sample, with torch's generator (`birl.seed`). A policy uses the networks of its
+    algorithms, and changes while they learn.
     """
 
     @abstractmethod
     def module(self) -> DrawnModule | MixedModule:
-        """The policy as a module, as it is exported."""
+        """Return the module that is exported."""
 
     @abstractmethod
-    def members(self) -> list[tuple[float, _OfOne]]:
-        """The policies that it draws from, with their weights."""
+    def members(self) -> list[tuple[float, _SinglePolicy]]:
+        """Return the policies that it mixes, with their weights."""
 
     def sample_action(self, x: Tree) -> Array:
-        """As `predict`."""
+        """Same as `predict`."""
         return self.predict(x)
 
     def actor(self, *, greedy: bool = True, n: int = 1) -> _Actor:
-        """Acts in environments, for `birl.metrics.evaluate`; ``greedy`` and ``n`` change nothing."""
+        """Return an actor for environments, as `birl.metrics.evaluate` uses it; ``greedy`` and ``n`` are ignored."""
         return _Actor(self)
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the policy with its scalers; see `Algorithm.save_policy`.
 
-        The last input is ``noise``, float32 ``[B, width]``: new standard normal numbers for each action, which whoever
-        runs the file draws. The second output is ``log_probability`` ``[B]``, that of the action: log it. The width is
-        the number of columns of an action (1 if there is one choice), of a mixture one more than those of its members.
+        The last input is ``noise``, float32 ``[B, width]``: the caller draws new standard normal numbers for each
+        action. The second output is ``log_probability`` ``[B]`` of the action: log it. The width is the number of
+        columns of an action (1 for one discrete action), of a mixture one more than that of its members.
 
         Raises:
-            UnsupportedError: if an action has no density, or is not drawn by normal numbers, as from a Beta
+            UnsupportedError: if an action has no density, or cannot be sampled with normal numbers, such as a Beta
                 distribution.
         """
         for _, member in self.members():
@@ -85,7 +85,7 @@ class DrawnPolicy(PolicyAPI, ABC):
         export_policy(module, (example, noise), fname, names, outputs=("output_0", "log_probability"))
 
     def save(self, fname: File) -> None:
-        """Write the policy with the networks of its algorithms to one file; see `load_policy`."""
+        """Save the policy with the networks of its algorithms to one file; see `load_policy`."""
         for _, member in self.members():
             member.algo.engine.check_finite(moments=False)  # these are not saved
         save_archive(fname, "policy", {**self.describe(), "birl": __version__}, self.policy_state())
@@ -97,34 +97,36 @@ class DrawnPolicy(PolicyAPI, ABC):
         return [(weight, member.acting) for weight, member in self.members()]
 
     def describe(self) -> dict[str, Any]:
-        """What it is, in JSON form."""
-        return {"members": [{"weight": weight, "policy": member.described()} for weight, member in self.members()]}
+        """Return a description in JSON form."""
+        return {
+            "members": [{"weight": weight, "policy": member.describe_member()} for weight, member in self.members()]
+        }
 
     def policy_state(self) -> State:
-        """The networks of its algorithms."""
+        """Return the networks of its algorithms."""
         return {str(index): member.algo.learner.policy_state() for index, (_, member) in enumerate(self.members())}
 
 
 class _Actor:
-    """Acts in environments, without memory."""
+    """A stateless actor in environments."""
 
-    def __init__(self, policy: DrawnPolicy) -> None:
+    def __init__(self, policy: StochasticPolicy) -> None:
         self._policy = policy
         self.extra: dict[str, Array] = {}
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
-        """Actions for observations ``[n, …]``."""
+        """Return actions for observations ``[n, …]``."""
         return self._policy.predict(observation)
 
     def get_state(self) -> State:
-        """There is none."""
+        """Return an empty state."""
         return {}
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
+        """Do nothing; see `get_state`."""
 
 
-class _OfOne(DrawnPolicy):
+class _SinglePolicy(StochasticPolicy):
     """Base of policies made of one algorithm."""
 
     fields: ClassVar[tuple[str, ...]] = ()
@@ -136,12 +138,12 @@ class _OfOne(DrawnPolicy):
         built = algo.acting
         if is_recurrent(built.nets):
             raise UnsupportedError(
-                f"{name} takes one observation at a time, but {built.name} is recurrent: give frames instead "
+                f"{name} takes one observation at a time, but {built.name} is recurrent: stack frames instead "
                 "(FrameStackTransitionPicker)"
             )
         self.algo = algo
         own = self._policy(built)
-        sample = _sampled(own)
+        sample = _sampler(own)
         clipped = built.policy.clipped or isinstance(self, Gaussian)
         policy = replace(built.policy, greedy=sample, sample=sample, distribution=own, clipped=clipped)
         parts = built.nets, built.spec, built.units, built.set_mode
@@ -149,23 +151,23 @@ class _OfOne(DrawnPolicy):
 
     @abstractmethod
     def _policy(self, built: BuiltPolicy) -> DistributionFunction:
-        """What it draws from, in the policy's range."""
+        """Return the distribution of actions, in the policy's range."""
 
     @property
     def acting(self) -> BuiltPolicy:
-        """The policy that it acts by, with networks and units."""
+        """The policy with networks and units."""
         return self._acting
 
     def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
-        """See `Algorithm.action_log_probability`; ``greedy`` changes nothing."""
+        """See `Algorithm.action_log_probability`; ``greedy`` is ignored."""
         return self._acting.log_probability(x, action, greedy=True)  # its layers have no noise
 
     def module(self) -> DrawnModule:
-        """See `DrawnPolicy.module`."""
+        """See `StochasticPolicy.module`."""
         return DrawnModule(self._acting)
 
-    def members(self) -> list[tuple[float, _OfOne]]:
-        """See `DrawnPolicy.members`."""
+    def members(self) -> list[tuple[float, _SinglePolicy]]:
+        """See `StochasticPolicy.members`."""
         return [(1.0, self)]
 
     @property
@@ -175,18 +177,18 @@ class _OfOne(DrawnPolicy):
 
     def serving_description(self) -> dict[str, Any]:
         """See `PolicyAPI.serving_description`."""
-        return {"type": type(self).__name__, "draws": True, **self._given(), "of": type(self.algo).__name__}
+        return {"type": type(self).__name__, "draws": True, **self._params(), "of": type(self.algo).__name__}
 
-    def _given(self) -> dict[str, Any]:
+    def _params(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.fields}
 
-    def described(self) -> dict[str, Any]:
-        """What it is, in JSON form."""
-        return {"type": type(self).__name__, "params": self._given(), "algorithm": self.algo.learner.describe()}
+    def describe_member(self) -> dict[str, Any]:
+        """Return a description in JSON form."""
+        return {"type": type(self).__name__, "params": self._params(), "algorithm": self.algo.learner.describe()}
 
 
-class Sampled(_OfOne):
-    """What ``algo.sample_action`` draws from; greedy choices of algorithms that draw nothing.
+class Sampled(_SinglePolicy):
+    """The distribution that ``algo.sample_action`` samples; greedy discrete actions for deterministic algorithms.
 
     Args:
         algo: an algorithm with networks.
@@ -198,7 +200,7 @@ class Sampled(_OfOne):
     def _policy(self, built: BuiltPolicy) -> DistributionFunction:
         own = built.policy.distribution
         if own is None and built.spec.actions.discrete and not built.policy.explores:
-            return _greedy_with(built, 0.0)
+            return _epsilon_greedy(built, 0.0)
         unfit = own is None or built.noisy
         if not unfit:
             built.set_mode(True)
@@ -206,20 +208,20 @@ class Sampled(_OfOne):
                 unfit = isinstance(cast(Any, own)(built.nets, Inputs(built.units.as_input(example_of(built)))), Tensor)
         if unfit:
             raise UnsupportedError(
-                f"{built.name} draws no actions with a known probability: use Gaussian(algo, std) for quantities, "
-                "EpsilonGreedy(algo, epsilon) for choices"
+                f"{built.name} samples no actions with a known probability: use Gaussian(algo, std) for continuous "
+                "actions, EpsilonGreedy(algo, epsilon) for discrete ones"
             )
         return cast(DistributionFunction, own)
 
 
-class EpsilonGreedy(_OfOne):
-    """Greedy choices, and with probability ``epsilon`` random ones: of those that are allowed, all alike.
+class EpsilonGreedy(_SinglePolicy):
+    """Greedy discrete actions and, with probability ``epsilon``, uniformly random allowed ones.
 
-    No allowed action has a probability below ``epsilon`` divided by their number. Of several choices at once each is
-    random by itself.
+    Every allowed action has at least the probability ``epsilon`` divided by their number. The dimensions of a
+    multi-discrete action are random independently.
 
     Args:
-        algo: an algorithm with networks, whose actions are choices.
+        algo: an algorithm with networks and discrete actions.
         epsilon: in [0, 1].
     """
 
@@ -231,21 +233,21 @@ class EpsilonGreedy(_OfOne):
 
     def _policy(self, built: BuiltPolicy) -> DistributionFunction:
         _check_choices(self, built)
-        return _greedy_with(built, self.epsilon)
+        return _epsilon_greedy(built, self.epsilon)
 
 
-class Softmax(_OfOne):
-    """Choices with probabilities proportional to ``exp(score / temperature)``.
+class Softmax(_SinglePolicy):
+    """Discrete actions with probabilities proportional to ``exp(score / temperature)``.
 
-    Scores are action-values (DQN and its kind) or the logits of a policy, which is itself with temperature 1. Of
-    several choices at once each is drawn by its own scores.
+    Scores are action values (the DQN family) or the logits of a policy, which temperature 1 leaves unchanged. The
+    dimensions of a multi-discrete action are sampled independently.
 
     Args:
-        algo: an algorithm with networks, whose actions are choices.
-        temperature: above 0, in units of (scaled) returns or of logits; towards 0 actions are greedy.
+        algo: an algorithm with networks and discrete actions.
+        temperature: above 0, in units of (scaled) returns or of logits; actions are greedy in the limit 0.
 
     Raises:
-        UnsupportedError: if it has no scores, as DiscreteBCQ.
+        UnsupportedError: if the algorithm has no scores, such as DiscreteBCQ.
     """
 
     fields = ("temperature",)
@@ -263,28 +265,28 @@ class Softmax(_OfOne):
             self.temperature,
         )
         if scores is None and own is None:
-            raise UnsupportedError(f"{built.name} scores no actions: use EpsilonGreedy(algo, epsilon)")
+            raise UnsupportedError(f"{built.name} has no scores of actions: use EpsilonGreedy(algo, epsilon)")
 
         def policy(nets: Any, inputs: Inputs) -> Categorical:
             if scores is None:
                 given = cast(Categorical, cast(DistributionFunction, own)(nets, inputs))
                 return replace(given, logits=given.logits / temperature)
             values = scores(nets, inputs)
-            return Categorical(values / temperature, _allowed(built.spec, inputs, values), bool(actions.shape))
+            return Categorical(values / temperature, _allowed_mask(built.spec, inputs, values), bool(actions.shape))
 
         return policy
 
 
-class Gaussian(_OfOne):
+class Gaussian(_SinglePolicy):
     """Greedy actions with Gaussian noise, clipped to the policy's range.
 
-    An action at a bound has the probability of all that lies beyond; see `Algorithm.action_probability`.
+    An action at a bound has the probability of all actions beyond it; see `Algorithm.action_probability`.
 
     Args:
-        algo: an algorithm with networks, whose actions are quantities.
-        std: standard deviation, above 0, a number, or one for each quantity. In units of the policy's range, which is 2
-            wide: half the distance between the bounds of the action scaler is 1. Without an action scaler these are the
-            environment's units.
+        algo: an algorithm with networks and continuous actions.
+        std: standard deviation, above 0, a number, or one for each dimension. In units of the policy's range, which has
+            the width 2: half the distance between the bounds of the action scaler is 1. Without an action scaler these
+            are the environment's units.
     """
 
     fields = ("std",)
@@ -300,8 +302,8 @@ class Gaussian(_OfOne):
         actions = built.spec.actions
         if not isinstance(actions, Continuous):
             raise ConfigError(
-                f"Gaussian is for quantities, but the actions of {built.name} are {actions}: use EpsilonGreedy or "
-                "Softmax for choices"
+                f"Gaussian is for continuous actions, but the actions of {built.name} are {actions}: use EpsilonGreedy "
+                "or Softmax for discrete ones"
             )
         if isinstance(self.std, list) and len(self.std) != actions.size:
             raise ConfigError(
@@ -316,33 +318,37 @@ class Gaussian(_OfOne):
         return policy
 
 
-class Mixture(DrawnPolicy):
-    """Policies of which each action draws one anew: its probability is the weighted mean of theirs.
+class Mixture(StochasticPolicy):
+    """A mixture of policies, one of which is sampled for each action.
+
+    The probability of an action is the weighted mean of the members' probabilities.
 
     Args:
-        policies: policies of this module, or algorithms, which are `Sampled`; of the same observations and actions.
-        weights: how often each is drawn, above 0 with a sum of 1; by default all alike.
+        policies: policies of this module, or algorithms, which become `Sampled`, of the same observations and actions.
+        weights: probability of each, above 0 with a sum of 1; by default uniform.
     """
 
     def __init__(
-        self, policies: Sequence[DrawnPolicy | Algorithm[Any, Any]], weights: Sequence[float] | None = None
+        self, policies: Sequence[StochasticPolicy | Algorithm[Any, Any]], weights: Sequence[float] | None = None
     ) -> None:
         if not isinstance(policies, list | tuple) or not policies:
             raise ConfigError(f"policies is {policies!r:.80}; it must be a list of one policy or more")
         weights = [1 / len(policies)] * len(policies) if weights is None else weights
         if len(weights) != len(policies):
-            raise ConfigError(f"there are {len(policies)} policies and {len(weights)} weights: give one for each")
+            raise ConfigError(
+                f"there are {len(policies)} policies and {len(weights)} weights: give one weight for each policy"
+            )
         weights = [float(check("weights", each, float, above=0)) for each in weights]
         if abs(sum(weights) - 1) > 1e-6:
             raise ConfigError(f"weights {weights} have the sum {sum(weights):g}; it must be 1")
-        self._members: list[tuple[float, _OfOne]] = []
+        self._members: list[tuple[float, _SinglePolicy]] = []
         for weight, policy in zip(weights, policies, strict=True):
-            each = policy if isinstance(policy, DrawnPolicy) else Sampled(policy)
+            each = policy if isinstance(policy, StochasticPolicy) else Sampled(policy)
             self._members += [(weight * own, member) for own, member in each.members()]
         specs = [member.spec for _, member in self._members]
         for spec in specs:
             if spec != specs[0]:
-                raise ConfigError(f"the policies of a mixture are for {specs[0]} and for {spec}: they must be the same")
+                raise ConfigError(f"the policies of a mixture are for {specs[0]} and for {spec}; both must be the same")
         self._logs: LogRecord | None = None
         for index, (_, member) in enumerate(self._members):
             self._logs = joined(self._logs, member.logs, "a policy of the mixture", f"policy {index}")
@@ -354,20 +360,20 @@ class Mixture(DrawnPolicy):
 
     @property
     def logs(self) -> LogRecord | None:
-        """The logs that its policies have learned from, if datasets told of any."""
+        """The logs that its policies learned from, if known."""
         return self._logs
 
     @property
     def acting(self) -> BuiltPolicy:
-        """Raises `UnsupportedError`: a mixture has several policies, each with its own networks and units."""
-        raise UnsupportedError("a Mixture has several policies, with networks of their own: ask each of them")
+        """Raise `UnsupportedError`: a mixture has several policies, each with its own networks and units."""
+        raise UnsupportedError("a Mixture has several policies with networks of their own: use its members()")
 
     def module(self) -> MixedModule:
-        """See `DrawnPolicy.module`."""
+        """See `StochasticPolicy.module`."""
         return MixedModule([member.module() for _, member in self._members], [weight for weight, _ in self._members])
 
-    def members(self) -> list[tuple[float, _OfOne]]:
-        """See `DrawnPolicy.members`."""
+    def members(self) -> list[tuple[float, _SinglePolicy]]:
+        """See `StochasticPolicy.members`."""
         return self._members
 
     def serving_description(self) -> dict[str, Any]:
@@ -376,22 +382,22 @@ class Mixture(DrawnPolicy):
         return {"type": type(self).__name__, "draws": True, "members": members}
 
     def predict(self, x: Tree) -> Array:
-        """Actions that are drawn; see `Algorithm.predict`."""
+        """Sample actions; see `Algorithm.predict`."""
         actions = np.stack([member.predict(x) for _, member in self._members])
         weights = torch.tensor([weight for weight, _ in self._members], dtype=torch.float64)
-        which = torch.multinomial(weights, actions.shape[1], replacement=True).numpy()
-        drawn: Array = actions[which, np.arange(actions.shape[1])]
-        return drawn
+        index = torch.multinomial(weights, actions.shape[1], replacement=True).numpy()
+        sampled: Array = actions[index, np.arange(actions.shape[1])]
+        return sampled
 
     def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
-        """See `Algorithm.action_log_probability`; ``greedy`` changes nothing."""
-        found = [member.action_log_probability(x, action) + math.log(weight) for weight, member in self._members]
-        mixed: Array = np.logaddexp.reduce(found)
+        """See `Algorithm.action_log_probability`; ``greedy`` is ignored."""
+        members = [member.action_log_probability(x, action) + math.log(weight) for weight, member in self._members]
+        mixed: Array = np.logaddexp.reduce(members)
         return mixed
 
 
-def load_policy(fname: File, device: bool | int | str | None = False) -> DrawnPolicy:
-    """Load what `DrawnPolicy.save` wrote.
+def load_policy(fname: File, device: bool | int | str | None = False) -> StochasticPolicy:
+    """Load a policy that `StochasticPolicy.save` wrote.
 
     Args:
         fname: path or binary file.
@@ -399,51 +405,53 @@ def load_policy(fname: File, device: bool | int | str | None = False) -> DrawnPo
     """
     data, state = load_archive(fname, "policy")
     with damage_as_typed_errors(fname):
-        return restored(data, state, device)
+        return restore_policy(data, state, device)
 
 
-def restored(data: dict[str, Any], state: State, device: bool | int | str | None) -> DrawnPolicy:
-    """The policy of which there are the results of `DrawnPolicy.describe` and `DrawnPolicy.policy_state`."""
-    loaded: list[tuple[float, _OfOne]] = []
+def restore_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> StochasticPolicy:
+    """Rebuild a policy from the results of `StochasticPolicy.describe` and `StochasticPolicy.policy_state`."""
+    loaded: list[tuple[float, _SinglePolicy]] = []
     for index, each in enumerate(data["members"]):
-        given = each["policy"]
-        kind = _KINDS.get(given["type"])
-        if kind is None or set(given["params"]) != set(kind.fields):
-            raise CorruptFileError(f"it describes no policy of this version: {given['type']!r:.80}")
-        algo = saved_policy(given["algorithm"], state[str(index)], device)
-        loaded.append((each["weight"], kind(algo, **given["params"])))
+        description = each["policy"]
+        policy_type = _TYPES.get(description["type"])
+        if policy_type is None or set(description["params"]) != set(policy_type.fields):
+            raise CorruptFileError(
+                f"the policy type is {description['type']!r:.80}; it must be one of {', '.join(_TYPES)}: save it again"
+            )
+        algo = saved_policy(description["algorithm"], state[str(index)], device)
+        loaded.append((each["weight"], policy_type(algo, **description["params"])))
     if len(loaded) == 1:
         return loaded[0][1]
     return Mixture([policy for _, policy in loaded], [weight for weight, _ in loaded])
 
 
-_KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Sampled, EpsilonGreedy, Softmax, Gaussian)}
+_TYPES: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Sampled, EpsilonGreedy, Softmax, Gaussian)}
 
 
-def _check_choices(policy: _OfOne, built: BuiltPolicy) -> None:
+def _check_choices(policy: _SinglePolicy, built: BuiltPolicy) -> None:
     if not built.spec.actions.discrete:
         raise ConfigError(
-            f"{type(policy).__name__} is for choices, but the actions of {built.name} are {built.spec.actions}: use "
-            "Gaussian for quantities"
+            f"{type(policy).__name__} is for discrete actions, but the actions of {built.name} are "
+            f"{built.spec.actions}: use Gaussian for continuous ones"
         )
 
 
-def _allowed(spec: Spec, inputs: Inputs, like: Tensor) -> Tensor | None:
-    """Which actions are allowed, by choice."""
+def _allowed_mask(spec: Spec, inputs: Inputs, like: Tensor) -> Tensor | None:
+    """The mask of allowed actions for each dimension."""
     actions: Any = spec.actions
     mask: Tensor | None = actions.branched_mask(inputs.mask if spec.masked else None, like)
     return mask
 
 
-def _greedy_with(built: BuiltPolicy, epsilon: float) -> DistributionFunction:
-    """Greedy choices, and random ones with probability ``epsilon``."""
+def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction:
+    """The distribution of `EpsilonGreedy`."""
     actions: Actions = built.spec.actions
     options = max(actions.options)
 
     def policy(nets: Any, inputs: Inputs) -> Categorical:
         greedy = built.policy.greedy(nets, inputs)
         best = (greedy.unsqueeze(-1) == torch.arange(options, device=greedy.device)).float()
-        allowed = _allowed(built.spec, inputs, best)
+        allowed = _allowed_mask(built.spec, inputs, best)
         free = torch.ones_like(best) if allowed is None else allowed.float()
         share = (1 - epsilon) * best + epsilon * free / free.sum(-1, keepdim=True)
         return Categorical(share.log().clamp(min=NEVER), allowed, bool(actions.shape))
@@ -451,12 +459,12 @@ def _greedy_with(built: BuiltPolicy, epsilon: float) -> DistributionFunction:
     return policy
 
 
-def _sampled(distribution: DistributionFunction) -> Any:
-    """Draws from a distribution."""
+def _sampler(distribution: DistributionFunction) -> Any:
+    """A function that samples from a distribution."""
 
     def sample(nets: Any, inputs: Inputs) -> Tensor:
-        drawn: Any = distribution(nets, inputs)
-        action: Tensor = drawn.sample()[0]
+        conditional: Any = distribution(nets, inputs)
+        action: Tensor = conditional.sample()[0]
         return action
 
     return sample

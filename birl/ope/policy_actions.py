@@ -1,4 +1,4 @@
-"""What fitted Q evaluation learns from: transitions with what the evaluated policy does at next observations."""
+"""Minibatches of fitted Q evaluation: transitions with the evaluated policy's actions at next observations."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from birl.dataset.transitions import NO_COLUMNS
 from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ShortRunWarning, UnsupportedError
 from birl.models.distributions import Categorical
-from birl.ope.refits import episode_times
+from birl.ope.bootstrap import episode_counts
 
 POLICY_ACTION: Final = "policy_action"
 POLICY_SHARE: Final = "policy_share"
-TIMES: Final = "times"
-"""How often each draw with replacement counts the episode of a step, in minibatches and batches."""
+COUNTS: Final = "times"
+"""How often each bootstrap draw counts the episode of a step, in minibatches and batches."""
 
 
-def _row_times(storage: Storage, count: int) -> Any:
-    """The same for every row of the storage, float32 ``[rows, count]``, where minibatches are gathered."""
+def _row_counts(storage: Storage, count: int) -> Any:
+    """Bootstrap counts of every row of the storage, float32 ``[rows, count]``, on its device."""
 
     def make() -> Any:
         lane, start, length = episode_table(storage)
         number = np.repeat(np.arange(len(lane)), length + 1)
         within = np.arange(len(number)) - np.repeat(np.cumsum(length + 1) - length - 1, length + 1)
         rows = storage.rows(lane[number], start[number] + within)
-        times = np.zeros((len(storage.flags), count), np.float32)
-        times[rows] = episode_times(storage.source, count).T[number]
-        return storage.place.indices(times)
+        counts = np.zeros((len(storage.flags), count), np.float32)
+        counts[rows] = episode_counts(storage.source, count).T[number]
+        return storage.place.indices(counts)
 
-    return storage.cached(f"resamples {count}", make)
+    return storage.cached(f"bootstrap counts {count}", make)
 
 
 @dataclass(frozen=True)
 class ResampledView(TransitionView):
-    """Transitions with `TIMES`, ``[B, members]``.
+    """Transitions with `COUNTS`, ``[B, members]``.
 
     Args:
-        members: number of draws with replacement.
+        members: number of bootstrap draws.
     """
 
     members: int = 1
@@ -58,15 +58,15 @@ class ResampledView(TransitionView):
     def read(self, storage: Storage, part: Any, rows: Any) -> Any:
         """See `TransitionView`."""
         batch = super().read(storage, part, rows)
-        return replace(batch, extra={**batch.extra, TIMES: _row_times(storage, self.members)[rows]})
+        return replace(batch, extra={**batch.extra, COUNTS: _row_counts(storage, self.members)[rows]})
 
 
 @dataclass(frozen=True)
 class ResampledSequenceView(SequenceView):
-    """Sequences with `TIMES`, ``[T, B, members]``.
+    """Sequences with `COUNTS`, ``[T, B, members]``.
 
     Args:
-        members: number of draws with replacement.
+        members: number of bootstrap draws.
     """
 
     members: int = 1
@@ -75,21 +75,21 @@ class ResampledSequenceView(SequenceView):
         """See `SequenceView`."""
         batch = super().read(storage, part, rows)
         window, _ = self.window(storage, rows)
-        return replace(batch, extra={**batch.extra, TIMES: _row_times(storage, self.members)[window]})
+        return replace(batch, extra={**batch.extra, COUNTS: _row_counts(storage, self.members)[window]})
 
 
 @dataclass(frozen=True)
 class WithPolicyActions(Transitions):
     """Transitions with the evaluated policy's actions at next observations.
 
-    Recurrent states in the data belong to the networks that collected them, so all networks here start from zeros and
-    are warmed up by ``burn_in``.
+    Recurrent states in the data belong to the networks that collected them, so all networks start from zeros and are
+    warmed up by ``burn_in``.
     """
 
     single_seed: str = "prepares its minibatches with its networks"
 
     def sample(self, learner: Learner, source: Any) -> Any:
-        """Minibatches with `TIMES`, where each member is fitted on episodes of its own."""
+        """Sample minibatches, with `COUNTS` if each member is fitted on resampled episodes."""
         config = learner.config
         if not config.resample_episodes:
             return super().sample(learner, source)
@@ -97,42 +97,44 @@ class WithPolicyActions(Transitions):
         versions = [storage.version for storage in reader.storages]
         if len(versions) > 1 or learner.memory.setdefault("versions", versions) != versions:
             raise UnsupportedError(
-                "resample_episodes draws whole episodes of one dataset that stays as it is: learn from one that does "
-                "not grow and is no mixture"
+                "resample_episodes resamples whole episodes of one constant dataset, but this one grows or is a "
+                "mixture: use a single finished dataset"
             )
         if learner.recurrent:
             view = ResampledSequenceView(config.sequence_length, config.burn_in, NO_COLUMNS, config.n_critics)
             return source.sample(view, config.batch_size)
         return source.sample(ResampledView(NO_COLUMNS, config.n_critics), config.batch_size)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
-        """``extra`` holds what the policy does at next observations, and `TIMES` ``[..., members]``; see `Choices`."""
-        if getattr(drawn, "rows", None) is not None:
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
+        """Make a batch; its ``extra`` has the policy's actions (`PolicyChoices`) and `COUNTS` ``[..., members]``."""
+        if getattr(minibatch, "rows", None) is not None:
             raise UnsupportedError(
-                f"{learner.name} estimates what a policy is worth over the data, in which each step counts alike; a "
-                "prioritised sampler draws some more often than others: make the dataset without sampler="
+                f"{learner.name} estimates a value over the data, in which all steps have equal weight, but a "
+                "prioritised sampler samples some more often: make the dataset without sampler="
             )
-        batch = to_batch(drawn, learner.units, learner.config.gamma)
+        batch = to_batch(minibatch, learner.units, learner.config.gamma)
         is_first = batch.is_first
 
         def inputs(policy: BuiltPolicy) -> Inputs:
-            following = policy.units.observation(drawn.next_observations)
+            following = policy.units.observation(minibatch.next_observations)
             if is_first is None:
                 return Inputs(following)
-            return Inputs(policy.units.observation(drawn.observations), None, is_first, following, later=batch.later)
+            return Inputs(
+                policy.units.observation(minibatch.observations), None, is_first, following, later=batch.later
+            )
 
-        found = dict(zip((POLICY_SHARE, POLICY_ACTION), choices_of(learner, inputs), strict=True))
+        found = dict(zip((POLICY_SHARE, POLICY_ACTION), policy_choices(learner, inputs), strict=True))
         extra = {name: each for name, each in found.items() if each is not None}
         if learner.config.resample_episodes:
-            extra[TIMES] = learner.units.tensor(drawn.extra[TIMES])
+            extra[COUNTS] = learner.units.tensor(minibatch.extra[COUNTS])
         batch = replace(batch, state=None, extra=extra)
-        burn_in = getattr(drawn, "burn_in", 0)
+        burn_in = getattr(minibatch, "burn_in", 0)
         if learner.engine.recurrent or burn_in == 0:
             return learner.engine.burn_in(batch, burn_in)
         return batch.map(lambda x: x[burn_in:])
 
     def check_run(self, learner: Learner, source: Any, count: int) -> None:
-        """Warn if there are fewer copies of the target than steps that count, or if no number would do."""
+        """Warn if there are too few copies of the target for the horizon, or if no number is enough."""
         learner.memory.pop("versions", None)
         gamma, interval = learner.config.gamma, learner.config.target_update_interval
         copies = (learner.engine.grad_step + count) // interval
@@ -142,29 +144,29 @@ class WithPolicyActions(Transitions):
         horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
         if gamma == 1 and not any((storage.flags & TERMINATED).any() for storage in reader.storages):
             warnings.warn(
-                f"gamma is 1 and no episode of the data terminates, so that values have no end and the estimate of "
-                f"{learner.name} only grows with the number of updates: take gamma < 1, or mark where the task ended "
-                "as terminals",
+                f"gamma is 1 and no episode of the data terminates, so values are unbounded and the estimate of "
+                f"{learner.name} grows with the number of updates: use gamma < 1, or mark ends of the task as "
+                "terminals",
                 stacklevel=6,
             )
         if steps * copies < horizon < np.inf and horizon > 1:
             back = "one step" if steps == 1 else f"{steps} steps"
             warnings.warn(
                 f"n_steps={count} and target_update_interval={interval} make {copies} copies of "
-                f"{learner.name}'s target. Each carries rewards {back} further back, so that later ones do not "
-                f"reach the estimate, though {round(horizon)} steps count with gamma={gamma:g}: make "
+                f"{learner.name}'s target. Each propagates rewards {back} further back, so later rewards do not reach "
+                f"the estimate, but {round(horizon)} steps count with gamma={gamma:g}: use "
                 f"n_steps={math.ceil(round(3 * horizon / steps, 3)) * interval}, or copy more often",
                 ShortRunWarning,
                 stacklevel=6,
             )
 
 
-class Choices(NamedTuple):
-    """What a policy does: how probable each choice is, or actions that it takes.
+class PolicyChoices(NamedTuple):
+    """Probabilities or samples of a policy's actions.
 
     Attributes:
-        share: probabilities ``[..., A]`` of one choice; ``None`` of other actions.
-        action: actions ``[..., K, *shape]`` in the units of the Q-functions, each as probable; ``None`` of one choice.
+        share: probabilities ``[..., A]`` of one discrete action; ``None`` for other actions.
+        action: K samples ``[..., K, *shape]`` in the units of the Q-functions; ``None`` for one discrete action.
     """
 
     share: Tensor | None
@@ -172,12 +174,12 @@ class Choices(NamedTuple):
 
 
 @torch.no_grad()
-def choices_of(learner: Learner, inputs_of: Callable[[BuiltPolicy], Inputs]) -> Choices:
-    """What the evaluated policy does: by probabilities where they are known, else by ``n_action_samples`` draws.
+def policy_choices(learner: Learner, inputs_of: Callable[[BuiltPolicy], Inputs]) -> PolicyChoices:
+    """Return the evaluated policy's probabilities if they are known, otherwise ``n_action_samples`` samples.
 
     Args:
         learner: the evaluation.
-        inputs_of: observations in the units of a policy.
+        inputs_of: returns the observations in the units of a policy.
     """
     assert learner.evaluated is not None
     count, spec = learner.config.n_action_samples, learner.spec
@@ -186,27 +188,27 @@ def choices_of(learner: Learner, inputs_of: Callable[[BuiltPolicy], Inputs]) -> 
         policy.set_mode(True)
     if spec.actions.kind is ActionSpace.DISCRETE:
         shares = [_share(policy, inputs_of(policy), count) for policy in policies]
-        return Choices(sum(w * share for w, share in zip(weights, shares, strict=True)), None)
-    drawn = torch.stack([_actions(policy, inputs_of(policy), count, learner) for policy in policies])
+        return PolicyChoices(sum(w * share for w, share in zip(weights, shares, strict=True)), None)
+    actions = torch.stack([_actions(policy, inputs_of(policy), count, learner) for policy in policies])
     if len(policies) == 1:
-        return Choices(None, drawn[0])
-    each = drawn.shape[1 : drawn.dim() - len(spec.actions.shape)]  # [..., K]
-    chance = torch.tensor(weights, device=drawn.device)
-    which = torch.multinomial(chance, each.numel(), replacement=True)
-    which = which.reshape(1, *each, *(1 for _ in spec.actions.shape))
-    return Choices(None, drawn.gather(0, which.expand(1, *drawn.shape[1:]))[0])
+        return PolicyChoices(None, actions[0])
+    shape = actions.shape[1 : actions.dim() - len(spec.actions.shape)]  # [..., K]
+    probability = torch.tensor(weights, device=actions.device)
+    index = torch.multinomial(probability, shape.numel(), replacement=True)
+    index = index.reshape(1, *shape, *(1 for _ in spec.actions.shape))
+    return PolicyChoices(None, actions.gather(0, index.expand(1, *actions.shape[1:]))[0])
 
 
 def _share(policy: BuiltPolicy, inputs: Inputs, count: int) -> Tensor:
-    """How probable each choice is, ``[..., A]``."""
+    """Probabilities of all discrete actions, ``[..., A]``."""
     function, distribution = policy.function(greedy=not count), policy.policy.distribution
     if function is policy.policy.sample and distribution is not None:
-        known = distribution(policy.nets, inputs)
-        if isinstance(known, Categorical):
-            return known.probs
-    drawn = torch.stack([function(policy.nets, inputs) for _ in range(max(count, 1))], -1)
-    every = torch.arange(policy.spec.actions.size, device=drawn.device)
-    return (drawn.unsqueeze(-1) == every).float().mean(-2)
+        conditional = distribution(policy.nets, inputs)
+        if isinstance(conditional, Categorical):
+            return conditional.probs
+    samples = torch.stack([function(policy.nets, inputs) for _ in range(max(count, 1))], -1)
+    all_actions = torch.arange(policy.spec.actions.size, device=samples.device)
+    return (samples.unsqueeze(-1) == all_actions).float().mean(-2)
 
 
 def _actions(policy: BuiltPolicy, inputs: Inputs, count: int, learner: Learner) -> Tensor:

@@ -1,32 +1,32 @@
-"""Which of several policies to try: ranks with the ranges that logs leave open."""
+"""Ranking of several policies, with the range of ranks that the logs allow for each."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from birl.checks import check
+from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
-from birl.ope.episode_arrays import Logged, check_columns, read
-from birl.ope.evaluation import DECIDERS, Evaluation, judged
+from birl.ope.episode_arrays import LoggedEpisodes, ProbabilisticPolicy, check_columns, read_episodes
+from birl.ope.evaluation import DECIDERS, Evaluation, evaluate_view
 from birl.ope.intervals import t_interval
-from birl.ope.screening import KEPT, screened
+from birl.ope.screening import KEPT, screening_values
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Policies, the one first whose gain has the greatest lower bound; those that cannot be judged last.
+    """Policies in the order of the lower bounds of their gains, the highest first; refused policies are last.
 
     Attributes:
         evaluations: by name, in this order.
         ranges: the best and the worst rank that each may have, from 1.
-        advice: which to try, in a sentence.
-        set_aside: the values of those that a screen left out, by name, the highest first.
-        differences: of each two that were evaluated, by their names, in what share of the steps they choose
-            differently; empty of quantities.
+        advice: which policies to try, in a sentence.
+        set_aside: values of the policies that the screen left out, by name, the highest first.
+        differences: for each pair of evaluated policies, by names, the share of the steps in which they choose
+            differently; empty for continuous actions.
     """
 
     evaluations: Mapping[str, Evaluation]
@@ -37,96 +37,108 @@ class Ranking:
 
 
 def rank(
-    policies: Mapping[str, Any],
-    dataset: Any,
+    policies: Mapping[str, ProbabilisticPolicy],
+    dataset: ReplayBufferBase,
     *,
     gamma: float = 0.99,
     horizon: int | None = None,
-    behaviour: Any = "logged",
+    behaviour: str | ProbabilisticPolicy = "logged",
     confidence: float = 0.95,
     seen: Collection[str] = (),
     keep: int = KEPT,
     seed: int = 0,
 ) -> Ranking:
-    """Rank policies by the lower bound of their gain over the logs, with the ranks that each may have.
+    """Rank policies by the lower bound of their gain over the logs, with the range of ranks of each.
 
-    A policy is told from another if the interval of their paired difference leaves out 0, all pairs together with this
-    confidence (Bonferroni); its best rank is behind all that are better, its worst before all that are worse.
+    Two policies differ if the interval of their paired difference excludes 0, with the given confidence for all pairs
+    together (Bonferroni). The best rank of a policy comes after all better policies, its worst before all worse ones.
 
-    Of more than ``keep`` policies a cheap screen (one linear model of up to 1,000 episodes for each) chooses those that
-    are evaluated; ranges are among these, and as wide as if all had been (Tang and Wiens 2021, arXiv:2107.11003).
+    If there are more than ``keep`` policies, a cheap screen (one linear model of up to 1,000 episodes for each) selects
+    those that are evaluated. Ranges are among these, and as wide as if all had been evaluated (Tang and Wiens 2021,
+    arXiv:2107.11003).
 
-    What is chosen by these episodes looks better on them than it is: certify it on others.
+    The estimate of a policy that these episodes selected is too optimistic: certify it on other episodes.
 
     Args:
         policies: by name, see `birl.ope.evaluate`.
         dataset: see there, as ``gamma``, ``horizon``, ``behaviour``, ``confidence`` and ``seed``.
-        seen: names of policies that have learned from these episodes.
-        keep: how many policies are evaluated.
+        seen: names of policies that learned from these episodes.
+        keep: number of policies that are evaluated.
 
     Raises:
         ConfigError: if there is no policy.
     """
     check("keep", keep, int, low=1)
-    logs = logs_of(policies, dataset, gamma, horizon, behaviour, seed)
-    aside: dict[str, float] = {}
+    logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed)
+    set_aside: dict[str, float] = {}
     if len(policies) > keep:
-        value = screened(policies, logs, seed)
-        by_value = sorted(policies, key=lambda name: (name in seen, -value[name]))  # what was seen cannot be judged
-        aside = {name: value[name] for name in by_value[keep:]}
-    kept = {name: policy for name, policy in policies.items() if name not in aside}
-    found = evaluations(kept, logs, behaviour, confidence, seen)
-    order = sorted(found, key=lambda name: -lower_bound(found[name]))
-    ranges = _ranges(found, confidence, len(policies))
-    found, ranges = {name: found[name] for name in order}, {name: ranges[name] for name in order}
-    return Ranking(found, ranges, _advice(found, ranges), aside, _differences(found))
+        value = screening_values(policies, logs, seed)
+        by_value = sorted(
+            policies, key=lambda name: (name in seen, -value[name])
+        )  # every answer on seen ones is refused
+        set_aside = {name: value[name] for name in by_value[keep:]}
+    kept = {name: policy for name, policy in policies.items() if name not in set_aside}
+    evaluations = evaluate_all(kept, logs, behaviour, confidence, seen)
+    ranges = _ranges(evaluations, confidence, len(policies))
+    order = sorted(evaluations, key=lambda name: -lower_bound(evaluations[name]))
+    evaluations, ranges = {name: evaluations[name] for name in order}, {name: ranges[name] for name in order}
+    return Ranking(evaluations, ranges, _advice(evaluations, ranges), set_aside, _differences(evaluations))
 
 
-def logs_of(
-    policies: Mapping[str, Any], dataset: Any, gamma: float, horizon: int | None, behaviour: Any, seed: int
-) -> Logged:
-    """The logs by which policies are ranked; see `rank`."""
+def read_logs(
+    policies: Mapping[str, ProbabilisticPolicy],
+    dataset: ReplayBufferBase,
+    gamma: float,
+    horizon: int | None,
+    behaviour: str | ProbabilisticPolicy,
+    seed: int,
+) -> LoggedEpisodes:
+    """Read the logs that rank policies; see `rank`."""
     if not policies:
         raise ConfigError("there are no policies to rank: give one or more")
     check_columns(policies, dataset)
-    return read(dataset, gamma, horizon, behaviour, seed)
+    return read_episodes(dataset, gamma, horizon, behaviour, seed)
 
 
-def evaluations(
-    policies: Mapping[str, Any], logs: Logged, behaviour: Any, confidence: float, seen: Collection[str]
+def evaluate_all(
+    policies: Mapping[str, ProbabilisticPolicy],
+    logs: LoggedEpisodes,
+    behaviour: str | ProbabilisticPolicy,
+    confidence: float,
+    seen: Collection[str],
 ) -> dict[str, Evaluation]:
-    """Evaluations of policies by name, over what the logs earned; see `rank`."""
+    """Evaluate policies by name against the logs; see `rank`."""
     check("confidence", confidence, float, above=0, below=1)
-    how = behaviour if isinstance(behaviour, str) else "given"
+    source = behaviour if isinstance(behaviour, str) else "given"
     return {
-        name: judged(name, logs, logs.seen_from(policy), None, how, confidence, name in seen)
+        name: evaluate_view(name, logs, logs.view(policy), None, source, confidence, name in seen)
         for name, policy in policies.items()
     }
 
 
-def lower_bound(of: Evaluation) -> float:
-    """Of the gain, by the estimator that decides; minus infinity if none does."""
-    row = of.gain
+def lower_bound(evaluation: Evaluation) -> float:
+    """Return the lower bound of the gain by the estimator that decides; minus infinity if none does."""
+    row = evaluation.gain
     return -np.inf if row is None or row.gain_interval is None else float(row.gain_interval.lower)
 
 
-def _ranges(found: Mapping[str, Evaluation], confidence: float, given: int) -> dict[str, tuple[int, int]]:
-    """Ranges among those that were evaluated, by a confidence that all that were given share."""
-    count = len(found)
-    sure = 1 - (1 - confidence) / max(given * (given - 1) // 2, 1)
-    better, worse = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
-    names = list(found)
+def _ranges(evaluations: Mapping[str, Evaluation], confidence: float, n_policies: int) -> dict[str, tuple[int, int]]:
+    """Ranges of ranks among the evaluated policies; the confidence covers all pairs of ``n_policies``."""
+    count = len(evaluations)
+    pair_confidence = 1 - (1 - confidence) / max(n_policies * (n_policies - 1) // 2, 1)
+    better, worse = dict.fromkeys(evaluations, 0), dict.fromkeys(evaluations, 0)
+    names = list(evaluations)
     for index, name in enumerate(names):
         for other in names[index + 1 :]:
-            apart = _apart(found[name], found[other], sure)
-            first, last = (name, other) if apart > 0 else (other, name)
-            better[last] += apart != 0
-            worse[first] += apart != 0
+            sign = _compare(evaluations[name], evaluations[other], pair_confidence)
+            first, last = (name, other) if sign > 0 else (other, name)
+            better[last] += sign != 0
+            worse[first] += sign != 0
     return {name: (1 + better[name], count - worse[name]) for name in names}
 
 
-def _apart(one: Evaluation, other: Evaluation, confidence: float) -> int:
-    """1 if the first policy is better, -1 if the second is, 0 if they are not told apart."""
+def _compare(one: Evaluation, other: Evaluation, confidence: float) -> int:
+    """1 if the first policy is better, -1 if the second is, 0 if the difference is not significant."""
     both = [key for key in DECIDERS if all(key in each.rows and not each.rows[key].refused for each in (one, other))]
     if not both:
         return 0
@@ -134,28 +146,29 @@ def _apart(one: Evaluation, other: Evaluation, confidence: float) -> int:
     return int(interval.lower > 0) - int(interval.upper < 0)
 
 
-def _differences(found: Mapping[str, Evaluation]) -> dict[str, dict[str, float]]:
-    """Mean distances in total variation of each two policies."""
-    known = {name: one.chances for name, one in found.items() if one.chances is not None}
+def _differences(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, float]]:
+    """Mean total variation distance of each pair of policies."""
+    probabilities = {
+        name: each.action_probabilities for name, each in evaluations.items() if each.action_probabilities is not None
+    }
     return {
-        name: {other: float(np.abs(own - its).sum(-1).mean() / 2) for other, its in known.items()}
-        for name, own in known.items()
+        name: {other: float(np.abs(one - two).sum(-1).mean() / 2) for other, two in probabilities.items()}
+        for name, one in probabilities.items()
     }
 
 
-def _advice(found: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int]]) -> str:
-    judgeable = [name for name in found if found[name].decides is not None]
-    if not judgeable:
-        return "None can be judged by these logs: look at what is refused, and log what is asked for there."
-    first = [name for name in judgeable if ranges[name][0] == 1]
-    above = [name for name in first if lower_bound(found[name]) > 0]
-    if len(judgeable) == 1 < len(found):
-        said = f"{first[0]} is the only one that can be judged{': certify it' if above else ''}."
-    elif len(first) == len(found) > 1:
-        said = f"None stands out: these logs do not tell the {len(found)} policies apart."
+def _advice(evaluations: Mapping[str, Evaluation], ranges: Mapping[str, tuple[int, int]]) -> str:
+    decided = [name for name in evaluations if evaluations[name].decides is not None]
+    if not decided:
+        return "These logs cannot rank any of the policies: read why they are refused, and log what is missing."
+    first = [name for name in decided if ranges[name][0] == 1]
+    above = [name for name in first if lower_bound(evaluations[name]) > 0]
+    if len(decided) == 1 < len(evaluations):
+        text = f"Only {first[0]} has a valid estimate{': certify it' if above else ''}."
+    elif len(first) == len(evaluations) > 1:
+        text = f"No policy stands out: the differences between the {len(evaluations)} policies are not significant."
     elif len(first) == 1:
-        said = f"{first[0]} stands out among those that can be judged{': certify it' if above else ''}."
+        text = f"{first[0]} is the best of those with valid estimates{': certify it' if above else ''}."
     else:
-        said = f"{len(first)} may be the best, {', '.join(first)}: certify these, or the one that is cheapest to run."
-    none = "" if above else " None of these is surely better than the logs."
-    return said + none
+        text = f"{len(first)} may be the best, {', '.join(first)}: certify these, or the one that is cheapest to run."
+    return text + ("" if above else " None of these is significantly better than the logs.")

@@ -1,62 +1,64 @@
-"""The first of two stages: of many policies those that deserve a whole evaluation (Tang and Wiens 2021).
+"""Cheap screening of many policies: the first of two stages (Tang and Wiens 2021, arXiv:2107.11003).
 
-arXiv:2107.11003. A screen is cheap and alike for all: one model of some episodes, no intervals. It only sets aside; who
-is better than whom is said by `birl.ope.rank`, on all episodes.
+The screen fits one model to some episodes and makes no intervals. It only decides which policies `birl.ope.rank`
+evaluates, on all episodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from birl.errors import DataError
-from birl.ope.episode_arrays import Logged
+from birl.ope.episode_arrays import LoggedEpisodes, ProbabilisticPolicy
 from birl.ope.estimators import weighted_per_decision
 from birl.ope.importance_weights import Trajectories
 from birl.ope.linear_models import weighted_fitted_q
-from birl.ope.validity_limits import judge
+from birl.ope.validity_limits import check_limits
 from birl.types import Array
 
 KEPT: Final = 8
-"""How many policies are evaluated as a whole."""
-READ: Final = 1000
-"""Episodes that the screen reads."""
+"""Number of policies that pass the screen."""
+MAX_EPISODES: Final = 1000
+"""Number of episodes that the screen uses."""
 
 
-def screened(policies: Mapping[str, Any], logs: Logged, seed: int = 0) -> dict[str, float]:
-    """A value of each policy, by name, by which those to set aside are chosen.
+def screening_values(
+    policies: Mapping[str, ProbabilisticPolicy], logs: LoggedEpisodes, seed: int = 0
+) -> dict[str, float]:
+    """Return a cheap estimate of the value of each policy, by name.
 
-    It is that of first states by a linear model, fitted once on up to 1,000 episodes; where there is none, of
-    quantities and of large observations, the weighted mean of rewards. A policy too far from the data, or without any
-    weight on these episodes, has minus infinity.
+    The value of first states by a linear model, fitted once on up to 1,000 episodes; or the weighted mean of rewards
+    for continuous actions and large observations, which have no model. It is minus infinity for policies far from the
+    data, or without weight on these episodes.
 
     Args:
         policies: by name, see `birl.ope.evaluate`.
-        logs: see `birl.ope.episode_arrays.read`.
-        seed: of the episodes that are drawn.
+        logs: see `birl.ope.episode_arrays.read_episodes`.
+        seed: of the sample of episodes.
     """
-    if len(logs.mask) > READ:
-        logs = logs.of_episodes(np.sort(np.random.default_rng(seed).permutation(len(logs.mask))[:READ]))
+    if len(logs.mask) > MAX_EPISODES:
+        logs = logs.subset(np.sort(np.random.default_rng(seed).permutation(len(logs.mask))[:MAX_EPISODES]))
     return {name: _value(policy, logs) for name, policy in policies.items()}
 
 
-def _value(policy: Any, logs: Logged) -> float:
-    every = logs.probabilities(policy) if logs.choices else None
-    if every is None or logs.x is None:
-        return _weighted(logs, logs.ratios(policy, every))
-    if any(one.refused for one in judge({"unsupported": logs.unsupported(every)})):
+def _value(policy: ProbabilisticPolicy, logs: LoggedEpisodes) -> float:
+    probabilities = logs.probabilities(policy) if logs.n_actions else None
+    if probabilities is None or logs.x is None:
+        return _weighted_value(logs, logs.ratios(policy, probabilities))
+    if any(each.refused for each in check_limits({"unsupported": logs.unsupported_mass(probabilities)})):
         return -np.inf
     first = np.append(0, np.cumsum(logs.mask.sum(1))[:-1])
-    q = weighted_fitted_q(logs.steps(), every, np.ones((1, len(every))))[0, first]
-    return float((every[first] * q).sum(-1).mean())
+    q = weighted_fitted_q(logs.steps(), probabilities, np.ones((1, len(probabilities))))[0, first]
+    return float((probabilities[first] * q).sum(-1).mean())
 
 
-def _weighted(logs: Logged, ratio: Array | None) -> float:
+def _weighted_value(logs: LoggedEpisodes, ratio: Array | None) -> float:
     if ratio is None:
         return -np.inf
     try:
         return float(weighted_per_decision(Trajectories(logs.reward, logs.mask, logs.gamma, ratio)).value)
-    except DataError:  # no weight at all
+    except DataError:  # all weights are 0
         return -np.inf

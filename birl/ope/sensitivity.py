@@ -1,11 +1,11 @@
-"""What hidden confounding could do: how far a value moves if something unseen drove both actions and rewards.
+"""Sensitivity to hidden confounding: how far a value can change if a hidden variable drives both actions and rewards.
 
-The marginal sensitivity model (Tan 2006, JASA 101): given what is hidden, the odds of a logged action differ from those
-by what was seen by a factor of at most Gamma, so that the inverse propensity lies between ``1 + (1/b - 1) / Gamma`` and
-``1 + (1/b - 1) Gamma``. As in Namkoong et al. 2020 (arXiv:2003.05623) one decision of an episode may be confounded;
-which one is not known, so the worst is taken. Bounds are those of self-normalised weights, found exactly by a linear
-fractional program (Zhao, Small and Bhattacharya 2019, arXiv:1711.11286). What a model says of a state is taken off
-first: factors are 1 on average in each state, so that it cannot move. The truth may still move less than they say.
+The marginal sensitivity model (Tan 2006, JASA 101): given hidden variables, the odds of a logged action differ from the
+observed odds by a factor of at most Gamma, so the inverse propensity lies between ``1 + (1/b - 1) / Gamma`` and
+``1 + (1/b - 1) Gamma``. As in Namkoong et al. 2020 (arXiv:2003.05623), one decision of an episode may be confounded; it
+is unknown which one, so the bounds are those of the worst. They are bounds of self-normalised weights, found exactly by
+a linear fractional program (Zhao, Small and Bhattacharya 2019, arXiv:1711.11286). The model's value of a state is
+subtracted first: factors are 1 on average in each state, so it cannot change. The true change may be smaller.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
 
-def confounded_range(value: Array, weight: Array, chance: Array, strength: float) -> tuple[float, float]:
-    """Least and greatest ``sum m w y / sum m w`` over all factors m that the sensitivity model allows.
+def confounded_range(value: Array, weight: Array, propensity: Array, strength: float) -> tuple[float, float]:
+    """Return the smallest and largest ``sum m w y / sum m w`` over all factors m that the sensitivity model allows.
 
     Args:
         value: ``y``, ``[n]``.
         weight: ``w``, at least 0, ``[n]``.
-        chance: propensities ``b`` of the actions, ``[n]``; 0 for densities, 1 where nothing was chosen.
+        propensity: ``b`` of the actions, ``[n]``; 0 for densities, 1 where no action was taken.
         strength: Gamma, 1 or more. With 1 both ends are the weighted mean.
 
     Raises:
@@ -34,18 +34,19 @@ def confounded_range(value: Array, weight: Array, chance: Array, strength: float
     """
     check("strength", strength, float, low=1, error=DataError)
     if not (weight > 0).any():
-        raise DataError("all weights are 0: no logged episode can be one of the policy's")
+        raise DataError("all weights are 0; one at least must be above 0: evaluate a policy nearer to the logs")
     order = np.argsort(value, kind="stable")
-    value, weight, chance = value[order], weight[order], chance[order]
-    heavy, light = weight * (chance + (1 - chance) * strength), weight * (chance + (1 - chance) / strength)
+    value, weight, propensity = value[order], weight[order], propensity[order]
+    heavy = weight * (propensity + (1 - propensity) * strength)
+    light = weight * (propensity + (1 - propensity) / strength)
 
     def means(first: Array, then: Array) -> Array:
-        """Of ``first`` up to each place and ``then`` after it, for all n + 1 places."""
+        """Means with the weights ``first`` up to an index and ``then`` after it, for all n + 1 indices."""
         sums = []
         for column in (1.0, value):
-            begun = np.concatenate([[0.0], (first * column).cumsum()])
-            rest = np.concatenate([(then * column)[::-1].cumsum()[::-1], [0.0]])
-            sums.append(begun + rest)
+            before = np.concatenate([[0.0], (first * column).cumsum()])
+            after = np.concatenate([(then * column)[::-1].cumsum()[::-1], [0.0]])
+            sums.append(before + after)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(sums[0] > 0, sums[1] / sums[0], np.nan)
 
@@ -57,29 +58,29 @@ class Confounded:
     """Logs in which one decision of each episode may be confounded.
 
     Attributes:
-        of: logged episodes with ratios.
-        chance: propensities of logged actions, ``[n, T]``, 1 after an episode's end.
-        against: the same episodes seen from the policy that it is compared with; ``None`` for the logs, which are what
-            they are whatever is hidden.
+        episodes: logged episodes with ratios.
+        propensity: of logged actions, ``[n, T]``, 1 after the end of an episode.
+        against: the same episodes with the ratios of the policy that it is compared with; ``None`` for the logs, whose
+            value does not depend on hidden variables.
     """
 
-    of: Trajectories
-    chance: Array
+    episodes: Trajectories
+    propensity: Array
     against: Trajectories | None = None
 
     def shift(self, strength: float) -> tuple[float, float]:
-        """How far the gain can fall, at most 0, and rise, at least 0, with a Gamma of ``strength``.
+        """Return how far the gain can fall (at most 0) and rise (at least 0) with a Gamma of ``strength``.
 
-        Of two policies each is moved by itself, which takes more than what can happen to both at once.
+        Two policies change independently, which bounds their joint change.
         """
-        down, up = _shift(self.of, self.chance, strength)
+        down, up = _shift(self.episodes, self.propensity, strength)
         if self.against is None:
             return down, up
-        other_down, other_up = _shift(self.against, self.chance, strength)
+        other_down, other_up = _shift(self.against, self.propensity, strength)
         return down - other_up, up - other_down
 
     def flips(self, lower: float, upper: float, at: float, most: float = 20.0) -> float | None:
-        """The Gamma from which on an interval that leaves out ``at`` may hold it; ``None`` if not up to ``most``."""
+        """Return the Gamma from which on an interval without ``at`` may contain it; ``None`` if above ``most``."""
 
         def flipped(strength: float) -> bool:
             down, up = self.shift(strength)
@@ -96,18 +97,18 @@ class Confounded:
         return float(np.exp(high))
 
 
-def _shift(of: Trajectories, chance: Array, strength: float) -> tuple[float, float]:
-    weight, log_ratio = of.relative_weight, of.log_ratio
+def _shift(episodes: Trajectories, propensity: Array, strength: float) -> tuple[float, float]:
+    weight, log_ratio = episodes.relative_weight, episodes.log_ratio
     assert log_ratio is not None
-    later, discount = np.zeros(of.mask.shape[0]), of.discount
+    later, discount = np.zeros(episodes.mask.shape[0]), episodes.discount
     down = up = 0.0
-    for step in reversed(range(of.mask.shape[1])):
-        following = np.exp(log_ratio[:, step + 1]) if step + 1 < of.mask.shape[1] else 0.0
-        later = discount[step] * of.reward[:, step] + following * later
+    for step in reversed(range(episodes.mask.shape[1])):
+        following = np.exp(log_ratio[:, step + 1]) if step + 1 < episodes.mask.shape[1] else 0.0
+        later = discount[step] * episodes.reward[:, step] + following * later
         if not (weight[:, step] > 0).any():
             continue
-        value = later if of.v is None else later - discount[step] * of.v[:, step]
-        low, high = confounded_range(value, weight[:, step], chance[:, step], strength)
+        value = later if episodes.v is None else later - discount[step] * episodes.v[:, step]
+        low, high = confounded_range(value, weight[:, step], propensity[:, step], strength)
         plain = float((weight[:, step] * value).sum() / weight[:, step].sum())
         down, up = min(down, low - plain), max(up, high - plain)
     return down, up

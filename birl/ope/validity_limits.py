@@ -1,8 +1,8 @@
-"""When an estimate is refused: one table of limits, the only place of them.
+"""The table of limits that decides which estimates are refused and which are doubtful.
 
-A *fact* is a number about the data, the weights or a model. `judge` compares facts with the table and says of each
-family of estimators what is refused and what is doubtful, and what would help. Where no family is left, the answer is
-"cannot tell". A fact that is not known is not judged.
+A *fact* is a number about the data, the weights or a model. `check_limits` compares facts with the table and returns,
+for each family of estimators, what is refused, what is doubtful and what would help. If every family is refused, the
+answer is "cannot tell". Unknown facts are not checked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -28,7 +28,7 @@ FAMILIES = {
     "model": ("direct_method",),
     "kernel": ("kernel",),
     "marginal": ("double_reinforcement_learning",),
-    "data": (),  # what is wrong with logs, whatever is made of them
+    "data": (),  # faults of the logs, whatever they are used for
 }
 ALL = ("weights", "robust", "model", "kernel", "marginal")
 WEIGHTED = ("weights", "robust", "kernel")
@@ -39,12 +39,12 @@ class Limit:
     """A row of the table.
 
     Attributes:
-        fact: the number's name.
-        families: which estimators it is about.
-        warn, refuse: from where on it is doubtful, and too bad; ``None`` for never.
-        too_low: whether small numbers are the bad ones.
-        meaning: what the number says; ``{}`` stands for it.
+        fact: name of the number.
+        families: the families of estimators that it limits.
+        warn, refuse: the value beyond which an estimate is doubtful, and refused; ``None`` for never.
+        meaning: what the number means, with ``{}`` for the number.
         remedy: what would help.
+        too_low: whether small numbers are bad.
     """
 
     fact: str
@@ -56,45 +56,55 @@ class Limit:
     too_low: bool = False
 
     @property
-    def said(self) -> tuple[str, str, str]:
-        """For people: what it means to be past a limit, where it is doubtful, and where it is refused."""
+    def labels(self) -> tuple[str, str, str]:
+        """The meaning, and the ranges that are doubtful and refused, as texts."""
         side = "below" if self.too_low else "above"
         doubtful, refused = ("–" if end is None else f"{side} {end:g}" for end in (self.warn, self.refuse))
         return self.meaning.format("…"), doubtful, refused
 
-    def passed(self, value: float, end: float | None) -> bool:
-        """Whether ``value`` is on the wrong side of ``end``. NaN always is."""
-        if end is None:
+    def exceeded(self, value: float, limit: float | None) -> bool:
+        """Whether ``value`` is on the wrong side of ``limit``. NaN always is."""
+        if limit is None:
             return False
-        return math.isnan(value) or (value < end if self.too_low else value > end)
+        return math.isnan(value) or (value < limit if self.too_low else value > limit)
+
+
+class FindingData(TypedDict):
+    """A `Finding` as JSON."""
+
+    family: str
+    refused: bool
+    fact: str
+    value: float | None
+    message: str
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the table says of a fact.
+    """A fact that exceeds a limit.
 
     Attributes:
-        family: of which estimators.
-        refused: refused, or only doubtful.
+        family: family of estimators.
+        refused: whether their estimates are refused, or only doubtful.
         fact, value: the number.
-        says: what it is, and what is allowed.
-        remedy: what would help, if anything is known.
+        text: what the number is, and what is allowed.
+        remedy: what would help, if known.
     """
 
     family: str
     refused: bool
     fact: str
     value: float
-    says: str
+    text: str
     remedy: str = ""
 
     @property
     def message(self) -> str:
-        """All of it, in a line."""
-        return f"{self.says}: {self.remedy}" if self.remedy else self.says
+        """The text and the remedy in a line."""
+        return f"{self.text}: {self.remedy}" if self.remedy else self.text
 
-    def as_dict(self) -> dict[str, Any]:
-        """As values of JSON; a value that is not known or not finite is ``None``."""
+    def as_dict(self) -> FindingData:
+        """Return JSON values; a value that is not finite is ``None``."""
         value = self.value if math.isfinite(self.value) else None
         return {
             "family": self.family,
@@ -107,20 +117,20 @@ class Finding:
 
 _NEARER = "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
 _LOG_MORE = "log more episodes, or more users"
-_TAIL = "an interval of so few is too narrow on that side: log more episodes, or look at betting_bound"
+_TAIL = "the interval is too narrow on that side: log more episodes, or check betting_bound"
 
 _ON = ("data",)
-_LEAK = "is it known before the action is chosen? Leave it out if not"
+_LEAK = "drop the column if it is not known before the action"
 _DATA_LIMITS = (
     Limit(
         "ends_at_limit",
         _ON,
         0.1,
         None,
-        "{} of the terminated episodes end exactly at the greatest length",
-        "mark ends by a time limit as truncated, not as terminated",
+        "{} of the terminated episodes have exactly the maximum length",
+        "mark episodes that a time limit ends as truncated, not as terminated",
     ),
-    Limit("backwards", _ON, 0, None, "{} of the steps are not later than the step before", "look at the time column"),
+    Limit("backwards", _ON, 0, None, "{} of the steps are not later than the step before", "check the time column"),
     Limit("long_gaps", _ON, 0.01, None, "{} of the times between steps are over 10 medians", "cut episodes there"),
     Limit(
         "overlapping",
@@ -128,18 +138,20 @@ _DATA_LIMITS = (
         0,
         None,
         "{} of the episodes begin before the last one of their cluster has ended",
-        "look at how rows became episodes",
+        "check how rows are grouped into episodes",
     ),
-    Limit("repeated_steps", _ON, 0.01, None, "{} of the steps repeat the step before", "drop rows logged twice"),
-    Limit("repeated_episodes", _ON, 0.01, None, "{} of the episodes are there twice", "drop those logged twice"),
-    Limit("shared_episodes", _ON, None, 0, "{} of the episodes are in another part, too", "split again, by episode"),
+    Limit(
+        "repeated_steps", _ON, 0.01, None, "{} of the steps repeat the step before", "drop rows that were logged twice"
+    ),
+    Limit("repeated_episodes", _ON, 0.01, None, "{} of the episodes are duplicates", "drop the duplicates"),
+    Limit("shared_episodes", _ON, None, 0, "{} of the episodes are also in another part", "split again, by episode"),
     Limit(
         "drift",
         _ON,
         3,
         None,
-        "returns of the first and the last half differ by {} standard errors",
-        "take newer logs: a verdict about tomorrow needs more data",
+        "mean returns of the first and the last half differ by {} standard errors",
+        "use newer logs: a verdict about the future needs more data",
     ),
     Limit("equal_returns", _ON, 0, None, "all {} returns are equal", "nothing can be learned from them: log more"),
     Limit(
@@ -147,15 +159,15 @@ _DATA_LIMITS = (
         _ON,
         0.001,
         None,
-        "{} of the rewards are over 10 MAD from the median",
-        "look at them: clip errors when learning (ClipRewardScaler), but not what matters most",
+        "{} of the rewards are more than 10 MAD from the median",
+        "check them: clip erroneous rewards when learning (ClipRewardScaler), but keep those that matter",
     ),
     Limit(
         "reward_magnitude",
         _ON,
         2,
         None,
-        "rewards are of the size 10 to the power of {} or its inverse",
+        "the magnitude of rewards is 10 to the power of {} or its inverse",
         "scale them when learning: StandardRewardScaler",
     ),
     Limit(
@@ -163,18 +175,18 @@ _DATA_LIMITS = (
         _ON,
         0.99,
         None,
-        "{} of all reward is at last steps",
-        "methods that pass rewards back over many steps, n-step returns or a discount near 1",
+        "{} of all reward comes at the last steps of episodes",
+        "use methods that propagate rewards over many steps, such as n-step returns, or a discount near 1",
     ),
-    Limit("not_finite", _ON, None, 0, "{} numbers of observations are NaN or infinite", "repair or fill them"),
-    Limit("constant_columns", _ON, 0, None, "{} columns of observations never change", "leave them out"),
-    Limit("copied_columns", _ON, 0, None, "{} columns of observations are copies of others", "leave them out"),
+    Limit("not_finite", _ON, None, 0, "{} numbers of observations are NaN or infinite", "correct or impute them"),
+    Limit("constant_columns", _ON, 0, None, "{} columns of observations are constant", "drop them"),
+    Limit("copied_columns", _ON, 0, None, "{} columns of observations are copies of others", "drop them"),
     Limit(
         "scale_ratio",
         _ON,
         1000,
         None,
-        "the widest column spreads {} times as far as the narrowest",
+        "the largest standard deviation of a column is {} times the smallest",
         "scale observations when learning: StandardObservationScaler",
     ),
     Limit(
@@ -182,38 +194,40 @@ _DATA_LIMITS = (
         _ON,
         0.7,
         None,
-        "a classifier tells observations of two parts apart with an AUC of {}",
-        "the parts differ: what holds in one may not hold in the other; split by episode or cluster",
+        "a classifier distinguishes the observations of two parts with an AUC of {}",
+        "the parts differ, and results may not transfer: split by episode or cluster",
     ),
     Limit("leak_reward", _ON, 0.98, None, "one column explains {} of the reward", _LEAK),
     Limit("leak_next_reward", _ON, 0.98, None, "one column explains {} of the next step's reward", _LEAK),
     Limit("leak_action", _ON, 0.98, None, "one column explains {} of the action", _LEAK),
-    Limit("leak_return", _ON, 0.98, None, "one column explains {} of the rewards still to come", _LEAK),
-    Limit("leak_constant", _ON, 0.9, None, "a column that is constant in episodes explains {} of returns", _LEAK),
+    Limit("leak_return", _ON, 0.98, None, "one column explains {} of the future rewards", _LEAK),
+    Limit(
+        "leak_constant", _ON, 0.9, None, "a column that is constant within episodes explains {} of the returns", _LEAK
+    ),
     Limit(
         "never_taken",
         _ON,
         0,
         None,
         "{} possible actions were never taken",
-        "nothing is known of them: forbid them to the policy, or log with a floor",
+        "forbid them to the policy, or log with a minimum propensity: nothing is known about them",
     ),
-    Limit("constant_actions", _ON, 0, None, "{} dimensions of actions never change", "leave them out"),
+    Limit("constant_actions", _ON, 0, None, "{} dimensions of actions are constant", "drop them"),
     Limit(
         "inverse_propensity",
         _ON,
         0.05,
         None,
-        "the mean of 1 / propensity misses the number of actions by {}",
-        "look at the propensities: are they those of the logged actions, by the policy that acted?",
+        "the mean of 1 / propensity differs from the number of actions by a share of {}",
+        "check that propensities are of the logged actions, under the policy that acted",
     ),
     Limit(
         "propensity_rows",
         _ON,
         0.05,
         None,
-        "a model's probabilities of the logged actions are {} higher than the propensities, on average of their ratios",
-        "look at the propensities: does each stand in the row of its action?",
+        "the mean ratio of a model's probabilities to the logged propensities exceeds 1 by {}",
+        "check that each propensity is in the row of its action",
     ),
     Limit(
         "propensity_calibration",
@@ -221,15 +235,15 @@ _DATA_LIMITS = (
         0.02,
         0.05,
         "logged propensities are off by {} on average",
-        "look at the propensities: are they those of the policy that acted?",
+        "check that propensities are those of the policy that acted",
     ),
     Limit(
         "propensity_excess",
         _ON,
         0.02,
         None,
-        "a model of the behaviour foretells actions better, by {} nats a step",
-        "look at the propensities: are they those of the logged actions, by the policy that acted?",
+        "a model of the behaviour predicts actions better than the propensities, by {} nats a step",
+        "check that propensities are of the logged actions, under the policy that acted",
     ),
     Limit(
         "propensity_floor",
@@ -237,7 +251,7 @@ _DATA_LIMITS = (
         0.001,
         None,
         "the smallest propensity is {}",
-        "log with a floor: one such step can outweigh all others",
+        "log with a minimum propensity: one such step can outweigh all others",
         too_low=True,
     ),
     Limit(
@@ -245,16 +259,16 @@ _DATA_LIMITS = (
         _ON,
         0.5,
         None,
-        "in {} of the steps one action has over 99 % of the probability",
-        "weights say little of other policies: imitate, or log with a policy that tries every action",
+        "in {} of the steps one action has more than 99 % of the probability",
+        "imitate, or log with a policy that tries every action: weights say little about other policies",
     ),
     Limit(
         "history",
         _ON,
         0.05,
         None,
-        "the step before explains {} of what happens next beyond the observation",
-        "observations are not the whole state: stack frames or take recurrent networks, and doubt FQE",
+        "the previous step explains {} of the next reward, observation or action beyond the observation",
+        "stack frames or use recurrent networks, and doubt FQE: observations are not Markov",
     ),
 )
 LIMITS = (
@@ -265,51 +279,58 @@ LIMITS = (
         ALL,
         0.05,
         0.2,
-        "{} of the episodes are cut off early, not terminated",
-        "take a shorter horizon, or mark ends after which nothing more is earned as terminations",
+        "{} of the episodes are truncated before the horizon",
+        "use a shorter horizon, or mark ends without further rewards as terminations",
     ),
     Limit(
         "uneven_steps",
         ALL,
         0.05,
         None,
-        "{} of the steps are shorter or longer than the unit of time",
-        "the discount counts steps, not time: take gamma 1 and a horizon, or make rows of equal times",
+        "{} of the steps are shorter or longer than the time unit",
+        "use gamma 1 and a horizon, or resample rows to equal times: the discount counts steps, not time",
     ),
     Limit(
         "unsupported",
         ALL,
         0.01,
         0.05,
-        "{} of the policy's probability is on actions that the logs hardly hold",
-        "let the logging policy try them, with a floor, or forbid them to the policy",
+        "{} of the policy's probability is on actions that the logs hardly contain",
+        "let the logging policy try them, with a minimum propensity, or forbid them to the policy",
     ),
     Limit(
         "no_support",
         ALL,
         0.001,
         None,
-        "{} of the policy's episodes have an action that the logging policy never takes there",
-        "let the logging policy try it there, with a floor, or forbid it to the policy",
+        "{} of the policy's episodes contain an action that the logging policy never takes there",
+        "let the logging policy try it there, with a minimum propensity, or forbid it to the policy",
     ),
     Limit(
         "seen",
         ALL,
         None,
         0,
-        "policies that have seen these episodes: {}",
-        "hold out episodes for the last evaluation",
+        "policies that learned from these episodes: {}",
+        "hold out episodes for the final evaluation",
     ),
     Limit("ess", ("weights", "kernel"), 50, 20, "effective episodes: {}", _NEARER, too_low=True),
-    Limit("pareto_k", ("weights", "kernel"), 0.5, 0.7, "the weights' tail has the shape {}", _NEARER),
-    Limit("share", ("weights", "kernel"), 0.1, 0.15, "one episode has {} of all weight", _NEARER),
-    Limit("kappa", ("weights", "kernel"), 1, None, "the weights' spread grows by {} a step", "take a shorter horizon"),
+    Limit("pareto_k", ("weights", "kernel"), 0.5, 0.7, "the tail of the weights has the Pareto shape {}", _NEARER),
+    Limit("share", ("weights", "kernel"), 0.1, 0.15, "one episode has {} of the total weight", _NEARER),
+    Limit(
+        "kappa",
+        ("weights", "kernel"),
+        1,
+        None,
+        "the second moment of the weights grows by a factor of {} a step",
+        "use a shorter horizon",
+    ),
     Limit(
         "ess",
         ("robust",),
         50,
         6,
-        "effective episodes: {}, so that most of the value is the model's",
+        "effective episodes: {}, so most of the value comes from the model",
         _NEARER,
         too_low=True,
     ),
@@ -318,7 +339,7 @@ LIMITS = (
         ("robust",),
         None,
         20,
-        "effective episodes: {}, and the model says otherwise",
+        "effective episodes: {}, and the model alone contradicts the estimate",
         _NEARER,
         too_low=True,
     ),
@@ -328,15 +349,15 @@ LIMITS = (
         0.5,
         0.95,
         "{} of the logged actions had the propensity 1",
-        "log with a policy that tries every action, with a floor",
+        "log with a policy that tries every action, with a minimum propensity",
     ),
     Limit(
         "mean_error",
         WEIGHTED,
         3,
         4,
-        "the mean weight misses 1 by {} standard errors",
-        "look at the propensities: are they those of the policy that acted? If so, the logs lack what this one does",
+        "the mean weight differs from 1 by {} standard errors",
+        "check that propensities are those of the policy that acted; if they are, the logs lack actions of this policy",
     ),
     Limit(
         "no_propensities",
@@ -359,25 +380,25 @@ LIMITS = (
         ("marginal",),
         1,
         1.5,
-        "the value is {} times the most that logged rewards could add up to",
-        "trust other estimators: observations are not the whole state, or too few to express ratios of visits by",
+        "the value is {} times the maximum that logged rewards allow",
+        "use other estimators: observations are not Markov, or too few features express the ratios of visits",
     ),
-    Limit("kernel_dimensions", ("kernel",), 1, 2, "an action has {} dimensions", "take a model or a stochastic policy"),
+    Limit("kernel_dimensions", ("kernel",), 1, 2, "an action has {} dimensions", "use a model or a stochastic policy"),
     Limit(
         "kernel_sweep",
         ("kernel",),
         0.5,
         1,
-        "half and twice the bandwidth move the value by {} half-widths",
-        "take a stochastic policy, or log more episodes",
+        "half and twice the bandwidth change the value by {} half-widths",
+        "use a stochastic policy, or log more episodes",
     ),
     Limit(
         "model_differs",
         ("model",),
         None,
         0,
-        "estimators with weights say otherwise ({})",
-        "trust those: a wrong model is narrow and wrong",
+        "estimators with weights contradict the model ({})",
+        "use those: the interval of a wrong model is narrow and wrong",
     ),
     Limit(
         "gamma_differs",
@@ -385,44 +406,44 @@ LIMITS = (
         None,
         0,
         "the model's discount differs by {}",
-        "fit the model with the discount of the question",
+        "fit the model with the discount of the evaluation",
     ),
     Limit(
         "bellman_residual",
         ("robust", "model"),
         0.1,
         0.5,
-        "the held-out Bellman residual is {} of the rewards' spread",
+        "the held-out Bellman residual is {} of the standard deviation of rewards",
         "fit the model longer, or give it more history",
     ),
     Limit(
-        "refitted_groups",
+        "bootstrap_groups",
         ("model",),
         400,
         100,
-        "models were refitted on draws of {} episodes or clusters",
-        "log more: where values bend with how episodes end, such intervals held the truth in 89.5 % (of 100 episodes) "
-        "and in 95 % (of 400)",
+        "the bootstrap resampled {} episodes or clusters",
+        "log more: if values depend nonlinearly on how episodes end, 95 % intervals covered the truth in 89.5 % (100 "
+        "episodes) or 95 % (400) of runs",
         too_low=True,
     ),
     Limit(
-        "left_tail", ("weights", "robust"), 0.25, None, "few episodes with great losses decide (a tail of {})", _TAIL
+        "left_tail", ("weights", "robust"), 0.25, None, "few episodes with large losses decide (a tail of {})", _TAIL
     ),
     Limit(
-        "right_tail", ("weights", "robust"), 0.25, None, "few episodes with great gains decide (a tail of {})", _TAIL
+        "right_tail", ("weights", "robust"), 0.25, None, "few episodes with large gains decide (a tail of {})", _TAIL
     ),
     *_DATA_LIMITS,
 )
 CAPPED = {"ship": "left_tail", "do_not_ship": "right_tail"}
-"""Tails that leave of a verdict no more than ``more_data``: the tail is behind the end that decided."""
+"""Tails that turn a verdict into ``more_data``: the tail lies behind the end of the interval that decided."""
 FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
 
 
-def judge(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
-    """What the table of limits says of ``facts``, refusals first.
+def check_limits(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
+    """Return the facts that exceed a limit, refusals first.
 
     Args:
-        facts: numbers by name, those of `FACTS`; ``None``, or left out, if not known.
+        facts: numbers by name, those of `FACTS`; ``None``, or left out, if unknown.
 
     Raises:
         ConfigError: if a name is unknown.
@@ -430,65 +451,69 @@ def judge(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
     if unknown := [name for name in facts if name not in FACTS]:
         hint = did_you_mean(unknown[0], FACTS)
         raise ConfigError(f"{unknown[0]!r} is no fact; the facts are {', '.join(FACTS)}{hint}")
-    found = []
+    findings = []
     for limit in LIMITS:
         if (value := facts.get(limit.fact)) is None:
             continue
-        refused = limit.passed(value, limit.refuse)
-        if refused or limit.passed(value, limit.warn):
+        refused = limit.exceeded(value, limit.refuse)
+        if refused or limit.exceeded(value, limit.warn):
             end = limit.refuse if refused else limit.warn
             side = "at least" if limit.too_low else "at most"
-            told = f"{value:.3g}"
-            if told == "1" and limit.meaning.startswith("{} of the"):
-                told = "all" if value == 1 else "nearly all"
-            says = f"{limit.meaning.format(told)}; {side} {end:g} {'is allowed' if refused else 'is safe'}"
-            own = (refused, limit.fact, float(value), says, limit.remedy)
-            found += [Finding(family, *own) for family in limit.families]
-    return tuple(sorted(found, key=lambda one: not one.refused))
+            number = f"{value:.3g}"
+            if number == "1" and limit.meaning.startswith("{} of the"):
+                number = "all" if value == 1 else "nearly all"
+            text = f"{limit.meaning.format(number)}; {side} {end:g} is {'allowed' if refused else 'safe'}"
+            findings += [
+                Finding(family, refused, limit.fact, float(value), text, limit.remedy) for family in limit.families
+            ]
+    return tuple(sorted(findings, key=lambda each: not each.refused))
 
 
 def allowed(findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Names of the estimators that no finding refuses; empty means that the data cannot tell."""
-    refused = {one.family for one in findings if one.refused}
+    """Return the names of the estimators that no finding refuses; without any, the data cannot tell."""
+    refused = {each.family for each in findings if each.refused}
     return tuple(name for family, names in FAMILIES.items() if family not in refused for name in names)
 
 
 def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, float | None]:
-    """The facts of a model beside weights: whether the joint 99 % interval of their difference leaves out 0.
+    """Return facts of a model and weights: whether the 99 % interval of their paired difference excludes 0.
 
     Args:
-        robust: of `doubly_robust` with weights.
-        model: of `direct_method`, of the same episodes.
-        ess: the effective sample size of the weights.
+        robust: from `doubly_robust` with weights.
+        model: from `direct_method`, of the same episodes.
+        ess: effective sample size of the weights.
     """
-    apart = robust - model
-    rounding = 1e-3 * float(robust.terms.std()) + 1e-6 * abs(float(robust.value))  # of a model without chance
-    differs = not t_interval(apart, 0.99).holds(0.0) and abs(float(apart.value)) > rounding
+    difference = robust - model
+    rounding = 1e-3 * float(robust.terms.std()) + 1e-6 * abs(float(robust.value))  # for a model without noise
+    differs = not t_interval(difference, 0.99).holds(0.0) and abs(float(difference.value)) > rounding
     return {"model_differs": float(differs), "ess_where_model_differs": ess if differs else None}
 
 
-def reward_facts(marginal: Estimate, of: Trajectories) -> dict[str, float | None]:
-    """How much further from 0 an estimate lies than rewards as they were logged could take any policy.
+def reward_facts(marginal: Estimate, episodes: Trajectories) -> dict[str, float | None]:
+    """Return how far an estimate lies beyond the values that the logged rewards allow any policy.
 
     Args:
-        marginal: of `double_reinforcement_learning`.
-        of: the episodes.
+        marginal: from `double_reinforcement_learning`.
+        episodes: the episodes.
     """
-    value, steps = float(marginal.value), of.discount.sum()
-    low, high = steps * min(of.reward[of.mask].min(), 0.0), steps * max(of.reward[of.mask].max(), 0.0)
+    value, steps = float(marginal.value), episodes.discount.sum()
+    reward = episodes.reward[episodes.mask]
+    low, high = steps * min(reward.min(), 0.0), steps * max(reward.max(), 0.0)
     end = float(high if value > 0 else low)
     return {"beyond_rewards": value / end if end else math.inf if value else 0.0}
 
 
 def tail_facts(gain: Estimate, clusters: Array | None = None) -> dict[str, float | None]:
-    """The facts of the tails of a gain that decides; see `tail_weight`."""
+    """Return facts of the tails of the gain that decides; see `tail_weight`."""
     tail = tail_weight(gain.terms, clusters)
     return {"left_tail": max(-tail, 0.0), "right_tail": max(tail, 0.0)}
 
 
-def weight_facts(found: Diagnostics) -> dict[str, float | None]:
-    """The facts that diagnostics of one set of episodes hold."""
+def weight_facts(diagnostics: Diagnostics) -> dict[str, float | None]:
+    """Return the facts of the diagnostics of one set of episodes."""
     names = ("ess", "share", "pareto_k", "mean_error", "kappa")
-    if np.ndim(found.ess):
-        raise ConfigError(f"the diagnostics are of {np.shape(found.ess)} repetitions; judge each alone")
-    return {name: float(getattr(found, name)) for name in names}
+    if np.ndim(diagnostics.ess):
+        raise ConfigError(
+            f"the diagnostics are of {np.shape(diagnostics.ess)} repetitions; they must be of one: check each alone"
+        )
+    return {name: float(getattr(diagnostics, name)) for name in names}

@@ -235,7 +235,7 @@ def test_the_loop_over_five_splits_as_the_guide_has_it(
     said = birl_(*(str(found) for word in words for found in (sorted(Path().glob(word)) if "*" in word else [word])))
     assert sorted(row.split()[0] for row in said.splitlines()[1:3]) == ["bc", "cql"]
     assert said.splitlines()[0].split() == ["SETTING", "MEAN", "RANK"] and "learn with it from all of these" in said
-    assert not Path("certify/looks.json").exists()  # it was not asked
+    assert not Path("certify/queries.json").exists()  # it was not asked
 
 
 def test_tables_are_not_datasets(birl_: Any, logs: pyarrow.Table) -> None:

@@ -14,7 +14,7 @@ import pytest
 import birl
 from birl.cli import main
 from birl.dataset import Episode, ReplayBuffer, create_infinite_replay_buffer
-from birl.ope.holdout_ledger import record_of
+from birl.ope.holdout_ledger import ledger_path
 from birl.types import ActionSpace
 
 QUIET = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
@@ -29,8 +29,8 @@ def contexts(seed: int, n: int = 400, best: Any = None, storage: Any = "memory")
         action = rng.integers(3, size=(2, 1))
         right = (x[:, :1] > 0).astype(int) if best is None else best
         reward = (action == right) + 0.1 * rng.normal(size=(2, 1))
-        chances = np.full((2, 3), 1 / 3)
-        extra = {"log_propensity": np.log(chances[:, 0]), "propensities": chances}
+        propensities = np.full((2, 3), 1 / 3)
+        extra = {"log_propensity": np.log(propensities[:, 0]), "propensities": propensities}
         episodes.append(Episode(x, action, reward.astype(np.float32), True, extra=extra))
     kind: Any = {"action_space": ActionSpace.DISCRETE, "action_size": 3, "storage": storage}
     return create_infinite_replay_buffer(episodes=episodes, **kind)
@@ -62,51 +62,54 @@ def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
     status = main(["ope", *map(str, words)])
-    said = capsys.readouterr()
-    assert "Traceback" not in said.err
-    return status, said.out + said.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    return status, output.out + output.err
 
 
 def test_from_logs_to_a_decision(here: Path, birl_: Any, capsys: pytest.CaptureFixture[str]) -> None:
     draw = ["--epsilon", 0.2]
-    said = birl_("ope", "rank", "good.d3", "bad.d3", "--dataset", "select", "--out", "rank", *draw)
-    rows = [line.split() for line in said.splitlines()]
+    output = birl_("ope", "rank", "good.d3", "bad.d3", "--dataset", "select", "--out", "rank", *draw)
+    rows = [line.split() for line in output.splitlines()]
     assert [row[:2] for row in rows[1:3]] == [["good.d3", "1"], ["bad.d3", "2"]]
     assert rows[0][2:] == ["GAIN", "FROM", "TO", "EFFECTIVE", "BY", "FQE", "DR", "DIFFERS"]
     assert rows[1][2] == rows[1][8] and rows[1][7].endswith("!")  # DR decides; the linear model cannot hold the values
     assert "good.d3: FQE and DR contradict each other" in birl_.notes
     assert abs(float(rows[1][9]) - (1 - 0.2 + 0.2 / 3 - 1 / 3)) < 0.05  # logged at random, drawn with epsilon 0.2
-    assert "good.d3 stands out among those that can be judged: certify it." in said
+    assert "good.d3 is the best of those with valid estimates: certify it." in output
     ranked = json.loads(Path("rank/ranking.json").read_text())
     assert [one["rank"] for one in ranked["policies"]] == [[1, 1], [2, 2]]
     assert "Ranks of policies" in page("rank/ranking.html")
 
     ask = ["report", "good.d3", "--dataset", "certify", *draw]
-    status, said = run(capsys, *ask, "--min-gain", 0.1, "--out", "ope")
-    assert status == 0 and said.startswith("good.d3: ship\n") and "all of it above 0.1" in said
-    assert "from a Gamma of" in said and "ope/report.html" in said
-    told = json.loads(Path("ope/report.json").read_text())
-    found, asked = told["policies"][0], told["asked"]
+    status, output = run(capsys, *ask, "--min-gain", 0.1, "--out", "ope")
+    assert status == 0 and output.startswith("good.d3: ship\n") and "the whole interval is above 0.1" in output
+    assert "from a Gamma of" in output and "ope/report.html" in output
+    data = json.loads(Path("ope/report.json").read_text())
+    found, asked = data["policies"][0], data["asked"]
     assert asked.keys() == {"policies", "episodes", "date"} and asked["episodes"].startswith("certify; digest ")
     digest = hashlib.sha256(Path("good.d3").read_bytes()).hexdigest()
-    said_of = asked["policies"]["good.d3"]
-    assert said_of.startswith("EpsilonGreedy of ") and said_of.endswith(f"; SHA-256 {digest}")
+    description = asked["policies"]["good.d3"]
+    assert description.startswith("EpsilonGreedy of ") and description.endswith(f"; SHA-256 {digest}")
     assert digest in Path("ope/report.html").read_text()
     assert found["verdict"] == "ship" and found["status"] == 0 and found["decides"] == "doubly_robust"
     truth = 2 * (1 - 0.2 + 0.2 / 3) - 2 / 3  # of the policy that always knows, discounted by nearly 1
     assert found["gain"][0] < 0.99 * truth and found["gain"][1] > 0.8 * truth
     assert "good.d3: ship" in page("ope/report.html") and "Gamma" in page("ope/report.html")
 
-    assert run(capsys, *ask, "--min-gain", 0.1) == (0, said.partition("ope/report.html")[0])  # the same question again
-    status, said = run(capsys, *ask, "--min-gain", 0.2)
-    assert status == 1 and "have answered another question" in said and "--allow-reuse" in said
-    status, said = run(capsys, "report", "bad.d3", "--dataset", "select")
-    assert status == 1 and "have chosen policies" in said
-    status, said = run(capsys, *ask, "--min-gain", 0.2, "--allow-reuse", "--out", "again")
-    assert status == 0 and "what is said of them is too good" in said
-    assert "what is said of them is too good" in page("again/report.html")
-    status, said = run(capsys, "rank", "bad.d3", "--dataset", "certify")
-    assert status == 1 and "have answered another question" in said
+    assert run(capsys, *ask, "--min-gain", 0.1) == (
+        0,
+        output.partition("ope/report.html")[0],
+    )  # the same question again
+    status, output = run(capsys, *ask, "--min-gain", 0.2)
+    assert status == 1 and "have answered another question" in output and "--allow-reuse" in output
+    status, output = run(capsys, "report", "bad.d3", "--dataset", "select")
+    assert status == 1 and "have selected policies" in output
+    status, output = run(capsys, *ask, "--min-gain", 0.2, "--allow-reuse", "--out", "again")
+    assert status == 0 and "so the estimates are too optimistic" in output
+    assert "so the estimates are too optimistic" in page("again/report.html")
+    status, output = run(capsys, "rank", "bad.d3", "--dataset", "certify")
+    assert status == 1 and "have answered another question" in output
 
 
 def page(path: str) -> str:
@@ -116,18 +119,18 @@ def page(path: str) -> str:
     return " ".join("".join(tree.itertext()).split())
 
 
-def test_of_a_run_that_was_stopped_the_step_is_told(here: Path, birl_: Any) -> None:
+def test_an_unfinished_run_is_noted(here: Path, birl_: Any) -> None:
     for made in (100, 300):
         run = here / f"run_{made}"
         run.mkdir()
         (run / "run.json").write_text('{"n_steps": 300}')
         (run / f"model_{made}.d3").write_bytes((here / "good.d3").read_bytes())
     birl_("ope", "rank", "run_100", "run_300", "--dataset", "select")
-    assert "run_100: its newest model is of step 100, and the run was to make 300" in birl_.notes
+    assert "run_100: its newest model is from step 100 of 300" in birl_.notes
     assert "run_300: its newest" not in birl_.notes
 
 
-def test_what_would_help_is_said_once_beside_a_ranking(here: Path, birl_: Any) -> None:
+def test_rankings_name_each_remedy_once(here: Path, birl_: Any) -> None:
     contexts(3, 40).dump("few.h5")
     birl_("ope", "rank", "good.d3", "drawn.d3", "--dataset", "few.h5")
     reasons = [line for line in birl_.notes.splitlines() if line.startswith(("good.d3: ", "drawn.d3: "))]
@@ -141,23 +144,23 @@ def test_a_model_of_each_run_is_chosen(here: Path, birl_: Any, capsys: pytest.Ca
         Path(folder).mkdir()
         for step, name in enumerate(names):
             Path(folder, f"model_{step + 9}.d3").write_bytes(Path(f"{name}.d3").read_bytes())  # 9 is before 10
-    said = birl_("ope", "choose", "two", "one", "--dataset", "select", "--epsilon", 0.2)
-    rows = [line.split() for line in said.splitlines()]
+    output = birl_("ope", "choose", "two", "one", "--dataset", "select", "--epsilon", 0.2)
+    rows = [line.split() for line in output.splitlines()]
     assert rows[0][:3] == ["MODEL", "MEAN", "RANK"]
     assert [row[0] for row in rows[1:3]] == ["one/model_12.d3", "two/model_9.d3"]
-    assert rows[1][1] == "1.5" and "Take one/model_12.d3, and certify it." in said
-    told = json.loads(birl_("ope", "choose", "one", "--dataset", "select", "--epsilon", 0.2, "--models", 2, "--json"))
-    assert list(told["runs"][0]["ranks"]) == ["one/model_9.d3", "one/model_12.d3"]
-    assert json.loads(record_of("select").read_text())
-    status, said = run(capsys, "choose", "nowhere", "--dataset", "select")
-    assert status == 1 and "nowhere is no run folder with models" in said
+    assert rows[1][1] == "1.5" and "Take one/model_12.d3, and certify it." in output
+    data = json.loads(birl_("ope", "choose", "one", "--dataset", "select", "--epsilon", 0.2, "--models", 2, "--json"))
+    assert list(data["runs"][0]["ranks"]) == ["one/model_9.d3", "one/model_12.d3"]
+    assert json.loads(ledger_path("select").read_text())
+    status, output = run(capsys, "choose", "nowhere", "--dataset", "select")
+    assert status == 1 and "nowhere is no run folder with models" in output
 
 
-def test_of_many_policies_a_screen_keeps_some(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rank_screens_many_policies(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ["rank", "good.d3", "bad.d3", "--dataset", "select", "--epsilon", 0.2, "--keep", 1]
-    status, said = run(capsys, *ask, "--out", "r")
-    assert status == 0 and "set aside by the screen, which keeps 1: bad.d3" in said
-    assert "\ngood.d3 " in said and "\nbad.d3" not in said
+    status, output = run(capsys, *ask, "--out", "r")
+    assert status == 0 and "set aside by the screen, which keeps 1: bad.d3" in output
+    assert "\ngood.d3 " in output and "\nbad.d3" not in output
     assert "set aside by the screen" in page("r/ranking.html")
     assert list(json.loads(Path("r/ranking.json").read_text())["set_aside"]) == ["bad.d3"]
 
@@ -173,19 +176,19 @@ def test_settings_are_ordered_by_their_mean_ranks_over_splits(
             Path(split, name, "run.json").write_text(json.dumps({"dataset": f"{split}/train", "n_steps": 1}))
             Path(split, name, "model_1.d3").write_bytes(Path(f"{name}.d3").read_bytes())
     ask = ["s0/bad", "s0/good", "s1/bad", "s1/good"]
-    said = birl_("ope", "choose", *ask, "--part", "select", "--epsilon", 0.2)
-    assert [line.split() for line in said.splitlines()[1:3]] == [["good", "1.0"], ["bad", "2.0"]]
-    assert "Take good: learn with it from all of these episodes" in said
-    told = json.loads(birl_("ope", "choose", *ask, "--part", "select", "--epsilon", 0.2, "--json"))
-    assert told["mean_ranks"] == {"good": 1.0, "bad": 2.0} and list(told["splits"]) == ["s0/select", "s1/select"]
-    assert json.loads(record_of("s0/select").read_text())
+    output = birl_("ope", "choose", *ask, "--part", "select", "--epsilon", 0.2)
+    assert [line.split() for line in output.splitlines()[1:3]] == [["good", "1.0"], ["bad", "2.0"]]
+    assert "Take good: train with it on all of these episodes" in output
+    data = json.loads(birl_("ope", "choose", *ask, "--part", "select", "--epsilon", 0.2, "--json"))
+    assert data["mean_ranks"] == {"good": 1.0, "bad": 2.0} and list(data["splits"]) == ["s0/select", "s1/select"]
+    assert json.loads(ledger_path("s0/select").read_text())
     for words, message in {
         ("s0/good",): "give --dataset with the episodes to choose by, or --part",
         ("s0/good", "s1/good", "s1/bad", "--part", "select"): "give one run of each setting in each split",
-        ("nowhere", "--part", "select"): "nowhere does not say of which folder it learned",
+        ("nowhere", "--part", "select"): "nowhere does not name the folder that it learned from",
     }.items():
-        status, said = run(capsys, "choose", *words)
-        assert status == 1 and message in said
+        status, output = run(capsys, "choose", *words)
+        assert status == 1 and message in output
 
 
 def test_a_conservative_critic_whose_values_fall_is_named(
@@ -198,15 +201,15 @@ def test_a_conservative_critic_whose_values_fall_is_named(
     monkeypatch.setattr(
         birl.metrics.AverageValueEstimationEvaluator, "__call__", lambda self, algo, dataset: next(values)
     )
-    _, said = run(capsys, "choose", "one", "--dataset", "select", "--epsilon", 0.2)
-    assert "one/model_3.d3: the values of logged states fall from here on" in said
+    _, output = run(capsys, "choose", "one", "--dataset", "select", "--epsilon", 0.2)
+    assert "one/model_3.d3: after this model, values of logged states fall" in output
 
 
 def test_every_verdict_has_its_status(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def ask(model: str, *words: Any, data: str = "certify") -> tuple[int, str]:
-        record_of(data).unlink(missing_ok=True)
-        status, said = run(capsys, "report", model, "--dataset", data, "--json", *words)
-        found = json.loads(said)["policies"]
+        ledger_path(data).unlink(missing_ok=True)
+        status, output = run(capsys, "report", model, "--dataset", data, "--json", *words)
+        found = json.loads(output)["policies"]
         return status, found[0]["verdict"] if len(found) == 1 else [one["verdict"] for one in found]
 
     assert ask("good.d3", "--epsilon", 0.2) == (0, "ship")
@@ -237,33 +240,37 @@ def test_a_policy_that_learned_from_these_episodes_is_refused(here: Path, birl_:
     )
     contexts(2, storage="copy").close()
     for data in ("certify", "copy"):
-        status, said = run(capsys, "report", "run", "--dataset", data, "--epsilon", 0.3)
-        assert status == 5 and "have seen these episodes" in said and "hold out episodes" in said
-    status, said = run(capsys, "report", "run", "--dataset", "select", "--epsilon", 0.3)
-    assert status != 5 and "seen" not in said
+        status, output = run(capsys, "report", "run", "--dataset", data, "--epsilon", 0.3)
+        assert status == 5 and "learned from these episodes" in output and "hold out episodes" in output
+    status, output = run(capsys, "report", "run", "--dataset", "select", "--epsilon", 0.3)
+    assert status != 5 and "seen" not in output
 
 
-def test_logs_without_propensities_spend_no_look(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_without_propensities_use_no_query(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kind: Any = {"action_space": ActionSpace.DISCRETE, "action_size": 3, "storage": "plain"}
     bare = [Episode(e.observations, e.actions, e.rewards, e.terminated) for e in ReplayBuffer.open("certify").episodes]
     create_infinite_replay_buffer(episodes=bare, **kind).close()
     ask = ["report", "good.d3", "--dataset", "plain", "--epsilon", 0.2]
-    status, said = run(capsys, *ask, "--out", "ope")
-    assert status == 5 and "cannot_tell" in said and "no look at plain is spent" in said
-    assert "--behaviour estimated" in said and not record_of("plain").exists() and not Path("ope").exists()
-    status, said = run(capsys, *ask, "--json")
-    (told,) = json.loads(said.splitlines()[0])["policies"]  # below it the note
-    assert status == 5 and told["verdict"] == "cannot_tell" and "estimates" not in told
-    status, said = run(capsys, *ask, "--behaviour", "estimated")
-    assert status == 0 and record_of("plain").exists()
+    status, output = run(capsys, *ask, "--out", "ope")
+    assert status == 5 and "cannot_tell" in output and "so the episodes of plain stay unused" in output
+    assert "--behaviour estimated" in output and not ledger_path("plain").exists() and not Path("ope").exists()
+    status, output = run(capsys, *ask, "--json")
+    (data,) = json.loads(output.splitlines()[0])["policies"]  # below it the note
+    assert status == 5 and data["verdict"] == "cannot_tell" and "estimates" not in data
+    status, output = run(capsys, *ask, "--behaviour", "estimated")
+    assert status == 0 and ledger_path("plain").exists()
 
 
 def test_figures_are_explained_and_signs_are_harmless(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "report", "drawn.d3", "--dataset", "certify", "--out", "ope")[0] == 0
     text = page("ope/report.html")
-    assert "pareto_k" in text and "the weights' tail has the shape …" in text and "effective episodes: …" in text
-    status, said = run(capsys, "report", "no\x1b[31m\u202e.d3", "--dataset", "certify")
-    assert status == 1 and "there is no no" in said and "\x1b" not in said and "\u202e" not in said
+    assert (
+        "pareto_k" in text
+        and "the tail of the weights has the Pareto shape …" in text
+        and "effective episodes: …" in text
+    )
+    status, output = run(capsys, "report", "no\x1b[31m\u202e.d3", "--dataset", "certify")
+    assert status == 1 and "there is no no" in output and "\x1b" not in output and "\u202e" not in output
 
 
 def test_hostile_names_are_escaped(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,4 +298,4 @@ def test_hostile_names_are_escaped(here: Path, capsys: pytest.CaptureFixture[str
 def test_bad_input_looks_at_nothing(here: Path, birl_: Any, words: list[Any], message: str) -> None:
     contexts(3, 12).dump("few.h5")
     assert message in birl_("ope", "report", *words, status=1)
-    assert not list(here.rglob("*looks.json"))
+    assert not list(here.rglob("*queries.json"))

@@ -313,7 +313,7 @@ def test_policies_are_not_judged_by_other_columns(
     for command in ("report", "rank"):
         said = birl_("ope", command, "policy.d3", "--dataset", "other", status=1)
         assert "policy.d3 has logs in which observations are made of" in said
-    assert not Path("other/looks.json").exists()
+    assert not Path("other/queries.json").exists()
     birl_("data", "split", "data", "--shares", "train=.5,certify=.5")
     assert main(["ope", "report", "policy.d3", "--dataset", "data/certify"]) == 5  # it has learned from the whole
     assert "have seen these episodes" in capsys.readouterr().out

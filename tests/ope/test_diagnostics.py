@@ -18,8 +18,8 @@ from birl.ope import (
     Trajectories,
     allowed,
     calibration_error,
+    check_limits,
     diagnose,
-    judge,
     kappa,
     model_facts,
     pareto_k,
@@ -53,13 +53,13 @@ def test_equal_policies() -> None:
     found = diagnose(of_ratios([[1.0] * 3] * 40))
     assert found.ess == 40 and found.share == 1 / 40 and found.heaviest == 0.25 and found.mean_error == 0
     assert found.pareto_k == -math.inf
-    assert allowed(judge(weight_facts(found))) == sum(FAMILIES.values(), ())
+    assert allowed(check_limits(weight_facts(found))) == sum(FAMILIES.values(), ())
 
 
 def test_nothing_in_common() -> None:
     found = diagnose(of_ratios([[0.0, 1.0]] * 50))
     assert found.ess == 0 and found.share == 1
-    assert set(allowed(judge(weight_facts(found)))) & set(FAMILIES["weights"]) == set()
+    assert set(allowed(check_limits(weight_facts(found)))) & set(FAMILIES["weights"]) == set()
 
 
 @pytest.mark.parametrize("k", [0.2, 0.5, 1.0])
@@ -97,9 +97,9 @@ def test_wrong_propensities_move_the_mean_weight() -> None:
     assert diagnose(of_ratios(rho.tolist())).mean_error < 3
     for factor in (0.8, 1.25):
         found = diagnose(of_ratios((factor * rho).tolist()))
-        refused = [one for one in judge(weight_facts(found)) if one.refused]
+        refused = [one for one in check_limits(weight_facts(found)) if one.refused]
         assert {one.family for one in refused if one.fact == "mean_error"} == {"weights", "robust", "kernel"}
-        assert "at most 4 is allowed: look at the propensities" in refused[0].message
+        assert "at most 4 is allowed: check that propensities are those" in refused[0].message
 
 
 def test_support_and_calibration() -> None:
@@ -127,28 +127,32 @@ def test_every_limit_warns_refuses_and_says_what_helps(limit: birl.ope.Limit) ->
         if end is not None:
             tail = f"{end:g} is {word}: {limit.remedy}"
             at, beyond = (
-                {one.family for one in judge({limit.fact: value}) if one.refused == refused and tail in one.message}
+                {
+                    one.family
+                    for one in check_limits({limit.fact: value})
+                    if one.refused == refused and tail in one.message
+                }
                 for value in (end, end + worse)
             )
             assert beyond >= set(limit.families) and not at & set(limit.families)
     assert limit.remedy and "{}" in limit.meaning and set(limit.families) <= FAMILIES.keys()
-    assert any(one.refused for one in judge({limit.fact: math.nan})) == any(
+    assert any(one.refused for one in check_limits({limit.fact: math.nan})) == any(
         other.refuse is not None for other in LIMITS if other.fact == limit.fact
     )
 
 
 def test_findings_and_what_they_leave() -> None:
-    found = judge({"ess": 12.0, "episodes": 80, "clusters": None})
+    found = check_limits({"ess": 12.0, "episodes": 80, "clusters": None})
     assert [one.refused for one in found] == [True, True, *[False] * 6]
     assert found[0].message == (
         "effective episodes: 12; at least 20 is allowed: "
         "evaluate a policy nearer to the logs or a shorter horizon, or log more episodes"
     )
     assert set(allowed(found)) == {*FAMILIES["robust"], *FAMILIES["marginal"], "direct_method"}
-    assert allowed(judge({"episodes": 12})) == ()
+    assert allowed(check_limits({"episodes": 12})) == ()
     with pytest.raises(ConfigError, match=r"'esss' is no fact; the facts are episodes, .*did you mean 'ess'\?"):
-        judge({"esss": 1})
-    with pytest.raises(ConfigError, match="judge each alone"):
+        check_limits({"esss": 1})
+    with pytest.raises(ConfigError, match="check each alone"):
         weight_facts(diagnose(Trajectories(*np.ones((2, 3, 4, 2)) > 0, 1.0, np.zeros((3, 4, 2)))))
 
 
@@ -157,8 +161,12 @@ def test_a_model_that_differs_is_refused_and_so_are_few_weights_beside_it() -> N
     model = Estimate(rng.normal(5, 0.1, 100))
     near, far = Estimate(model.terms + rng.normal(0, 1, 100)), Estimate(model.terms + rng.normal(3, 1, 100))
     assert model_facts(near, model, 8.0) == {"model_differs": 0.0, "ess_where_model_differs": None}
-    assert set(allowed(judge(model_facts(far, model, 60.0)))) >= set(FAMILIES["robust"])
-    assert set(allowed(judge(model_facts(far, model, 8.0)))) == {*FAMILIES["weights"], *FAMILIES["marginal"], "kernel"}
+    assert set(allowed(check_limits(model_facts(far, model, 60.0)))) >= set(FAMILIES["robust"])
+    assert set(allowed(check_limits(model_facts(far, model, 8.0)))) == {
+        *FAMILIES["weights"],
+        *FAMILIES["marginal"],
+        "kernel",
+    }
 
 
 def test_limits_are_in_one_place() -> None:
@@ -169,4 +177,4 @@ def test_limits_are_in_one_place() -> None:
     numbers = {0.7, 0.15}
     for path in folder.glob("*.py"):
         found = {node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)}
-        assert (numbers <= found) == (path.name == "refusals.py"), path.name
+        assert (numbers <= found) == (path.name == "validity_limits.py"), path.name

@@ -235,7 +235,9 @@ def test_lowest_is_taken_off_and_added() -> None:
         assert estimator(even, lowest=-4).value == pytest.approx(estimator(even).value)
         none = Trajectories(reward, mask, 0.5, np.full((2, 2), -np.inf))
         assert estimator(none).value == 0 and estimator(none, lowest=-4).value == -6
-        with pytest.raises(DataError, match=r"a reward is -3.0, and lowest is -1; it must be the least possible"):
+        with pytest.raises(
+            DataError, match=r"a reward is -3.0, but lowest is -1; it must be the smallest possible reward"
+        ):
             estimator(even, lowest=-1)
         rounded = np.full((3, 2), np.float32(-0.1), np.float64)
         stored = Trajectories(rounded, np.ones((3, 2), bool), 0.9, np.zeros((3, 2)))
@@ -260,7 +262,7 @@ def test_long_episodes_keep_their_weights() -> None:
     log_ratio = rng.normal(0.3, 0.1, (20, 5000))
     of = Trajectories(np.ones((20, 5000)), np.ones((20, 5000), bool), 0.99, log_ratio)
     assert weighted_per_decision(of).value == pytest.approx((1 - 0.99**5000) / 0.01)
-    with pytest.raises(DataError, match=r"weight of step \(\d+, \d+\) is e\^\d+; weights have the mean 1"):
+    with pytest.raises(DataError, match=r"weight of step \(\d+, \d+\) is e\^\d+; the mean of weights must be 1"):
         per_decision(of)
 
 
@@ -284,7 +286,7 @@ def test_two_loggers_of_which_one_lacks_an_action() -> None:
     np.testing.assert_allclose(w.mean(0), 1, atol=0.05)
     found = per_decision(of)
     assert abs(found.value - 1.8) < 4 * found.terms.std() / math.sqrt(n)
-    with pytest.raises(DataError, match=r"the logger of step \(0, \d\) never takes the action that it logged"):
+    with pytest.raises(DataError, match=r"the logging policy of step \(0, \d\) never takes the logged action"):
         mixture_log_ratios(np.log(target)[action], every[:, [2, *range(1, n)]], logger, mask)
     with pytest.raises(ShapeError, match="must hold 30000 numbers from 0 to 1"):
         mixture_log_ratios(np.log(target)[action], every, logger + 1, mask)
@@ -353,9 +355,9 @@ def test_folds_keep_groups_together() -> None:
 def test_what_is_not_there_is_said() -> None:
     mask = np.ones((2, 3), bool)
     of = Trajectories(mask * 1.0, mask, 0.9)
-    with pytest.raises(DataError, match="there are no propensities, so no weights"):
+    with pytest.raises(DataError, match="log_ratio is None, but weights need it"):
         per_decision(of)
-    with pytest.raises(DataError, match="needs a model: give q"):
+    with pytest.raises(DataError, match="the episodes have no q, which this estimator needs"):
         doubly_robust(Trajectories(mask * 1.0, mask, 0.9, mask * 0.0))
     far = Trajectories(mask * 1.0, mask, 0.9, np.array([[0, -np.inf, 0], [-np.inf, 0, 0]]))
     assert per_decision(far).value == 0.5
@@ -363,9 +365,9 @@ def test_what_is_not_there_is_said() -> None:
         weighted_per_decision(far)
     never = Trajectories(mask * 1.0, mask, 0.9, np.array([[-np.inf, 0, 0]] * 2))
     assert per_decision(never).value == 0
-    with pytest.raises(DataError, match="0 from step 0 on. Evaluate a policy that is nearer to the logs$"):
+    with pytest.raises(DataError, match="0 from step 0 on, .* evaluate a policy nearer to the logs$"):
         weighted_per_decision(never)
-    with pytest.raises(ShapeError, match="not the same episodes"):
+    with pytest.raises(ShapeError, match="both must be of the same episodes"):
         on_policy(of) - on_policy(Trajectories(mask[:1] * 1.0, mask[:1], 0.9))
 
 
@@ -396,5 +398,5 @@ def test_probabilities_for_log_probabilities_are_refused() -> None:
         log_ratios(np.log([[0.5, 0.5]]), np.array([[0.5, 0.25]]), mask)
     dense = log_ratios(np.array([[0.5, 0.5]]), np.array([[0.7, 0.7]]), mask, densities=True)
     np.testing.assert_allclose(dense, -0.2)
-    with pytest.raises(DataError, match=r"the logged action of step \(0, 1\) had the propensity 0"):
+    with pytest.raises(DataError, match=r"the logged action of step \(0, 1\) has the propensity 0"):
         log_ratios(np.log([[0.5, 0.5]]), np.array([[-0.1, -np.inf]]), mask)

@@ -583,7 +583,7 @@ def test_prioritised_minibatches_are_refused(discrete: bool) -> None:
     data = dataset_of(discrete)
     prioritised = ReplayBuffer(InfiniteBuffer(), episodes=list(data.episodes), sampler=PrioritizedSampler())
     evaluation = fqe_of(policy_of("DQN" if discrete else "BC", discrete))
-    with pytest.raises(UnsupportedError, match="each step counts alike.* without sampler="):
+    with pytest.raises(UnsupportedError, match="all steps have equal weight.* without sampler="):
         evaluation.fit(prioritised, n_steps=1, **QUIET)
 
 
@@ -593,7 +593,7 @@ def test_what_is_no_policy_is_refused() -> None:
         FQEConfig().create()
     with pytest.raises(ConfigError, match=r"DiscreteFQE\(algo=\.\.\., config=DiscreteFQEConfig\(\)\)"):
         DiscreteFQE(config=DiscreteFQEConfig())
-    with pytest.raises(ConfigError, match=r"FQE takes the algorithm first: FQE\(algo, config\)"):
+    with pytest.raises(ConfigError, match=r"algo is a config; it must be an algorithm: FQE\(algo, config\)"):
         FQE(FQEConfig(), policy)  # type: ignore[arg-type]
     for wrong in (fqe_of(policy), small("DecisionTransformer").create()):
         with pytest.raises(ConfigError, match=f"not {type(wrong).__name__}"):
@@ -904,13 +904,13 @@ def test_a_run_that_cannot_carry_rewards_back_warns() -> None:
     """The guide's settings of old: 300 updates are three copies of the target, whatever is 100 steps away."""
     policy, cut = policy_of("DQN", True), dataset_of(True)
     fqe = fqe_of(policy, target_update_interval=100)
-    with pytest.warns(ShortRunWarning, match="make 3 copies .* 100 steps count with gamma=0.99: make n_steps=30000"):
+    with pytest.warns(ShortRunWarning, match="make 3 copies .* 100 steps count with gamma=0.99: use n_steps=30000"):
         next(fqe.fitter(cut, 300, n_steps_per_epoch=1, **QUIET))
-    with pytest.warns(ShortRunWarning, match="4 steps count with gamma=0.75: make n_steps=120"):
+    with pytest.warns(ShortRunWarning, match="4 steps count with gamma=0.75: use n_steps=120"):
         next(fqe_of(policy, gamma=0.75).fitter(cut, 39, n_steps_per_epoch=1, **QUIET))
     columns = np.zeros((20, 3), np.float32), np.arange(20) % 3, np.ones(20, np.float32), np.arange(20) % 5 == 4
     ending = MDPDataset(*columns, action_size=3)  # nothing is further away than five steps
-    with pytest.warns(ShortRunWarning, match="5 steps count with gamma=0.99: make n_steps=150"):
+    with pytest.warns(ShortRunWarning, match="5 steps count with gamma=0.99: use n_steps=150"):
         next(fqe_of(policy).fitter(ending, 49, n_steps_per_epoch=1, **QUIET))
 
 

@@ -15,9 +15,9 @@ from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.ope import (
     Estimate,
     betting_bound,
+    bootstrap_interval,
     hcope_bound,
     hoeffding_interval,
-    refit_interval,
     t_interval,
     t_quantile,
 )
@@ -80,7 +80,7 @@ def test_clusters() -> None:
     np.testing.assert_allclose([each.lower, each.upper], [naive.lower, naive.upper])
     with pytest.raises(EmptyDataError, match="there is 1 cluster; an interval needs 2"):
         t_interval(Estimate(terms), clusters=user * 0)
-    with pytest.raises(ShapeError, match=r"clusters has the shape \(3,\); there are 60 episodes"):
+    with pytest.raises(ShapeError, match=r"clusters has the shape \(3,\); it must be \[60\], one for each episode"):
         t_interval(Estimate(terms), clusters=user[:3])
 
 
@@ -91,7 +91,7 @@ def test_hoeffding_is_as_wide_as_its_range_and_episodes_say() -> None:
     assert round(float(found.upper), 4) == 0.0272 and found.lower == -found.upper
     costs = hoeffding_interval(Estimate(np.full(100, -3.0)), -4, 0)
     assert costs.lower < -3 < costs.upper
-    with pytest.raises(DataError, match="terms reach from -1.0 to 1.0, and low is 0, high 1"):
+    with pytest.raises(DataError, match="terms are from -1.0 to 1.0, but low is 0 and high 1"):
         hoeffding_interval(terms, 0, 1)
 
 
@@ -109,7 +109,7 @@ def test_betting_is_its_equation() -> None:
     shifted = betting_bound(Estimate(np.stack([terms, terms]) - 5), 0.9, lowest=-5)
     np.testing.assert_allclose(shifted, bound - 5)
     assert betting_bound(Estimate(np.zeros(9))) == 0
-    with pytest.raises(DataError, match=r"a term is -5.0, and lowest is 0.0; it must be the least possible"):
+    with pytest.raises(DataError, match=r"a term is -5.0, but lowest is 0.0; it must be the smallest possible"):
         betting_bound(Estimate(np.array([-5.0, 1])))
 
 
@@ -130,15 +130,15 @@ def test_hcope_is_its_theorem() -> None:
     assert hcope_bound(Estimate(terms - 3), 0.9, lowest=-3) == pytest.approx(bound - 3)
     with pytest.raises(EmptyDataError, match="there are 20 episodes; this bound needs 40 or more"):
         hcope_bound(Estimate(terms[:20]))
-    with pytest.raises(DataError, match="it must be the least possible"):
+    with pytest.raises(DataError, match="it must be the smallest possible"):
         hcope_bound(Estimate(-terms))
 
 
-def test_refits() -> None:
+def test_bootstrap() -> None:
     refits = np.random.default_rng(0).normal(3, 2, (4, 50))
-    found = refit_interval(np.full(4, 3.0), refits)
+    found = bootstrap_interval(np.full(4, 3.0), refits)
     np.testing.assert_allclose(found.upper - 3, t_quantile(0.975, 49) * refits.std(1, ddof=1))
-    with pytest.raises(EmptyDataError, match="there are 5 refits; the spread needs 20 or more"):
-        refit_interval(3, refits[0, :5])
+    with pytest.raises(EmptyDataError, match="there are 5 replicates; the interval needs 20 or more"):
+        bootstrap_interval(3, refits[0, :5])
     with pytest.raises(DataError, match="confidence is 95; it must be a float > 0 and < 1"):
         t_interval(Estimate(refits[0]), 95)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ope.test_decisions import LOGGER, POLICY, WORLD, Told, logs
-from ope.test_refits import steps_of
+from ope.test_bootstrap import steps_of
+from ope.test_decisions import LOGGER, POLICY, WORLD, FixedPolicy, logs
 
 from birl.errors import DataError
 from birl.ope import (
     Estimate,
     Trajectories,
     allowed,
+    check_limits,
     double_reinforcement_learning,
     doubly_robust,
     evaluate,
-    judge,
     marginal_ratios,
     more_robust_q,
     t_interval,
@@ -109,17 +109,17 @@ def test_it_is_right_if_the_model_or_the_ratios_are() -> None:
         assert abs(float(double_reinforcement_learning(right).value) - truth) < 8 * error
     neither = replace(wrong_model, z=wrong_ratios.z)
     assert abs(float(double_reinforcement_learning(neither).value) - truth) > 10 * error
-    with pytest.raises(DataError, match="give z"):
+    with pytest.raises(DataError, match="the episodes have no z"):
         double_reinforcement_learning(replace(good, z=None))
 
 
 def test_it_is_a_row_and_never_the_verdict() -> None:
-    found = evaluate(Told(POLICY), logs(300, what="nothing"), gamma=0.95)
+    found = evaluate(FixedPolicy(POLICY), logs(300, what="nothing"), gamma=0.95)
     row = found.rows["double_reinforcement_learning"]
     assert row.interval is not None and row.interval.holds(WORLD.truth(POLICY))
     assert row.gain_interval is not None and row.gain_interval.holds(WORLD.truth(POLICY) - WORLD.truth(LOGGER))
     assert found.decides is None and verdict(found).verdict == "cannot_tell"
-    with_propensities = evaluate(Told(LOGGER), logs(100), gamma=0.95)
+    with_propensities = evaluate(FixedPolicy(LOGGER), logs(100), gamma=0.95)
     assert not with_propensities.rows["double_reinforcement_learning"].gain.terms.any()
 
 
@@ -131,9 +131,11 @@ def test_what_no_rewards_could_add_up_to_is_refused(value: float, low: float, hi
     of = Trajectories(np.array([[low, high, 0.0], [high, 99.0, 99.0]]), np.array([[1, 1, 1], [1, 0, 0]]), gamma=0.5)
     facts = reward_facts(Estimate(np.full(2, value)), of)
     assert facts["beyond_rewards"] == pytest.approx(times)
-    refused = [one.message for one in judge(facts) if one.refused]
-    assert bool(refused) == (times > 1.5) and all("logged rewards could add up to; at most 1.5" in m for m in refused)
-    assert ("double_reinforcement_learning" in allowed(judge(facts))) == (times <= 1.5)
+    refused = [one.message for one in check_limits(facts) if one.refused]
+    assert bool(refused) == (times > 1.5) and all(
+        "the maximum that logged rewards allow; at most 1.5" in m for m in refused
+    )
+    assert ("double_reinforcement_learning" in allowed(check_limits(facts))) == (times <= 1.5)
 
 
 # -- models that make estimates vary least ---------------------------------------------------------------------------

@@ -20,18 +20,18 @@ from birl.ope import (
     Trajectories,
     allowed,
     betting_bound,
+    bootstrap_interval,
+    check_limits,
     diagnose,
     direct_method,
     doubly_robust,
     hcope_bound,
-    judge,
     kernel_log_density,
     log_ratios,
     mixture_log_ratios,
     model_facts,
     on_policy,
     per_decision,
-    refit_interval,
     t_interval,
     weight_facts,
 )
@@ -145,7 +145,7 @@ def test_intervals_hold_the_truth(name: str, estimator: str) -> None:
 
 def test_every_estimator_has_a_row() -> None:
     """The direct method's interval is made of refits: its terms know nothing of the model."""
-    elsewhere = {"direct_method", "double_reinforcement_learning"}  # test_refits.py, test_marginal.py
+    elsewhere = {"direct_method", "double_reinforcement_learning"}  # test_bootstrap.py, test_marginal.py
     assert {key for keys in COVER.values() for key in keys} >= ESTIMATORS.keys() - elsewhere
     of = found("near")
     assert t_interval(of.estimates["direct_method"]).holds(of.truth["direct_method"]).mean() < 0.4
@@ -173,7 +173,7 @@ def test_lower_bounds_hold_more_often_than_they_say(name: str) -> None:
     assert distance[2] < distance[0] < distance[1]  # t, betting, the classical bound: what trust in tails is worth
 
 
-def test_refits_of_fitted_q_evaluation_cover() -> None:
+def test_bootstrap_of_fitted_q_evaluation_cover() -> None:
     """On one-hot states, with episodes resampled and the model fitted anew each time."""
     plan, refits = replace(PLANS["near"], n=100), 50
     logger, policy = plan.policies
@@ -189,7 +189,7 @@ def test_refits_of_fitted_q_evaluation_cover() -> None:
         columns = ((times @ x.reshape(*x.shape[:2], -1)).reshape(*size, *x.shape[2:]) for x in (moved, paid))
         _, v = planted.fit(*columns, policy, plan.world)
         values = ((times @ first) / plan.n * v[:, :, 0]).sum(-1)
-        hits.append(refit_interval(values[:, 0], values[:, 1:]).holds(plan.world.truth(policy)))
+        hits.append(bootstrap_interval(values[:, 0], values[:, 1:]).holds(plan.world.truth(policy)))
     assert planted.covers(np.concatenate(hits), low=0.91), np.concatenate(hits).mean()
 
 
@@ -247,9 +247,9 @@ def test_a_policy_far_away_is_refused() -> None:
     of = one(seen(replace(PLANS["long"], apart=3.0), 1, 0))
     facts = weight_facts(diagnose(of))
     assert (facts["ess"] or 0) < 20
-    assert not {"importance_sampling", *WEIGHTS} & set(allowed(judge(facts)))
+    assert not {"importance_sampling", *WEIGHTS} & set(allowed(check_limits(facts)))
     facts |= model_facts(doubly_robust(of), direct_method(of), facts["ess"] or 0)
-    assert "direct_method" in allowed(judge(facts)) or "doubly_robust" in allowed(judge(facts))
+    assert "direct_method" in allowed(check_limits(facts)) or "doubly_robust" in allowed(check_limits(facts))
 
 
 def test_a_model_that_does_not_see_the_state_is_refused() -> None:
@@ -267,7 +267,7 @@ def test_a_model_that_does_not_see_the_state_is_refused() -> None:
     for of in (open_eyes, closed_eyes):
         robust, model = doubly_robust(of), direct_method(of)
         facts = weight_facts(diagnose(of))
-        left.append(set(allowed(judge(facts | model_facts(robust, model, facts["ess"] or 0)))))
+        left.append(set(allowed(check_limits(facts | model_facts(robust, model, facts["ess"] or 0)))))
         values.append((float(robust.value), float(model.value), t_interval(robust).holds(world.truth(policy))))
     assert values[0][2] and values[1][2] and abs(values[0][1] - world.truth(policy)) < 0.1
     assert values[1][1] - world.truth(policy) > 0.5
@@ -279,16 +279,16 @@ REFUSED = {
     "12 episodes": ({"episodes": 12}, "there are 12 episodes; at least 30 is allowed: log more episodes"),
     "one trajectory": ({"episodes": 1}, "there are 1 episodes; at least 30"),
     "3 users": ({"clusters": 3}, "there are 3 clusters; at least 30 is allowed"),
-    "censored": ({"censored": 0.3}, "0.3 of the episodes are cut off early, not terminated; at most 0.2 is allowed"),
-    "unsupported": ({"unsupported": 0.1}, "on actions that the logs hardly hold; at most 0.05 is allowed: let the"),
-    "seen": ({"seen": 1}, "policies that have seen these episodes: 1; at most 0 is allowed: hold out"),
+    "censored": ({"censored": 0.3}, "0.3 of the episodes are truncated before the horizon; at most 0.2 is allowed"),
+    "unsupported": ({"unsupported": 0.1}, "on actions that the logs hardly contain; at most 0.05 is allowed: let the"),
+    "seen": ({"seen": 1}, "policies that learned from these episodes: 1; at most 0 is allowed: hold out"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_estimator_may_answer(name: str) -> None:
     facts, message = REFUSED[name]
-    findings = judge(facts)
+    findings = check_limits(facts)
     assert allowed(findings) == () and all(message in one.message for one in findings if one.refused)
 
 
@@ -298,10 +298,10 @@ def test_what_no_estimator_may_answer(name: str) -> None:
         ({"certain": 1.0}, "all of the logged actions had the propensity 1; at most 0.95", {"direct_method"}),
         ({"no_propensities": 1.0}, "steps have no propensity (a share of 1); at most 0 is allowed", {"direct_method"}),
         ({"calibration_error": 0.08}, "estimated propensities are off by 0.08 on average", {"direct_method"}),
-        ({"gamma_differs": 0.09}, "fit the model with the discount of the question", {"kernel", *WEIGHTS}),
+        ({"gamma_differs": 0.09}, "fit the model with the discount of the evaluation", {"kernel", *WEIGHTS}),
     ],
 )
 def test_what_some_may_not_answer(facts: dict[str, float | None], message: str, left: set[str]) -> None:
-    findings = judge(facts)
+    findings = check_limits(facts)
     assert any(message in one.message for one in findings if one.refused)
     assert left <= set(allowed(findings)) and "doubly_robust" not in allowed(findings)

@@ -1,4 +1,4 @@
-"""Two stages for many candidates, and several splits for few episodes."""
+"""Screening of many candidates, and mean ranks over several splits of few episodes."""
 
 from __future__ import annotations
 
@@ -9,70 +9,76 @@ import pytest
 
 from birl.errors import ConfigError
 from birl.ope import Choice, choose, mean_ranks, rank, ranking, screening
-from birl.ope.episode_arrays import read
+from birl.ope.episode_arrays import read_episodes
 from birl.ope.model_selection import ranks
-from birl.ope.screening import screened
-from tests.ope.test_decisions import WORLD, Noisy, Told, improved, logs, quantities
+from birl.ope.screening import screening_values
+from tests.ope.test_decisions import WORLD, FixedPolicy, Noisy, improved, logs, quantities
 
 STEPS = np.linspace(-2.0, 2.0, 12).tolist()
 
 
-def test_a_screen_values_policies_as_they_are_worth(monkeypatch: pytest.MonkeyPatch) -> None:
-    policies = {f"{step:.1f}": Told(improved(step)) for step in STEPS}
+def test_screening_values_are_near_the_true_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = {f"{step:.1f}": FixedPolicy(improved(step)) for step in STEPS}
     truth = [WORLD.truth(improved(step)) for step in STEPS]
-    data = read(logs(300), 0.95, None)
-    found = list(screened(policies, data).values())
-    assert max(abs(a - b) for a, b in zip(found, truth, strict=True)) < 0.4  # from 4.4 to 5.8
-    assert np.corrcoef(ranks(found), ranks(truth))[0, 1] > 0.95
-    monkeypatch.setattr(screening, "READ", 200)
-    few = list(screened(policies, data).values())
-    assert few != found and np.corrcoef(ranks(few), ranks(truth))[0, 1] > 0.9
+    data = read_episodes(logs(300), 0.95, None)
+    values = list(screening_values(policies, data).values())
+    assert max(abs(a - b) for a, b in zip(values, truth, strict=True)) < 0.4  # from 4.4 to 5.8
+    assert np.corrcoef(ranks(values), ranks(truth))[0, 1] > 0.95
+    monkeypatch.setattr(screening, "MAX_EPISODES", 200)
+    few = list(screening_values(policies, data).values())
+    assert few != values and np.corrcoef(ranks(few), ranks(truth))[0, 1] > 0.9
 
 
-def test_what_is_far_from_the_data_comes_last() -> None:
+def test_policies_far_from_the_data_come_last() -> None:
     data = logs(100)
     for episode in data.episodes:
         assert episode.extra is not None
     one = np.zeros((5, 3))
     one[:, 2] = 1.0
-    held = read(data, 0.95, None)
+    held = read_episodes(data, 0.95, None)
     assert held.propensities is not None
     held.propensities[:, 2] = 0.0
-    assert screened({"far": Told(one)}, held) == {"far": -np.inf}
+    assert screening_values({"far": FixedPolicy(one)}, held) == {"far": -np.inf}
 
 
-def test_quantities_are_screened_by_weights() -> None:
-    found = screened({"near": Noisy(0.0), "far": Noisy(1.0)}, read(quantities(200), 0.95, None))
-    assert np.isfinite(list(found.values())).all()
-    nothing = read(quantities(20), 0.95, None)
+def test_continuous_actions_are_screened_by_weights() -> None:
+    values = screening_values({"near": Noisy(0.0), "far": Noisy(1.0)}, read_episodes(quantities(200), 0.95, None))
+    assert np.isfinite(list(values.values())).all()
+    nothing = read_episodes(quantities(20), 0.95, None)
     object.__setattr__(nothing, "log_propensity", None)
-    assert screened({"near": Noisy(0.0)}, nothing) == {"near": -np.inf}
+    assert screening_values({"near": Noisy(0.0)}, nothing) == {"near": -np.inf}
 
 
-def test_of_many_policies_some_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_evaluates_only_policies_that_pass_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[str] = []
-    judged = ranking.judged
-    monkeypatch.setattr(ranking, "judged", lambda name, *rest: evaluated.append(name) or judged(name, *rest))
-    sure: list[float] = []
-    apart = ranking._apart
-    monkeypatch.setattr(ranking, "_apart", lambda one, other, one_of: sure.append(one_of) or apart(one, other, one_of))
-    policies: dict[str, Any] = {f"{step:.1f}": Told(improved(step)) for step in STEPS}
+    evaluate_view = ranking.evaluate_view
+    monkeypatch.setattr(
+        ranking, "evaluate_view", lambda name, *rest: evaluated.append(name) or evaluate_view(name, *rest)
+    )
+    confidences: list[float] = []
+    compare = ranking._compare
+    monkeypatch.setattr(
+        ranking,
+        "_compare",
+        lambda one, two, confidence: confidences.append(confidence) or compare(one, two, confidence),
+    )
+    policies: dict[str, Any] = {f"{step:.1f}": FixedPolicy(improved(step)) for step in STEPS}
     data = logs(150)
-    found = rank(policies, data, gamma=0.95, keep=4, seen={"2.0"})
-    assert sorted(evaluated) == sorted(found.evaluations) and len(evaluated) == 4
-    assert {*found.set_aside} == {*policies} - {*evaluated} and "2.0" in found.set_aside
-    assert {"1.6", "1.3"} <= {*evaluated} and list(found.set_aside)[-1] == "2.0"  # what was seen is no candidate
-    assert {*sure[:6]} == {1 - 0.05 / 66}  # all pairs that were given share the error, not those that are left
+    ranked = rank(policies, data, gamma=0.95, keep=4, seen={"2.0"})
+    assert sorted(evaluated) == sorted(ranked.evaluations) and len(evaluated) == 4
+    assert {*ranked.set_aside} == {*policies} - {*evaluated} and "2.0" in ranked.set_aside
+    assert {"1.6", "1.3"} <= {*evaluated} and list(ranked.set_aside)[-1] == "2.0"  # seen policies come last
+    assert {*confidences[:6]} == {1 - 0.05 / 66}  # all pairs share the error, not only those that passed the screen
     assert not rank({name: policies[name] for name in evaluated}, data, gamma=0.95).set_aside
     with pytest.raises(ConfigError, match="keep is 0"):
         rank(policies, data, keep=0)
 
 
-def test_of_many_runs_some_are_evaluated() -> None:
-    runs = {f"run {step:.1f}": {f"{step:.1f} {k}": Told(improved(step)) for k in range(2)} for step in STEPS}
-    found = choose(runs, logs(150), gamma=0.95, keep=3, seen={"2.0 0", "2.0 1"})
-    assert len(found) == 3 and {"run 1.6", "run 1.3"} <= {*found} and "run 2.0" not in found
-    assert max(max(one.ranks) for one in found.values()) <= 6  # among the models that were evaluated
+def test_choose_evaluates_only_runs_that_pass_the_screen() -> None:
+    runs = {f"run {step:.1f}": {f"{step:.1f} {k}": FixedPolicy(improved(step)) for k in range(2)} for step in STEPS}
+    choices = choose(runs, logs(150), gamma=0.95, keep=3, seen={"2.0 0", "2.0 1"})
+    assert len(choices) == 3 and {"run 1.6", "run 1.3"} <= {*choices} and "run 2.0" not in choices
+    assert max(max(one.ranks) for one in choices.values()) <= 6  # among the models that were evaluated
 
 
 def choice(rank: float) -> Choice:
@@ -87,7 +93,7 @@ def test_mean_ranks_by_hand() -> None:
 
 
 def test_five_splits_choose_better_than_one() -> None:
-    """Of few episodes the error of each estimate is as large as what is between settings."""
+    """With few episodes the error of an estimate is as large as the differences between settings."""
     truth, rng = np.linspace(0, 1, 6), np.random.default_rng(0)
     one = five = 0.0
     for _ in range(400):

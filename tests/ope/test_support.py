@@ -75,9 +75,11 @@ def test_no_ship_where_the_logger_never_does_it(vectors: bool, share: float, ste
             continue
         alone.append(by_the_interval(found))
         assert said.verdict == "more_data" and said.times is None
-        told = f"{0.9 * mean:.3g} of the policy's episodes have an action that the logging policy never takes there"
+        told = f"{0.9 * mean:.3g} of the policy's episodes contain an action that the logging policy never takes there"
         assert any(told in text for text in said.reasons)
-        assert said.remedies == ("let the logging policy try it there, with a floor, or forbid it to the policy",)
+        assert said.remedies == (
+            "let the logging policy try it there, with a minimum propensity, or forbid it to the policy",
+        )
         assert not any("positivity" in text for text in said.assumptions)
     assert alone.count("ship") > 1  # the interval is wrong
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ope.test_decisions import Told, improved, logs
+from ope.test_decisions import FixedPolicy, improved, logs
 from ope.test_planted_truth import PLANS, seen
 
 from birl.dataset import Episode, create_infinite_replay_buffer
 from birl.ope import (
     CAPPED,
     Estimate,
+    check_limits,
     doubly_robust,
     evaluate,
-    judge,
     on_policy,
     t_interval,
     tail_facts,
@@ -25,7 +25,7 @@ from birl.ope import (
 )
 from birl.types import ActionSpace
 
-POLICY = Told(np.array([[0.3, 0.7]]))
+POLICY = FixedPolicy(np.array([[0.3, 0.7]]))
 
 
 def test_tails_by_hand() -> None:
@@ -48,9 +48,9 @@ def test_facts_have_a_side() -> None:
     terms = np.append(np.zeros(99), -50.0)
     facts = tail_facts(Estimate(terms))
     assert (facts["left_tail"] or 0) > 0.9 and facts["right_tail"] == 0
-    (finding,) = {one.message for one in judge(facts)}
-    assert "few episodes with great losses decide (a tail of 0.9" in finding and "log more episodes" in finding
-    assert not any(one.refused for one in judge(facts))
+    (finding,) = {one.message for one in check_limits(facts)}
+    assert "few episodes with large losses decide (a tail of 0.9" in finding and "log more episodes" in finding
+    assert not any(one.refused for one in check_limits(facts))
 
 
 def bandit(n: int, seed: int, pay: Callable[[np.random.Generator, Any], Any]) -> Any:
@@ -82,10 +82,10 @@ def test_a_verdict_of_few_episodes_is_no_ship() -> None:
     gain = found.gain
     assert gain is not None and float(t_interval(gain.gain).lower) > 0  # the interval alone would ship
     assert capped.verdict == "more_data" and capped.times is not None and capped.times > 1
-    assert any("few episodes with great losses decide" in text for text in capped.reasons)
+    assert any("few episodes with large losses decide" in text for text in capped.reasons)
     great = bandit(400, 1, lambda rng, n: -1 + 0.1 * rng.normal(size=n) + loss * (np.arange(n) < 5))
     worse = verdict(evaluate(POLICY, great))
-    assert worse.verdict == "more_data" and any("great gains decide" in text for text in worse.reasons)
+    assert worse.verdict == "more_data" and any("large gains decide" in text for text in worse.reasons)
     up = verdict(evaluate(POLICY, bandit(400, 1, lambda rng, n: 1 + loss * (np.arange(n) < 5))))
     assert up.verdict == "ship"  # a tail of gains makes the lower end too low, not too high
 
@@ -95,14 +95,14 @@ def test_clean_worlds_are_not_touched(name: str) -> None:
     of = seen(PLANS[name], 100, 0)
     gains = (doubly_robust(of) - on_policy(of)).terms
     assert np.mean([(tail_facts(Estimate(each))["left_tail"] or 0) > 0.25 for each in gains]) <= 0.02
-    assert verdict(evaluate(Told(improved(1.0)), logs(400), gamma=0.95)).verdict == "ship"
+    assert verdict(evaluate(FixedPolicy(improved(1.0)), logs(400), gamma=0.95)).verdict == "ship"
 
 
 def wrong_ships(draw: Callable[[np.random.Generator, Any], Any], n: int) -> tuple[float, float]:
     """Of 1,000 gains whose truth is 0: how many the interval alone ships, and how many the limit leaves."""
     terms = draw(np.random.default_rng(0), (1000, n))
     alone = t_interval(Estimate(terms)).lower > 0
-    doubts = [{one.fact for one in judge(tail_facts(Estimate(each)))} for each in terms[alone]]
+    doubts = [{one.fact for one in check_limits(tail_facts(Estimate(each)))} for each in terms[alone]]
     return float(alone.mean()), sum(CAPPED["ship"] not in each for each in doubts) / 1000
 
 

@@ -15,7 +15,7 @@ from birl.ope.estimators import folds
 from birl.ope.linear_models import logistic_regression, random_features, ridge_solver, softmax
 from birl.types import Array
 
-Fit: TypeAlias = Callable[[Array, Array, Array], Array]
+Fit: TypeAlias = "Callable[[Array, Array, Array], Array]"
 """Training features and targets, and test features, to predictions."""
 _MAX_ROWS: Final = 2000
 

@@ -1,7 +1,6 @@
-"""One pass over logged steps, some thousand at a time: what `birl.ope.report_data` knows of them.
+"""One scan over logged steps in batches of some thousand, which collects the statistics for `birl.ope.report_data`.
 
-In memory stay a few numbers of each episode, sums, sketches, and a sample of whole episodes for the models. All else is
-read once and forgotten.
+Only a few numbers of each episode, sums, sketches and a sample of whole episodes for models stay in memory.
 """
 
 from __future__ import annotations
@@ -9,34 +8,46 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from birl.dataset.episodes import episode_table
 from birl.dataset.flags import TERMINATED, TRUNCATED
 from birl.dataset.logs.columns import rows_at_once
+from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
 from birl.errors import EmptyDataError
-from birl.ope.audit.statistics import PARTS, ChoiceCounts, ColumnSums, Repeats, RewardSums, Steps, Times
+from birl.ope.audit.statistics import (
+    BINS_PER_OCTAVE,
+    ActionCounts,
+    ColumnMoments,
+    Duplicates,
+    RewardMoments,
+    StepBatch,
+    TimeGaps,
+)
 from birl.spaces import Actions, Discrete
 from birl.types import MASK, Array, tree_leaves
 
-MOST_STEPS: Final = 50_000
-MOST_NUMBERS: Final = 2**24
-MOST_COLUMNS: Final = 512
-"""Of wider observations so many numbers, evenly spread, are looked at."""
+MAX_STEPS: Final = 50_000
+"""Largest number of steps in the sample."""
+MAX_NUMBERS: Final = 2**24
+"""Largest number of values of observations in the sample."""
+MAX_COLUMNS: Final = 512
+"""Wider observations are represented by this many columns, evenly spaced."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """Steps ``[N]`` of whole episodes drawn at random; of an episode longer than the sample, its first steps.
+class StepSample:
+    """Steps ``[N]`` of a random sample of whole episodes; an episode longer than the sample is truncated.
 
     Attributes:
         observation: float32 ``[N, D]``.
-        action: whole numbers ``[N, C]`` for C choices, else float64 ``[N, A]``.
+        action: integers ``[N, C]`` of C discrete actions, otherwise float64 ``[N, A]``.
         reward: ``[N]``.
-        episode: which episode, ``[N]``, and ``step``: which of its steps.
+        episode: index of the episode, ``[N]``.
+        step: index of the step in its episode, ``[N]``.
         extra: other columns by name.
         mask: which actions were possible, ``[N, A]``, or ``None``.
     """
@@ -50,30 +61,30 @@ class Sample:
     mask: Array | None
 
     @property
-    def following(self) -> Array:
-        """Indices of the steps that have a step after them in the sample; it is the next one."""
+    def followed(self) -> Array:
+        """Indices of the steps whose next step is in the sample; its index is larger by one."""
         return np.flatnonzero(self.episode[1:] == self.episode[:-1])
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What a pass has seen.
+class LogStatistics:
+    """Statistics of logged steps.
 
     Attributes:
-        names: of the numbers of an observation that were looked at, ``[D]``, of ``width`` there are.
-        actions: what actions are.
-        episodes: numbers of each episode ``[E]`` by name: ``length``, ``return``, ``discounted``, ``terminated``,
-            ``truncated``, ``digest``, and, if they were logged, ``censored``, ``logger``, ``cluster``, ``begins``,
-            ``ends``.
-        columns: numbers of each column of observations ``[D]`` by name: ``mean``, ``std``, ``low``, ``high``,
+        names: of the columns of observations, ``[D]``.
+        width: number of all columns of observations; more than D for wide ones.
+        actions: the action space.
+        episodes: statistics of each episode ``[E]`` by name: ``length``, ``return``, ``discounted``, ``terminated``,
+            ``truncated``, ``digest``, and, if logged, ``censored``, ``logger``, ``cluster``, ``begins``, ``ends``.
+        columns: statistics of each column of observations ``[D]`` by name: ``mean``, ``std``, ``low``, ``high``,
             ``not_finite`` (a count).
-        counts: of steps: ``steps``, ``repeated``, ``zero_rewards``, ``backwards``.
-        reward: ``mean``, ``std``, ``low``, ``high``, ``last``: the share of all absolute rewards at last steps.
-        taken: how often each discrete action was taken, ``[A]``, and ``possible``, how often it could be; or ``None``.
-        gaps: number of times between steps by size: bins of an eighth of an octave; or ``None``.
-        unique: about how many different ``observations`` and ``pairs`` of these with actions there are; exact up to
-            65,536.
-        sample: some steps.
+        counts: numbers of steps: ``steps``, ``repeated``, ``zero_rewards``, ``backwards``.
+        reward: ``mean``, ``std``, ``low``, ``high``, and ``last``, the share of absolute rewards at last steps.
+        taken: number of steps in which each discrete action was taken, ``[A]``, or ``None``.
+        possible: number of steps in which it was possible, ``[A]``, or ``None``.
+        gaps: histogram of the times between steps, in bins of an eighth of an octave; or ``None``.
+        unique: approximate numbers of different ``observations`` and of ``pairs`` with actions; exact up to 65,536.
+        sample: a sample of the steps.
     """
 
     names: Sequence[str]
@@ -87,160 +98,185 @@ class Seen:
     possible: Array | None
     gaps: Array | None
     unique: Mapping[str, float]
-    sample: Sample
+    sample: StepSample
 
-    def has_gap_over(self, medians: float) -> float | None:
-        """Share of times between steps that are longer than so many medians, to an eighth of an octave."""
+    def share_of_gaps_over(self, medians: float) -> float | None:
+        """Return the share of times between steps that exceed so many medians, to an eighth of an octave."""
         if self.gaps is None or not self.gaps.sum():
             return None
         half = int(np.searchsorted(self.gaps.cumsum(), self.gaps.sum() / 2))
-        return float(self.gaps[half + 1 + math.ceil(PARTS * math.log2(medians)) :].sum() / self.gaps.sum())
+        first = half + 1 + math.ceil(BINS_PER_OCTAVE * math.log2(medians))
+        return float(self.gaps[first:].sum() / self.gaps.sum())
 
 
-def look(dataset: Any, *, gamma: float = 0.99, names: Sequence[str] | None = None, seed: int = 0) -> Seen:
-    """Read all steps of a dataset once.
+def scan(
+    dataset: ReplayBuffer, *, gamma: float = 0.99, names: Sequence[str] | None = None, seed: int = 0
+) -> LogStatistics:
+    """Read all steps of a dataset once and return their statistics.
 
     Args:
-        dataset: a `birl.dataset.ReplayBuffer`.
+        dataset: the episodes.
         gamma: discount of the discounted returns.
-        names: of the numbers of an observation; their places if ``None`` or if there are others.
-        seed: of the episodes that are drawn for the sample.
+        names: of the columns of observations; ``None``, or another number of names, stands for their indices.
+        seed: of the sample of episodes.
 
     Raises:
         EmptyDataError: if there is no step.
     """
-    return _Pass(dataset, gamma, names, np.random.default_rng(seed)).run()
+    return _Scan(dataset, gamma, names, np.random.default_rng(seed)).run()
 
 
-class _Pass:
-    def __init__(self, dataset: Any, gamma: float, names: Sequence[str] | None, rng: np.random.Generator) -> None:
+class _Scan:
+    def __init__(
+        self, dataset: ReplayBuffer, gamma: float, names: Sequence[str] | None, rng: np.random.Generator
+    ) -> None:
         self.storage: Storage = dataset.storage
         self.actions: Actions = dataset.dataset_info.actions
         self.gamma = gamma
         table = episode_table(self.storage)
-        full = table.length > 0
-        self.lane, self.start, self.length = (column[full] for column in table)
+        nonempty = table.length > 0
+        self.lane, self.start, self.length = (column[nonempty] for column in table)
         if not len(self.length):
-            raise EmptyDataError("the dataset has no steps: there is nothing to report")
+            raise EmptyDataError("the dataset has no steps; a report needs one or more: log episodes first")
         self.ends = self.length.cumsum()
         self.leaves = [name for name in tree_leaves(self.storage.observation_names) if name.split(".")[-1] != MASK]
         self.mask = next((n for n in tree_leaves(self.storage.observation_names) if n.split(".")[-1] == MASK), None)
         self._name_columns(names)
-        budget = min(MOST_STEPS, MOST_NUMBERS // max(len(self.names), 1))
+        budget = min(MAX_STEPS, MAX_NUMBERS // max(len(self.names), 1))
         order = rng.permutation(len(self.length))
         before = self.length[order].cumsum() - self.length[order]
-        self.kept = np.zeros(len(self.length), np.int64)
-        self.kept[order] = np.minimum(self.length[order], budget) * (before + self.length[order] <= budget)
-        self.kept[order[0]] = min(self.length[order[0]], budget)
+        self.sampled = np.zeros(len(self.length), np.int64)  # number of steps of each episode in the sample
+        self.sampled[order] = np.minimum(self.length[order], budget) * (before + self.length[order] <= budget)
+        self.sampled[order[0]] = min(self.length[order[0]], budget)
         width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.storage.leaves.values())
-        self.chunk = rows_at_once(max(width, 8 * len(self.names)))
+        self.batch_size = rows_at_once(max(width, 8 * len(self.names)))
 
     def _name_columns(self, names: Sequence[str] | None) -> None:
-        own: list[str] = []
+        columns: list[str] = []
         for leaf in self.leaves:
-            short = leaf.removeprefix("observation.") if len(self.leaves) > 1 else "observation"
+            prefix = leaf.removeprefix("observation.") if len(self.leaves) > 1 else "observation"
             if (choices := self.storage.choices.get(leaf)) is not None:
                 sizes = zip(choices.sizes, choices.starts or (0,) * len(choices.sizes), strict=True)
-                own += [f"{short}[{i}] = {k + first}" for i, (size, first) in enumerate(sizes) for k in range(size)]
+                columns += [
+                    f"{prefix}[{i}] = {k + start}" for i, (size, start) in enumerate(sizes) for k in range(size)
+                ]
             else:
-                own += [f"{short}[{k}]" for k in range(math.prod(self.storage.leaves[leaf].shape))]
-        self.width = len(own)
+                columns += [f"{prefix}[{k}]" for k in range(math.prod(self.storage.leaves[leaf].shape))]
+        self.width = len(columns)
         if names is not None and len(names) == self.width:
-            own = list(names)
-        chosen = np.unique(np.linspace(0, self.width - 1, min(self.width, MOST_COLUMNS)).astype(int))
-        self.chosen, self.names = chosen, [own[k] for k in chosen]
+            columns = list(names)
+        self.columns = np.unique(np.linspace(0, self.width - 1, min(self.width, MAX_COLUMNS)).astype(int))
+        self.names = [columns[k] for k in self.columns]
 
-    def _flat(self, raw: list[Array]) -> Array:
-        """Observations as numbers ``[n, D]``: choices as one-hot vectors."""
+    def _flatten(self, raw: list[Array]) -> Array:
+        """Observations as numbers ``[n, D]``, with discrete ones as one-hot vectors."""
         parts = []
         for leaf, values in zip(self.leaves, raw, strict=True):
-            if (choices := self.storage.choices.get(leaf)) is None:
-                parts.append(values.reshape(len(values), -1))
-                continue
             flat = values.reshape(len(values), -1)
-            for k, (size, first) in enumerate(zip(choices.sizes, choices.starts, strict=True)):
-                parts.append(flat[:, k, None] == np.arange(first, first + size))
+            if (choices := self.storage.choices.get(leaf)) is None:
+                parts.append(flat)
+                continue
+            for k, (size, start) in enumerate(zip(choices.sizes, choices.starts, strict=True)):
+                parts.append(flat[:, k, None] == np.arange(start, start + size))
         parts = [part for part in parts if part.shape[1]]
         if not parts:
             return np.zeros((len(raw[0]), 0), np.float32)
-        joined = parts[0] if len(parts) == 1 else np.concatenate([part.astype(np.float32) for part in parts], 1)
-        return np.asarray(joined[:, self.chosen], np.float32)
+        x = parts[0] if len(parts) == 1 else np.concatenate([part.astype(np.float32) for part in parts], 1)
+        return np.asarray(x[:, self.columns], np.float32)
 
-    def run(self) -> Seen:
-        """The pass."""
+    def run(self) -> LogStatistics:
+        """Scan all steps."""
         total, extras = int(self.ends[-1]), list(self.storage.extra_names)
-        columns, rewards = ColumnSums(len(self.names)), RewardSums(self.length, self.gamma)
-        same, times = Repeats(len(self.length)), Times() if "extra.time" in extras else None
-        choices = ChoiceCounts(self.actions, self.mask is not None) if isinstance(self.actions, Discrete) else None
-        kept: dict[str, list[Array]] = {}
-        for begin in range(0, total, self.chunk):
-            steps = self._steps(np.arange(begin, min(begin + self.chunk, total)), extras)
+        columns, rewards = ColumnMoments(len(self.names)), RewardMoments(self.length, self.gamma)
+        duplicates, times = Duplicates(len(self.length)), TimeGaps() if "extra.time" in extras else None
+        counts = ActionCounts(self.actions, self.mask is not None) if isinstance(self.actions, Discrete) else None
+        sample: dict[str, list[Array]] = {}
+        for begin in range(0, total, self.batch_size):
+            steps = self._read(np.arange(begin, min(begin + self.batch_size, total)), extras)
             columns.add(steps.x)
             rewards.add(steps)
-            same.add(steps)
+            duplicates.add(steps)
             if times is not None:
                 times.add(steps)
-            if choices is not None:
-                choices.add(steps)
-            here = steps.step < self.kept[steps.episode]
-            found = {"observation": steps.x, "action": steps.action, "reward": steps.reward}
-            found |= {"episode": steps.episode, "step": steps.step, **steps.extra}
-            for name, values in (found if steps.mask is None else {**found, MASK: steps.mask}).items():
-                kept.setdefault(name, []).append(values[here])
-        by = {"length": self.length, **rewards.by_episode, "digest": same.digest, **self._ends(extras)}
-        counts = {"steps": total, "repeated": same.repeated, "zero_rewards": rewards.zeros}
-        counts["backwards"] = 0 if times is None else times.backwards
-        return Seen(
+            if counts is not None:
+                counts.add(steps)
+            rows = steps.step < self.sampled[steps.episode]
+            batch = {"observation": steps.x, "action": steps.action, "reward": steps.reward}
+            batch |= {"episode": steps.episode, "step": steps.step, **steps.extra}
+            for name, values in (batch if steps.mask is None else {**batch, MASK: steps.mask}).items():
+                sample.setdefault(name, []).append(values[rows])
+        return LogStatistics(
             names=self.names,
             width=self.width,
             actions=self.actions,
-            episodes=by,
-            columns=columns.told(total),
-            counts=counts,
-            reward=rewards.told(total),
-            taken=None if choices is None else choices.taken,
-            possible=None if choices is None else choices.possible,
+            episodes={
+                "length": self.length,
+                **rewards.by_episode,
+                "digest": duplicates.digest,
+                **self._read_ends(extras),
+            },
+            columns=columns.summary(total),
+            counts={
+                "steps": total,
+                "repeated": duplicates.repeated,
+                "zero_rewards": rewards.zeros,
+                "backwards": 0 if times is None else times.backwards,
+            },
+            reward=rewards.summary(total),
+            taken=None if counts is None else counts.taken,
+            possible=None if counts is None else counts.possible,
             gaps=None if times is None else times.gaps,
-            unique=same.unique(),
-            sample=self._sample({name: np.concatenate(values) for name, values in kept.items()}),
+            unique=duplicates.unique(),
+            sample=self._sample({name: np.concatenate(values) for name, values in sample.items()}),
         )
 
-    def _steps(self, index: Array, extras: list[str]) -> Steps:
-        """Steps by their places in the order of episodes."""
+    def _read(self, index: Array, extras: list[str]) -> StepBatch:
+        """Read steps by their indices in the order of episodes."""
         episode = np.searchsorted(self.ends, index, side="right")
         step = index - (self.ends - self.length)[episode]
         rows = self.storage.rows(self.lane[episode], self.start[episode] + step)
         raw = [self._take(name, rows) for name in self.leaves]
-        action, reward = self._take("action", rows), self._take("reward", rows).astype(np.float64)[:, 0]
-        beside = {name: self._take(name, rows) for name in extras}
-        mask = None if self.mask is None else self._take(self.mask, rows).reshape(len(rows), -1) != 0
-        return Steps(episode, step, raw, self._flat(raw), action, reward, beside, mask)
+        return StepBatch(
+            episode=episode,
+            step=step,
+            raw=raw,
+            x=self._flatten(raw),
+            action=self._take("action", rows),
+            reward=self._take("reward", rows).astype(np.float64)[:, 0],
+            extra={name: self._take(name, rows) for name in extras},
+            mask=None if self.mask is None else self._take(self.mask, rows).reshape(len(rows), -1) != 0,
+        )
 
     def _take(self, name: str, rows: Array) -> Array:
         place = self.storage.place
         return np.asarray(place.host(self.storage.take(name, place.indices(rows))))
 
-    def _ends(self, extras: list[str]) -> dict[str, Array]:
-        """What first and last steps of episodes say."""
+    def _read_ends(self, extras: list[str]) -> dict[str, Array]:
+        """Read columns at the first and last steps of episodes."""
         first = self.storage.rows(self.lane, self.start)
-        end = self.storage.rows(self.lane, self.start + self.length - 1)
-        flags = self.storage.flags[end]
-        found = {"terminated": (flags & TERMINATED) != 0, "truncated": (flags & TRUNCATED) != 0}
-        own = (("censored", first), ("logger", first), ("cluster", first), ("time", first))
-        for name, rows in own:
+        last = self.storage.rows(self.lane, self.start + self.length - 1)
+        flags = self.storage.flags[last]
+        columns = {"terminated": (flags & TERMINATED) != 0, "truncated": (flags & TRUNCATED) != 0}
+        for name, rows in (("censored", first), ("logger", first), ("cluster", first), ("time", first)):
             if f"extra.{name}" in extras:
                 values = self._take(f"extra.{name}", rows).reshape(len(first), -1)[:, 0]
-                found["begins" if name == "time" else name] = values
-        if "begins" in found:
-            found["ends"] = self._take("extra.time", end).reshape(-1)
-        return found
+                columns["begins" if name == "time" else name] = values
+        if "begins" in columns:
+            columns["ends"] = self._take("extra.time", last).reshape(-1)
+        return columns
 
-    def _sample(self, kept: dict[str, Array]) -> Sample:
-        action = kept["action"].reshape(len(kept["action"]), -1)
+    def _sample(self, columns: dict[str, Array]) -> StepSample:
+        action = columns["action"].reshape(len(columns["action"]), -1)
         if isinstance(self.actions, Discrete):
             action = action.astype(np.int64) - self.actions.start
         else:
             action = action.astype(np.float64)
-        beside = {name.removeprefix("extra."): v for name, v in kept.items() if name.startswith("extra.")}
-        x = np.nan_to_num(kept["observation"], nan=0.0, posinf=0.0, neginf=0.0)
-        return Sample(x, action, kept["reward"], kept["episode"], kept["step"], beside, kept.get(MASK))
+        return StepSample(
+            observation=np.nan_to_num(columns["observation"], nan=0.0, posinf=0.0, neginf=0.0),
+            action=action,
+            reward=columns["reward"],
+            episode=columns["episode"],
+            step=columns["step"],
+            extra={name.removeprefix("extra."): v for name, v in columns.items() if name.startswith("extra.")},
+            mask=columns.get(MASK),
+        )

@@ -20,8 +20,9 @@ from birl.files import parse_json
 from birl.ope import FACTS, LIMITS, DataReport, report_data
 from birl.ope import html_page as pages
 from birl.ope.audit.checks import Check
-from birl.ope.audit.scan import MOST_COLUMNS, look
-from birl.ope.html_page import word
+from birl.ope.audit.model_checks import QUALITY, STITCHED
+from birl.ope.audit.scan import MAX_COLUMNS, scan
+from birl.ope.html_page import format_value
 
 EPISODES, LENGTH, ACTIONS = 240, 8, 3
 HOSTILE = "<script>alert(1)</script>"
@@ -84,7 +85,7 @@ def test_good_logs_raise_no_doubt(seed: int) -> None:
         "ends_at_limit",  # episodes are short
         "constant_actions",  # of quantities
     }
-    assert "no answer is doubtful" in found.html().lower()
+    assert "no fact is doubtful" in found.html().lower()
 
 
 PLANTED: dict[str, Callable[[Logs], Any]] = {}
@@ -367,7 +368,7 @@ def test_what_was_not_asked_is_not_said_to_be_good() -> None:
     assert "of 6 figures" not in report(Logs(), others={"certify": Logs(100).data()}).html()
     logs = Logs()
     logs.time = logs.cluster = None
-    assert "nothing to object to in the 2 of 6 figures that these data have" in report(logs).html()
+    assert "no objection in the 2 of 6 figures that these data have" in report(logs).html()
 
 
 def test_every_check_has_a_planted_fault() -> None:
@@ -431,13 +432,13 @@ def test_numbers_by_hand() -> None:
     found = report_data(small([0, 1, 1, 2, 6]), gamma=0.5)
     told, facts = numbers(found), found.facts
     assert told["steps"] == 10 and facts["episodes"] == 5 and told["terminated"] == 5 and told["running"] == 0
-    assert told["quality of trajectories, (mean - least) / (greatest - least) return (TQ)"] == pytest.approx(2 / 6)
-    assert told["different observations (about)"] == 3
-    assert told["different pairs of observation and action (about)"] == 6
+    assert told[QUALITY] == pytest.approx(2 / 6)
+    assert told["distinct observations (about)"] == 3
+    assert told["distinct pairs of observation and action (about)"] == 6
     assert told["positive-sided variance of returns"] == pytest.approx(16 / 5)
     assert told["share of the variance of returns above the mean"] == pytest.approx(16 / 22)
     assert told["relative improvement to the best return"] == 2
-    assert told["mean"] == 1 and told["median"] == 0 and told["share of zeros"] == 0.6 and told["greatest"] == 6
+    assert told["mean"] == 1 and told["median"] == 0 and told["share of zeros"] == 0.6 and told["maximum"] == 6
     half = 2.776445105 * np.std([0, 1, 1, 2, 6], ddof=1) / math.sqrt(5)  # t of four degrees
     assert told["half-width"] == pytest.approx(half, rel=1e-6)
     assert facts["drift"] == pytest.approx((3 - 0.5) / math.sqrt(0.5 / 2 + 7 / 3))
@@ -451,8 +452,8 @@ def test_good_states_that_poor_episodes_reach_are_stitched() -> None:
     near = rng.normal(size=(80, 2))
     far = near + np.repeat([[100.0, 0.0], [0.0, 0.0]], 40, 0)
     told = [numbers(report_data(small(returns, observation=x))) for x in (near, far)]
-    assert told[0]["states of poor episodes near good ones (stitched)"] > 0.8
-    assert told[1]["states of poor episodes near good ones (stitched)"] == 0
+    assert told[0][STITCHED] > 0.8
+    assert told[1][STITCHED] == 0
 
 
 def test_power_falls_with_the_distance_from_what_acted() -> None:
@@ -487,30 +488,30 @@ def test_a_pass_does_not_depend_on_how_much_is_read_at_once(monkeypatch: pytest.
     for values in (logs.observation, logs.action, logs.reward, logs.vector):
         values[rows + 1] = values[rows]
     logs.time[3:5] = logs.time[[4, 3]]
-    whole = look(logs.data())
+    whole = scan(logs.data())
     monkeypatch.setattr("birl.ope.audit.scan.rows_at_once", lambda width: 7)
-    parts = look(logs.data())
+    parts = scan(logs.data())
     assert parts.counts == whole.counts and whole.counts["backwards"] == 1 and whole.counts["repeated"] > 50
     for name, values in whole.episodes.items():
         np.testing.assert_allclose(parts.episodes[name], values, err_msg=name)
     for name, values in whole.columns.items():
         np.testing.assert_allclose(parts.columns[name], values, rtol=1e-9, err_msg=name)
     np.testing.assert_array_equal(parts.sample.observation, whole.sample.observation)
-    assert parts.unique == whole.unique and parts.has_gap_over(10) == whole.has_gap_over(10)
+    assert parts.unique == whole.unique and parts.share_of_gaps_over(10) == whole.share_of_gaps_over(10)
     np.testing.assert_allclose(whole.columns["std"], logs.observation.astype(np.float32).std(0), rtol=1e-6)
 
 
 def test_large_logs_are_counted_by_sketches_and_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.ope.audit.statistics._SKETCH", 256)
-    monkeypatch.setattr("birl.ope.audit.scan.MOST_STEPS", 100)
+    monkeypatch.setattr("birl.ope.audit.scan.MAX_STEPS", 100)
     logs = Logs()
-    seen = look(logs.data())
+    seen = scan(logs.data())
     assert seen.unique["observations"] == pytest.approx(EPISODES * LENGTH, rel=0.2)
     assert 90 < len(seen.sample.reward) <= 100
     assert set(np.bincount(seen.sample.episode)) == {0, LENGTH}
     episodes_of(logs, 1)
-    monkeypatch.setattr("birl.ope.audit.scan.MOST_STEPS", 3)
-    assert look(logs.data()).sample.step.tolist() == [0, 1, 2]
+    monkeypatch.setattr("birl.ope.audit.scan.MAX_STEPS", 3)
+    assert scan(logs.data()).sample.step.tolist() == [0, 1, 2]
 
 
 # -- other kinds of data -----------------------------------------------------------------------------------------------
@@ -568,7 +569,7 @@ def test_hardly_any_data() -> None:
         action_space=info.action_space,
         action_size=2,
     )
-    with pytest.raises(EmptyDataError, match="no steps: there is nothing to report"):
+    with pytest.raises(EmptyDataError, match="no steps; a report needs one or more"):
         report_data(empty)
 
 
@@ -614,16 +615,16 @@ def test_json_has_the_numbers_of_the_page(tmp_path: Path) -> None:
     assert told == found.as_dict()
     tree = ElementTree.fromstring(found.html())
     rows = [["".join(cell.itertext()) for cell in row] for row in tree.iter("tr")]
-    said = {limit.fact: limit.said for limit in reversed(LIMITS)}
+    said = {limit.fact: limit.labels for limit in reversed(LIMITS)}
     sections = [node.text for node in tree.iter("h2")]
     assert sections == ["Advice", *(check["title"] for check in told["checks"])]
     for check in told["checks"]:
         for name, value in check["facts"].items():
             meaning, doubtful, forbidden = said[name]
-            assert [meaning, word(value), doubtful, forbidden] in rows, name
-        assert all([word(name), word(value)] in rows for name, value in check["numbers"].items())
+            assert [meaning, format_value(value), doubtful, forbidden] in rows, name
+        assert all([format_value(name), format_value(value)] in rows for name, value in check["numbers"].items())
         for table in check["tables"].values():
-            assert all([word(cell) for cell in row] in rows for row in table["rows"][: pages.MOST_ROWS])
+            assert all([format_value(cell) for cell in row] in rows for row in table["rows"][: pages.MAX_ROWS])
     shown = ["".join(node.itertext()) for node in tree.iter("p") if "note" in node.get("class", "")]
     assert all(any(one["message"][:250] in text for text in shown) for one in told["messages"]) and told["messages"]
 
@@ -636,8 +637,8 @@ def test_many_columns_make_a_small_page() -> None:
     data = MDPDataset(wide, rng.integers(0, 2000, 120), rng.normal(size=120), end, timeouts=np.zeros(120))
     found = finds(data, names=names)
     assert len(found.html().encode()) < 1_000_000
-    assert numbers(found)["columns looked at"] == MOST_COLUMNS and numbers(found)["numbers of an observation"] == 20_000
-    assert found.facts["copied_columns"] and len(found.checks[5].tables["Columns"].rows) == MOST_COLUMNS
+    assert numbers(found)["columns checked"] == MAX_COLUMNS and numbers(found)["numbers of an observation"] == 20_000
+    assert found.facts["copied_columns"] and len(found.checks[5].tables["Columns"].rows) == MAX_COLUMNS
 
 
 def test_without_jinja2_json_is_still_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,18 +220,18 @@ def test_noise_of_layers_is_left_out() -> None:
 def test_what_cannot_be_drawn_from_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"epsilon.*1\.5"):
         EpsilonGreedy(dqn(), 1.5)
-    with pytest.raises(ConfigError, match="EpsilonGreedy is for choices.*Gaussian"):
+    with pytest.raises(ConfigError, match="EpsilonGreedy is for discrete actions.*Gaussian"):
         EpsilonGreedy(td3(), 0.1)
-    with pytest.raises(ConfigError, match="Gaussian is for quantities.*EpsilonGreedy"):
+    with pytest.raises(ConfigError, match="Gaussian is for continuous actions.*EpsilonGreedy"):
         Gaussian(dqn(), 0.1)
     with pytest.raises(ConfigError, match="std has 3 numbers"):
         Gaussian(td3(), [0.1, 0.1, 0.1])
-    with pytest.raises(UnsupportedError, match=r"draws no actions.*Gaussian\(algo, std\)"):
+    with pytest.raises(UnsupportedError, match=r"samples no actions.*Gaussian\(algo, std\)"):
         Mixture([td3()])
     cloned = build_algorithm(algos.BCConfig(encoder_factory=SMALL), (3,), 2)
-    with pytest.raises(UnsupportedError, match="draws no actions"):
+    with pytest.raises(UnsupportedError, match="samples no actions"):
         Sampled(cloned)
-    with pytest.raises(UnsupportedError, match="scores no actions"):
+    with pytest.raises(UnsupportedError, match="has no scores of actions"):
         Softmax(build_algorithm(algos.DiscreteBCQConfig(encoder_factory=SMALL), (3,), 4))
     with pytest.raises(UnsupportedError, match="recurrent"):
         EpsilonGreedy(dqn(encoder_factory=GRUEncoderFactory(hidden_size=4, hidden_units=[4])), 0.1)

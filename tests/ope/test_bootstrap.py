@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ope.test_decisions import LOGGER, POLICY, WORLD, Told, logs
+from ope.test_decisions import LOGGER, POLICY, WORLD, FixedPolicy, logs
 
 import birl
 from birl import algos
@@ -17,20 +17,20 @@ from birl.logging import NoopAdapterFactory
 from birl.models import GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
 from birl.ope import (
     FQE,
+    BootstrapEstimate,
     DiscreteFQE,
     DiscreteFQEConfig,
     FQEConfig,
-    Refits,
     Softmax,
     allowed,
-    fqe_refits,
-    judge,
-    linear_refits,
-    resamples,
-    return_refits,
+    bootstrap_counts,
+    bootstrap_fqe,
+    bootstrap_linear_fqe,
+    bootstrap_returns,
+    check_limits,
 )
+from birl.ope.bootstrap import bootstrap_mean
 from birl.ope.linear_models import StepFeatures, weighted_fitted_q
-from birl.ope.refits import weighted_refits
 from birl.testing import build_algorithm, random_dataset
 from tests.ope import planted
 
@@ -41,8 +41,8 @@ QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": NoopAdapterFa
 
 def test_draws_are_of_whole_groups() -> None:
     user = np.repeat([3, 1, 2, 9], [2, 1, 3, 4])
-    times = resamples(user, 500, seed=1)
-    assert times.shape == (500, 10) and np.array_equal(times, resamples(user, 500, seed=1))
+    times = bootstrap_counts(user, 500, seed=1)
+    assert times.shape == (500, 10) and np.array_equal(times, bootstrap_counts(user, 500, seed=1))
     each = np.stack([times[:, user == name] for name in (3,)])[0]
     assert np.array_equal(each[:, 0], each[:, 1])
     first = times[:, [0, 2, 3, 6]]
@@ -50,18 +50,18 @@ def test_draws_are_of_whole_groups() -> None:
     np.testing.assert_allclose(first.mean(0), 1, atol=0.15)
     np.testing.assert_allclose(first.var(0), 0.75, atol=0.15)
     with pytest.raises(EmptyDataError, match="there are 1 groups of episodes"):
-        resamples(np.zeros(5), 20)
+        bootstrap_counts(np.zeros(5), 20)
 
 
-def test_refits_of_a_mean_spread_as_the_mean_does() -> None:
+def test_bootstrap_of_a_mean_spread_as_the_mean_does() -> None:
     values = np.random.default_rng(0).normal(size=200)
-    found = weighted_refits(values, resamples(np.arange(200), 2000))
+    found = bootstrap_mean(values, bootstrap_counts(np.arange(200), 2000))
     assert found.value == values.mean()
-    np.testing.assert_allclose(found.members.std(), values.std() / np.sqrt(200), rtol=0.05)
+    np.testing.assert_allclose(found.replicates.std(), values.std() / np.sqrt(200), rtol=0.05)
     nothing = found - found
-    assert nothing.value == 0 and not nothing.members.any()
-    with pytest.raises(ShapeError, match="not the same draws"):
-        found - Refits(found.value, found.members[:20])
+    assert nothing.value == 0 and not nothing.replicates.any()
+    with pytest.raises(ShapeError, match="both must be estimates of the same draws"):
+        found - BootstrapEstimate(found.value, found.replicates[:20])
 
 
 def plain_q(episodes: list[Any], policy: Any, horizon: int, gamma: float) -> Any:
@@ -95,30 +95,30 @@ def steps_of(of: planted.Logs, row: int) -> tuple[StepFeatures, Any, Any]:
     )
 
 
-def refits_of(of: planted.Logs, row: int, policy: Any, count: int) -> tuple[Refits, Refits]:
+def refits_of(of: planted.Logs, row: int, policy: Any, count: int) -> tuple[BootstrapEstimate, BootstrapEstimate]:
     """Of the policy and of what the logs earned."""
     steps, state, length = steps_of(of, row)
-    times = resamples(np.arange(len(length)), count, seed=row)
+    times = bootstrap_counts(np.arange(len(length)), count, seed=row)
     weight = np.repeat(np.concatenate([np.ones((1, len(length))), times]), length, axis=1)
     first = np.cumsum(length) - length
     values = (policy[state[first]] * weighted_fitted_q(steps, policy[state], weight)[:, first]).sum(-1)
     returns = (WORLD.gamma ** np.arange(WORLD.horizon) * of.reward[row]).sum(-1)
-    return weighted_refits(values, times), weighted_refits(returns, times)
+    return bootstrap_mean(values, times), bootstrap_mean(returns, times)
 
 
 def test_a_refit_is_the_model_of_the_drawn_episodes() -> None:
     """Against counts by hand, with each drawn episode there as often as it was drawn, and the ridge."""
     of = planted.log(WORLD, LOGGER, 1, 400, 3)
     found, earned = refits_of(of, 0, POLICY, 20)
-    times = resamples(np.arange(400), 20, seed=0).astype(int)
+    times = bootstrap_counts(np.arange(400), 20, seed=0).astype(int)
     plain = [tuple(column[0, i][of.mask[0, i]] for column in (of.state, of.action, of.reward)) for i in range(400)]
     for member in (0, 7):
         drawn = [plain[i] for i in range(400) for _ in range(times[member, i])]
         value = plain_q(drawn, POLICY, WORLD.horizon, WORLD.gamma)
         by_hand = np.mean([value[states[0]] for states, _, _ in drawn])
-        assert found.members[member] == pytest.approx(by_hand, rel=1e-9)
+        assert found.replicates[member] == pytest.approx(by_hand, rel=1e-9)
         returns = [sum(WORLD.gamma**t * r for t, r in enumerate(rewards)) for _, _, rewards in drawn]
-        assert earned.members[member] == pytest.approx(np.mean(returns), rel=1e-12)
+        assert earned.replicates[member] == pytest.approx(np.mean(returns), rel=1e-12)
 
 
 def coverage(repetitions: int, n: int, seed: int = 7) -> tuple[Any, Any, Any]:
@@ -134,7 +134,7 @@ def coverage(repetitions: int, n: int, seed: int = 7) -> tuple[Any, Any, Any]:
     return np.array(hits), np.array(gains), np.array(halves)
 
 
-def test_refits_cover() -> None:
+def test_bootstrap_cover() -> None:
     hits, gains, halves = coverage(150, 100)
     assert planted.covers(hits) and planted.covers(gains), (hits.mean(), gains.mean())
     assert not planted.covers(halves)
@@ -142,35 +142,37 @@ def test_refits_cover() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [100, 200])
-def test_refits_cover_in_many_repetitions(n: int) -> None:
+def test_bootstrap_cover_in_many_repetitions(n: int) -> None:
     hits, gains, halves = coverage(2000, n)
     assert planted.covers(hits) and planted.covers(gains), (hits.mean(), gains.mean())
     assert not planted.covers(halves)
 
 
-def test_refits_of_a_dataset() -> None:
+def test_bootstrap_of_a_dataset() -> None:
     data = logs(150)
-    found = linear_refits(Told(POLICY), data, gamma=0.95, count=40)
-    earned = return_refits(data, gamma=0.95, count=40)
+    found = bootstrap_linear_fqe(FixedPolicy(POLICY), data, gamma=0.95, count=40)
+    earned = bootstrap_returns(data, gamma=0.95, count=40)
     assert found.interval().holds(WORLD.truth(POLICY)) and earned.interval().holds(WORLD.truth(LOGGER))
     gain = found - earned
     assert gain.interval().holds(WORLD.truth(POLICY) - WORLD.truth(LOGGER))
-    assert gain.members.std() < np.hypot(found.members.std(), earned.members.std())
-    same = found - linear_refits(Told(POLICY), data, gamma=0.95, count=40)
-    assert same.value == 0 and not same.members.any()
+    assert gain.replicates.std() < np.hypot(found.replicates.std(), earned.replicates.std())
+    same = found - bootstrap_linear_fqe(FixedPolicy(POLICY), data, gamma=0.95, count=40)
+    assert same.value == 0 and not same.replicates.any()
     assert (found.groups, gain.groups) == (150, 150)
-    (doubt,) = judge(gain.facts())
+    (doubt,) = check_limits(gain.facts())
     assert not doubt.refused and doubt.family == "model"
-    assert "of 150 episodes or clusters; at least 400 is safe" in doubt.message
-    assert Refits(found.value, found.members).facts() == {"refitted_groups": None}
-    users = linear_refits(Told(POLICY), logs(150, extra={"cluster": np.arange(150) // 50}), gamma=0.95, count=40)
-    assert len(np.unique(users.members.round(9))) <= 10  # of three users there are ten draws
-    assert users.groups == 3 and "direct_method" not in allowed(judge(users.facts()))
+    assert "the bootstrap resampled 150 episodes or clusters; at least 400 is safe" in doubt.message
+    assert BootstrapEstimate(found.value, found.replicates).facts() == {"bootstrap_groups": None}
+    users = bootstrap_linear_fqe(
+        FixedPolicy(POLICY), logs(150, extra={"cluster": np.arange(150) // 50}), gamma=0.95, count=40
+    )
+    assert len(np.unique(users.replicates.round(9))) <= 10  # of three users there are ten draws
+    assert users.groups == 3 and "direct_method" not in allowed(check_limits(users.facts()))
     with pytest.raises(ConfigError, match="count"):
-        linear_refits(Told(POLICY), data, count=5)
-    with pytest.raises(UnsupportedError, match="linear models are of one choice"):
+        bootstrap_linear_fqe(FixedPolicy(POLICY), data, count=5)
+    with pytest.raises(UnsupportedError, match="these data have no linear model"):
         continuous = random_dataset((3,), action_size=2, discrete_action=False, action_scale=1.0, seed=0)
-        linear_refits(Told(POLICY), continuous)
+        bootstrap_linear_fqe(FixedPolicy(POLICY), continuous)
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_a_member_learns_from_its_own_episodes_towards_its_own_target() -> None:
     learner = fqe.learner
     drawn = fqe.sample_minibatch(data)
     batch = learner.batch(drawn)
-    times = resamples(np.arange(30), 3)
+    times = bootstrap_counts(np.arange(30), 3)
     owner = {float(r): i for i, episode in enumerate(data.episodes) for r in episode.rewards[:, 0]}
     wanted = np.stack([times[:, owner[float(r)]] for r in drawn.rewards[:, 0]])
     assert np.array_equal(batch.extra["times"].numpy(), wanted)
@@ -216,20 +218,20 @@ def test_members_make_an_interval() -> None:
     data = logs(40)
     fqe = evaluation(softmax())
     fqe.fit(data, n_steps=5, n_steps_per_epoch=5, **QUIET)
-    found = fqe_refits(fqe, data)
+    found = bootstrap_fqe(fqe, data)
     values = fqe.member_values(np.stack([episode.observations[0] for episode in data.episodes]))
     assert found.value == pytest.approx(values.mean(), abs=1e-6)
-    times = resamples(np.arange(40), 20)
+    times = bootstrap_counts(np.arange(40), 20)
     for member in (0, 11):
         drawn = np.repeat(values[member], times[member].astype(int))
-        assert found.members[member] == pytest.approx(drawn.mean(), abs=1e-6)
+        assert found.replicates[member] == pytest.approx(drawn.mean(), abs=1e-6)
     assert found.interval().lower < found.value < found.interval().upper
-    gain = found - return_refits(data, count=20)
-    assert gain.members.shape == (20,)
+    gain = found - bootstrap_returns(data, count=20)
+    assert gain.replicates.shape == (20,)
     value = birl.metrics.InitialStateValueEstimationEvaluator()(fqe, data)
     assert value == pytest.approx(found.value, abs=1e-6)
     with pytest.raises(ConfigError, match="resample_episodes=True and n_critics of 20"):
-        fqe_refits(evaluation(softmax(), resample_episodes=False), data)
+        bootstrap_fqe(evaluation(softmax(), resample_episodes=False), data)
 
 
 def test_recurrent_members_and_quantities() -> None:
@@ -242,11 +244,11 @@ def test_recurrent_members_and_quantities() -> None:
         )
         fqe = FQE(sac, config)
         fqe.fit(data, n_steps=2, n_steps_per_epoch=2, **QUIET)
-        assert np.isfinite(fqe_refits(fqe, data).members).all()
+        assert np.isfinite(bootstrap_fqe(fqe, data).replicates).all()
 
 
 def test_what_cannot_be_resampled_is_refused() -> None:
-    with pytest.raises(ConfigError, match="resample_episodes fits Q-functions that share nothing"):
+    with pytest.raises(ConfigError, match="with resample_episodes it must be MeanQFunctionFactory"):
         DiscreteFQEConfig(resample_episodes=True, q_func_factory=QRQFunctionFactory())
     data: ReplayBuffer = logs(20)
     fqe = evaluation(softmax())
@@ -279,6 +281,6 @@ def test_members_of_a_network_cover() -> None:
             learning_rate=3e-3,
         )
         fqe.fit(data, n_steps=1000, n_steps_per_epoch=1000, **QUIET)
-        hits.append(bool(fqe_refits(fqe, data).interval().holds(truth)))
+        hits.append(bool(bootstrap_fqe(fqe, data).interval().holds(truth)))
     print(np.mean(hits))
     assert planted.covers(np.array(hits))

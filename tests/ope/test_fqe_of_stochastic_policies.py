@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ope.test_drawn_policies import dqn, sac, td3
 from ope.test_fqe import QUIET, SMALL, STATES, dataset_of, exact_values, tabular, trained, values_of
+from ope.test_stochastic_policies import dqn, sac, td3
 
 import birl
 from birl.algorithm import load_learnable
