@@ -1,8 +1,8 @@
-"""birl beside its peers, all sides in turns in one run: ``make bench``, or ``python -m benchmarks`` from its root.
+"""birl and its peers, all sides in turns in one run: ``make bench``, or ``python -m benchmarks`` from its root.
 
 ``python -m benchmarks --only 'offline/*' 'update/*' --rounds 3 --seconds 1`` measures some rows for a short time.
 Environments for the peers are made in ``.bench`` when they are first needed; ``--peer-python sb3=ENV/bin/python`` uses
-one that is there. Results go to ``benchmarks/results``: see the README beside this file.
+one that is there. Results go to ``benchmarks/results``: see the README in that folder.
 """
 # ruff: noqa: T201  a script that prints
 
@@ -113,7 +113,7 @@ def wanted_rows(
 
     Args:
         ours: birl's algorithms.
-        theirs: says which algorithms d3rlpy has, ``None`` if nobody knows. It is asked only if a row compares with
+        theirs: says which algorithms d3rlpy has, ``None`` if unknown. It is asked only if a row compares with
             them, since its environment may have to be made for it.
         patterns, without: see `chosen`.
     """

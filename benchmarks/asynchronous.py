@@ -86,8 +86,8 @@ def deaths(quick: bool) -> Iterator[Row]:
             logger.removeHandler(handler)
         done = number - len(list(left.iterdir()))
         made = sum(counted(Path(counts)).values())
-    told = sum("another worker takes its place" in text for text in said)
-    yield Row("deaths", "workers killed by SIGKILL, and said to be", f"{done} of {number}, {told}", "equal")
+    given = sum("another worker takes its place" in text for text in said)
+    yield Row("deaths", "workers killed by SIGKILL, and reported", f"{done} of {number}, {given}", "equal")
     yield Row("deaths", "steps learned from", str(len(learned)), str(n_steps))
     yield Row("deaths", "steps made beyond those", str(made - n_steps), f"0 to {ROLLOUT * done}, as is said")
 

@@ -218,7 +218,7 @@ def kills(transport: str, quick: bool) -> Iterator[Row]:
 
 
 def driver(transport: str, quick: bool) -> Iterator[Row]:
-    """Equal bits after the learner was killed and begun again by the same command."""
+    """Equal bits after the learner was killed and started again by the same command."""
     expected = bits(trained(birl.Cluster(2, 1, 5, "turns", transport="inline"), Task(), _DRIVEN))
     clock, killed, said = random.Random(0), 0, ""
     with tempfile.TemporaryDirectory() as folder:
@@ -299,7 +299,7 @@ def _ppo(n: int) -> AlgorithmConfig:
     )
 
 
-def lessons(n: int) -> dict[str, learning.Task]:
+def tasks(n: int) -> dict[str, learning.Task]:
     """What is learned with ``n`` collectors."""
     return {
         "DQN": learning.Task(
@@ -325,8 +325,8 @@ def scores(transport: str, quick: bool) -> Iterator[Row]:
     for name, (alone, together) in _pairs(transport, quick).items():
         own, theirs = _learned(alone, seeds), _learned(together, seeds)
         (low, high), (own_low, own_high) = theirs.interval, own.interval
-        told_apart = low > own_high or high < own_low
-        shown = f"{_COLLECTORS} collectors {theirs}, alone {own}" + ", told apart" * told_apart
+        distinguished = low > own_high or high < own_low
+        shown = f"{_COLLECTORS} collectors {theirs}, alone {own}" + ", distinguished" * distinguished
         yield Row("scores", f"{name}, {alone.env_id}, {alone.limit:,} steps, {len(seeds)} seeds", shown, "not below")
 
 
@@ -341,7 +341,7 @@ def times(transport: str, quick: bool) -> Iterator[Row]:
 def _pairs(transport: str, quick: bool) -> dict[str, tuple[learning.Task, learning.Task]]:
     """What is learned alone, and with collectors."""
     options = {"cluster": _cluster(transport, _COLLECTORS)}
-    alone, together = lessons(1), lessons(_COLLECTORS)
+    alone, together = tasks(1), tasks(_COLLECTORS)
     together = {name: replace(task, options={**task.options, **options}) for name, task in together.items()}
     if quick:
         alone, together = (

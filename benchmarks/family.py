@@ -40,7 +40,7 @@ class Family:
         settings: by a short name.
         algorithms: what is run in each of them, by the same names. Those with equal ones share a table.
         peers: packages that have an algorithm, too.
-        results: file of the scores; table and picture are beside it.
+        results: file of the scores; table and picture are next to it.
         evaluations: number of them in a run.
         tail: number of the last ones, whose mean is the outcome of a run.
         notes: what the table says below.
@@ -102,7 +102,7 @@ class Family:
         counted = f"over the last {self.tail} of {self.evaluations} evaluations of"
         text += [f"Mean return of {scores.EPISODES} greedy episodes, {counted}"]
         text += ["a run and over seeds, with 95 % bootstrap intervals over seeds. In brackets: number of seeds, and"]
-        text += ["the median of the seconds that a run took, beside other work: no benchmark of speed.", ""]
+        text += ["the median of the seconds that a run took, while other work was running: no benchmark of speed.", ""]
         groups = self.groups
         for group in groups:
             heads = (f"{each.env}, {each.steps:,} steps" for each in group.values())

@@ -1,4 +1,4 @@
-"""Updates of SAC on a GPU, beside d3rlpy and Stable-Baselines3, in one run: ``python benchmarks/gpu.py``.
+"""Updates of SAC on a GPU, of birl, d3rlpy and Stable-Baselines3 in one run: ``python benchmarks/gpu.py``.
 
 Batches of 256 are drawn from 100,000 steps of 17 observations and 6 actions; networks have two layers of 256 units.
 Needs a CUDA device, which nothing else in the project does. Peers that are not installed are left out. Each library has

@@ -1,4 +1,4 @@
-"""GAIL from 4 and 20 episodes of an expert, beside the expert and behavioural cloning of the same episodes.
+"""GAIL from 4 and 20 episodes of an expert, compared with the expert and with behavioural cloning of the same episodes.
 
 Runs are made in this order: ``python benchmarks/imitation.py run --env hopper --algorithm Expert --side birl --seed 0``
 learns by rewards and then writes `EPISODES` greedy episodes to ``benchmarks/results/expert-hopper.h5``;
@@ -6,7 +6,7 @@ learns by rewards and then writes `EPISODES` greedy episodes to ``benchmarks/res
 appends one line per evaluation to ``benchmarks/results/imitation.csv``. birl needs gymnasium's ``classic-control`` and
 ``mujoco``.
 
-``python benchmarks/imitation.py table`` writes ``imitation.md`` and ``imitation.svg`` beside the scores.
+``python benchmarks/imitation.py table`` writes ``imitation.md`` and ``imitation.svg`` next to the scores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast a million rows of Parquet become episodes, and in how much memory, beside pandas.
+"""How fast a million rows of Parquet become episodes, and in how much memory, compared with pandas.
 
 ``python benchmarks/logs_import.py`` writes a log (8 numbers, one category, action, reward, propensity; 20,000
 episodes in no order), then runs each way in a process of its own: ``birl.dataset.import_files`` into a folder, and what

@@ -82,7 +82,7 @@ def snapshots(makers: Any, dataset: Any) -> dict[str, Any]:
     return found
 
 
-def play(env_id: str, policy: Any, count: int, seed: int, told: bool = True) -> list[Episode]:
+def play(env_id: str, policy: Any, count: int, seed: int, given: bool = True) -> list[Episode]:
     """Episodes of up to `HORIZON` steps, with the log-propensities of their actions, in environments side by side."""
     envs = [gymnasium.make(env_id, max_episode_steps=HORIZON) for _ in range(count)]
     x = np.stack([env.reset(seed=seed + i)[0] for i, env in enumerate(envs)]).astype(np.float32)
@@ -91,7 +91,7 @@ def play(env_id: str, policy: Any, count: int, seed: int, told: bool = True) -> 
     for _ in range(HORIZON):
         here = np.flatnonzero(alive)
         action = policy.predict(x[here])
-        log_probability = policy.action_log_probability(x[here], action) if told else np.zeros(len(here))
+        log_probability = policy.action_log_probability(x[here], action) if given else np.zeros(len(here))
         for i, chosen, log in zip(here, action, log_probability, strict=True):
             after, reward, terminated, truncated, _ = envs[i].step(chosen)
             rows[i].append((x[i].copy(), np.atleast_1d(chosen), [float(reward)], log))
@@ -121,7 +121,7 @@ def discounted(episodes: list[Episode]) -> np.ndarray:
 
 def true_returns(env_id: str, policy: Any) -> np.ndarray:
     """Returns of 20,000 episodes from the same first states for each policy: gains are of pairs."""
-    parts = [discounted(play(env_id, policy, 2000, 1_000_000 + 2000 * part, told=False)) for part in range(10)]
+    parts = [discounted(play(env_id, policy, 2000, 1_000_000 + 2000 * part, given=False)) for part in range(10)]
     return np.concatenate(parts)
 
 
@@ -207,8 +207,8 @@ def part(run: tuple[str, str], rows: list[dict[str, Any]]) -> str:
     names = {"fqe": "FQE", "weighed": "weighed", "rank": "`birl ope rank`"}
     lines += ["", "| | Spearman | regret@1 | absolute error |", "|---|---|---|---|"]
     for name, (correlation, regret, error) in scores(rows).items():
-        told = "" if np.isnan(error) else f"{error:.2f}"
-        lines.append(f"| {names[name]} | {correlation:.2f} | {regret:.2f} | {told} |")
+        given = "" if np.isnan(error) else f"{error:.2f}"
+        lines.append(f"| {names[name]} | {correlation:.2f} | {regret:.2f} | {given} |")
     gains = {word: [float(row["true_gain"]) for row in rows if row["verdict"] == word] for word in birl.ope.STATUS}
     wrong = sum(gain <= 0 for gain in gains["ship"]), sum(gain > 0 for gain in gains["do_not_ship"])
     said = ", ".join(f"{len(each)} `{word}`" for word, each in gains.items())

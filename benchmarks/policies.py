@@ -1,13 +1,13 @@
-"""Policies that learn from rollouts, beside Stable-Baselines3's A2C and PPO and sb3-contrib's TRPO.
+"""Policies that learn from rollouts, compared with Stable-Baselines3's A2C and PPO and sb3-contrib's TRPO.
 
 One run: ``python benchmarks/policies.py run --env lunarlander --algorithm PPO --side birl --seed 0``. It appends one
 line per evaluation to ``benchmarks/results/policies.csv``. Every algorithm and side has the environment's numbers,
-those of `SETTINGS`; what algorithms have beside these is in `configuration`, and what the peers are told in
+those of `SETTINGS`; what algorithms have in addition is in `configuration`, and what the peers get in
 `peer_options`, in the same order. A3C has a process for each environment. Environments with ``-1m`` are runs of a
 million steps. birl needs gymnasium's ``box2d``, ``classic-control`` and ``mujoco``; ``--side sb3`` runs in the
 environment ``sb3-contrib`` of `peers.py`, made in ``.bench`` when it is first needed, unless the interpreter has it.
 
-``python benchmarks/policies.py table`` writes ``policies.md`` and ``policies.svg`` beside the scores: means of the last
+``python benchmarks/policies.py table`` writes ``policies.md`` and ``policies.svg``: means of the last
 three of ten evaluations with 95 % bootstrap intervals over seeds.
 """
 
@@ -116,7 +116,7 @@ before it had got to the goal once. ACER and IMPALA replay from 1,000 steps on. 
 an update and a rate of 0.001. TRPO's value function has a rate of 0.001; its bound of 0.01 and damping of 0.1 are those
 of the sum over dimensions of the actions. MPO has two layers of {WIDE} units with ReLU, batches of {WIDE} after
 {RANDOM_STEPS:,} random steps, rates of 1e-3, and bounds of 0.05 for the mean and 0.001 for the standard deviation: with
-those of long runs it had not begun to learn on HalfCheetah after 60,000 steps. Published for HalfCheetah-v2 and a
+those of long runs it had not started to learn on HalfCheetah after 60,000 steps. Published for HalfCheetah-v2 and a
 million steps are NNablaRL's reproductions, TRPO 1,734 and PPO 349 (last evaluation; the best 1,693), and for two
 million those that PFRL quotes (arXiv:1709.06560), TRPO 205 and PPO 2,201, and its own, TRPO 1,561 and PPO 1,986.""",
 )

@@ -1,4 +1,4 @@
-"""Rainbow on CartPole in plain PyTorch, as one would write it by hand: what `work.py` measures birl beside.
+"""Rainbow on CartPole in plain PyTorch, as one would write it by hand: which `work.py` compares with birl.
 
 Double Q-learning with a categorical dueling noisy network, three-step returns and replay by priority from a sum tree
 (Hessel et al. 2017, arXiv:1710.02298). No part of it is birl's. ``python benchmarks/rainbow.py`` plays 20,000 steps and

@@ -51,14 +51,14 @@ class Measurement:
 
 @dataclass
 class Side:
-    """What is known of one side of one row beside its measurements.
+    """Facts about one side of one row, in addition to its measurements.
 
     Attributes:
         row, side: which.
         start: seconds for imports, data and networks.
         first: seconds of the first step: where something is compiled, that is in here.
         warm_up: seconds of the whole warm-up, the first step included.
-        facts: as the job told them.
+        facts: as the job reported them.
         error: why there are no measurements, or empty.
     """
 
@@ -73,7 +73,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One side of birl beside one peer.
+    """One side of birl compared with one peer.
 
     Attributes:
         row, side, peer: which; ``peer`` is empty for a figure of its own.
@@ -118,7 +118,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def compare(rows: Iterable[Row], measurements: Iterable[Measurement]) -> list[Comparison]:
-    """Every side of birl beside every peer of its row, where both were measured.
+    """Every side of birl compared with every peer of its row, where both were measured.
 
     Values are compared round by round, since what else the machine did then hit both.
     """

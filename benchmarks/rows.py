@@ -13,7 +13,7 @@ OFFLINE_MEAN = 4.0
 OFFLINE_LEAST = 2.0
 """Asked of each of them."""
 PARTS = ("dueling", "noisy", "prioritised")
-"""Of DQN, each measured beside plain DQN."""
+"""Options of DQN, each compared with plain DQN."""
 STARTS = ("BC", "BEAR", "CQL", "DQN", "DecisionTransformer", "DiscreteCQL", "IQL", "PPO", "SAC", "TACR", "TD3")
 """Algorithms whose compiled start is measured; DQN learns quantiles."""
 

@@ -1,4 +1,4 @@
-"""Scores beside peers': the same task, hyper-parameters, steps and seeds on every side.
+"""Scores compared with peers': the same task, hyper-parameters, steps and seeds on every side.
 
 One run: ``python benchmarks/scores.py run --task sac-halfcheetah --side birl --seed 0``. It appends one line per
 evaluation to ``benchmarks/results/scores.csv``. ``--side sb3`` and ``--side d3rlpy`` run in environments of their own,

@@ -1,6 +1,6 @@
 """What other libraries' formulas say of a world whose answer is known: each step pays 1, and actions decide how long.
 
-Formulas are written anew from what the libraries compute, as described in ``docs/peers-ope.md``, which also has this
+Formulas are written again from what the libraries compute, as described in ``docs/peers-ope.md``, which also has this
 script's tables; no library is needed. ``python benchmarks/survival.py``
 """
 

@@ -1,4 +1,4 @@
-"""The value-based family on small tasks, beside Stable-Baselines3's DQN and sb3-contrib's QR-DQN.
+"""The value-based family on small tasks, compared with Stable-Baselines3's DQN and sb3-contrib's QR-DQN.
 
 One run: ``python benchmarks/values.py run --env breakout --algorithm QR-DQN --side birl --seed 0``. It appends one line
 per evaluation to ``benchmarks/results/values.csv``. Every algorithm and side has the environment's numbers, those of
@@ -7,7 +7,7 @@ of the recipe ``rainbow`` instead of random actions and a plain head. birl needs
 ``classic-control``, and ``minatar``; ``--side sb3`` runs in the environment ``sb3-contrib`` of `peers.py`, made in
 ``.bench`` when it is first needed, unless the interpreter has it.
 
-``python benchmarks/values.py table`` writes ``values.md`` and ``values.svg`` beside the scores: means of the last three
+``python benchmarks/values.py table`` writes ``values.md`` and ``values.svg``: means of the last three
 of ten evaluations with 95 % bootstrap intervals over seeds.
 """
 

@@ -370,7 +370,7 @@ def birl_sampling(side: str, what: str) -> Job:
 
 
 def birl_memory(side: str) -> Job:
-    """Bytes for each stored transition over the raw ones: of the arrays, and of the process beside."""
+    """Bytes for each stored transition over the raw ones: of the arrays, and of the whole process."""
     dataset, resident = _resident_growth(lambda steps: _birl_dataset(side, steps))
     stored, count = dataset.nbytes, dataset.transition_count
     return Job(value=stored / count / RAW, facts={"resident": resident / count / RAW})

@@ -34,7 +34,7 @@ class Job:
 
     Attributes:
         step: does a piece of the work, finished when it returns, and tells how many units that was.
-        value: for what is not timed: the figure itself, or what gets it anew in each round.
+        value: for what is not timed: the figure itself, or the function that gets it in each round.
         facts: what else is known, such as the number of parameters.
     """
 
@@ -174,5 +174,5 @@ class Worker:
 
 
 def script(name: str) -> str:
-    """Path of a file beside this one."""
+    """Path of a file next to this one."""
     return str(Path(__file__).resolve().parent / name)

@@ -152,11 +152,11 @@ def _runs(suite: str, encoder: EncoderFactory, *fields: Fields) -> tuple[Run, ..
     found = []
     for row in ROWS:
         single = not (suite == "contract" and row.name in WHOLE)
-        begun = False
+        started = False
         for each in getattr(row, suite):
-            slow = getattr(each, "slow", False) or (single and begun)
+            slow = getattr(each, "slow", False) or (single and started)
             slow = slow or (suite in ("chain", "seeds") and row.name not in WHOLE)
-            begun = begun or not slow
+            started = started or not slow
             config = fill(row.config, encoder, *fields, each.fields)
             found.append(Run(f"{row.name} {each.label}".rstrip(), config, each, slow))
     return tuple(found)

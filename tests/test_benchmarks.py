@@ -202,9 +202,9 @@ def test_requests_have_one_answer_each() -> None:
     requests = [{"make": "x", "options": {"n": 1}}, {"run": 0, "at_least": 10}, {"run": 0}]
     answers = io.StringIO()
     serve(make, io.StringIO("".join(json.dumps(request) + "\n" for request in requests)), answers)
-    told, run, once = (json.loads(line) for line in answers.getvalue().splitlines())
+    given, run, once = (json.loads(line) for line in answers.getvalue().splitlines())
     assert made == [("x", {"n": 1})]
-    assert told["facts"] == {"a": 1} and told["seconds"] >= 0
+    assert given["facts"] == {"a": 1} and given["seconds"] >= 0
     assert run["units"] == 12 and run["clock"] >= run["first"] > 0 and run["processor"] >= 0
     assert once["units"] == 3
 
@@ -389,12 +389,12 @@ def test_the_peers_of_the_policies_have_birls_settings() -> None:
     for name, setting in policies.SETTINGS.items():
         for algorithm in {*policies.PEERS} & {*policies.FAMILY.algorithms[name]}:
             config = policies.configuration(algorithm, setting)
-            told = policies.peer_options(algorithm, setting, 3)
+            given = policies.peer_options(algorithm, setting, 3)
             if algorithm == "TRPO":
-                assert config.value_learning_rate == told.pop("learning_rate")
-                assert config.max_kl == 3 * told.pop("target_kl")
-                assert config.conjugate_gradient_damping == pytest.approx(3 * told.pop("cg_damping"))
-            assert {key: getattr(config, same[key]) for key in told} == told
+                assert config.value_learning_rate == given.pop("learning_rate")
+                assert config.max_kl == 3 * given.pop("target_kl")
+                assert config.conjugate_gradient_damping == pytest.approx(3 * given.pop("cg_damping"))
+            assert {key: getattr(config, same[key]) for key in given} == given
             assert config.gamma == setting.gamma
             assert setting.steps // policies.FAMILY.evaluations % (config.rollout_length * setting.lanes) == 0
 
@@ -487,7 +487,7 @@ def test_runs_of_the_task_are_compared_by_all_their_bits() -> None:
 
 
 @pytest.mark.slow
-def test_deaths_of_workers_are_told_and_cost_what_is_said() -> None:
+def test_deaths_of_workers_are_reported_and_cost_what_is_said() -> None:
     killed, learned, beyond = asynchronous.deaths(quick=True)
     assert killed.value == "2 of 2, 2" and learned.value == learned.goal == "400"
     assert 0 <= int(beyond.value) <= 2 * asynchronous.ROLLOUT

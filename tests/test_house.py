@@ -149,8 +149,8 @@ def test_every_hyperparameter_is_described_once() -> None:
         assert hyperparameters(config).keys() == {field.name for field in dataclasses.fields(config)}, config
         for name, row in hyperparameters(config).items():
             first, where = meanings.setdefault(row.meaning, (id(row), f"{config.__name__}.{name}"))
-            told = f"{config.__name__}.{name} has the meaning of {where}"
-            assert first == id(row), f"{told}: take it from there with field(…, like={where.split('.')[0]})"
+            given = f"{config.__name__}.{name} has the meaning of {where}"
+            assert first == id(row), f"{given}: take it from there with field(…, like={where.split('.')[0]})"
     assert len(meanings) > 100
 
 
@@ -187,7 +187,7 @@ def test_core_imports_only_what_is_declared() -> None:
         assert not outside, f"{name} imports {outside}: optional packages go through birl.errors.require"
 
 
-def test_version_is_told_once_and_the_same() -> None:
+def test_version_is_stated_once_and_the_same() -> None:
     with open(ROOT / "pyproject.toml", "rb") as file:
         assert tomllib.load(file)["project"]["version"] == birl.__version__
 

@@ -92,8 +92,8 @@ def test_every_algorithm_that_learns_to_act_has_a_task():
     assert not learning - {*tasks.values()}, "write their pages, or add a line to TASKS of benchmarks/scores.py"
     assert not {*tasks.values()} - learning
     unmeasured = [name for name, algorithm in tasks.items() if algorithm not in module.measured()]
-    told = "run `python benchmarks/scores.py run --task … --side birl --seed 0` and scripts/make_algorithm_pages.py"
-    assert not unmeasured, f"{told}, with {' or '.join(unmeasured)}"
+    given = "run `python benchmarks/scores.py run --task … --side birl --seed 0` and scripts/make_algorithm_pages.py"
+    assert not unmeasured, f"{given}, with {' or '.join(unmeasured)}"
 
 
 def test_what_is_logged_is_what_an_update_gives():

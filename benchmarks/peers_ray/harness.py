@@ -26,8 +26,8 @@ def measure(library: str, run: Callable[[int, int, Callable[[], None]], int]) ->
 
     Args:
         library: its name.
-        run: ``run(workers, n_steps, begun)`` makes ``n_steps`` steps with so many workers, calls ``begun`` when these
-            are there, and returns how many steps it says it made.
+        run: ``run(workers, n_steps, started)`` makes ``n_steps`` steps with ``workers`` workers, calls ``started`` when
+            these are there, and returns how many steps it reports.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=4)
@@ -42,7 +42,7 @@ def measure(library: str, run: Callable[[int, int, Callable[[], None]], int]) ->
         os.environ[COUNTS] = name
         times: list[float] = []
 
-        def begun() -> None:
+        def started() -> None:
             times.append(time.perf_counter())
             threading.Thread(target=kill, daemon=True).start()
 
@@ -53,9 +53,9 @@ def measure(library: str, run: Callable[[int, int, Callable[[], None]], int]) ->
                     os.kill(alive[len(killed) % len(alive)], signal.SIGKILL)
                     killed.append(1)
 
-        told, error = 0, ""
+        reported, error = 0, ""
         try:
-            told = run(given.workers, given.n_steps, begun)
+            reported = run(given.workers, given.n_steps, started)
         except Exception as problem:  # the line says so
             error = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
         seconds = time.perf_counter() - (times[0] if times else time.perf_counter())
@@ -67,13 +67,13 @@ def measure(library: str, run: Callable[[int, int, Callable[[], None]], int]) ->
                 "library": library,
                 "workers": given.workers,
                 "asked": given.n_steps,
-                "told": told,
-                "overshoot": told - given.n_steps,
+                "reported": reported,
+                "overshoot": reported - given.n_steps,
                 "made": made,
-                "lost": made - told,
+                "lost": made - reported,
                 "kills": len(killed),
                 "seconds": round(seconds, 2),
-                "steps_per_second": round(told / max(seconds, 1e-9), 1),
+                "steps_per_second": round(reported / max(seconds, 1e-9), 1),
                 "ideal": round(given.workers / STEP, 1),
                 "error": error,
             }

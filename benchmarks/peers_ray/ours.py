@@ -13,7 +13,7 @@ from birl.models import VectorEncoderFactory
 __all__ = ["run"]
 
 
-def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
+def run(workers: int, n_steps: int, started: Callable[[], None]) -> int:
     """PPO with rollouts of 50 steps of each environment. Returns the steps that were counted."""
     birl.seed(0)
     small = VectorEncoderFactory(hidden_units=[16])
@@ -23,7 +23,7 @@ def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
 
     def callback(algo: Any, epoch: int, step: int) -> None:
         if not counted:
-            begun()
+            started()
         counted[:] = [step]
 
     quiet = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}

@@ -15,7 +15,7 @@ from benchmarks.peers_ray.task import Task
 __all__ = ["run"]
 
 
-def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
+def run(workers: int, n_steps: int, started: Callable[[], None]) -> int:
     """PPO with batches of 50 steps of each worker. Returns the steps that RLlib counts."""
     ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=False)
     register_env("task", lambda config: Task(STEP))
@@ -25,13 +25,13 @@ def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
     config = config.rl_module(model_config={"fcnet_hiddens": [16]}).learners(num_learners=0)
     config = config.fault_tolerance(restart_failed_env_runners=True, ignore_env_runner_failures=False)
     algorithm = config.build_algo()
-    begun()
-    told = 0
-    while told < n_steps:
-        told = int(algorithm.train()["num_env_steps_sampled_lifetime"])
+    started()
+    reported = 0
+    while reported < n_steps:
+        reported = int(algorithm.train()["num_env_steps_sampled_lifetime"])
     algorithm.stop()
     ray.shutdown()
-    return told
+    return reported
 
 
 if __name__ == "__main__":

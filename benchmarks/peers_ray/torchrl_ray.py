@@ -18,7 +18,7 @@ def _make() -> GymWrapper:
     return GymWrapper(Task(STEP), categorical_action_encoding=True)
 
 
-def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
+def run(workers: int, n_steps: int, started: Callable[[], None]) -> int:
     """Random actions in batches of 50 steps of each worker. Returns the steps of the batches that came."""
     init = {"num_cpus": workers + 1, "include_dashboard": False, "log_to_driver": False}
     collector = RayCollector(
@@ -30,12 +30,12 @@ def run(workers: int, n_steps: int, begun: Callable[[], None]) -> int:
         ray_init_config=init,
         remote_configs={"num_cpus": 1, "num_gpus": 0},
     )
-    begun()
-    told = 0
+    started()
+    reported = 0
     for batch in collector:
-        told += batch.numel()
+        reported += batch.numel()
     collector.shutdown()
-    return told
+    return reported
 
 
 if __name__ == "__main__":

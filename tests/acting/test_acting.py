@@ -210,7 +210,7 @@ def test_everything_else_goes_the_long_way(config: Any, shape: Any) -> None:
     assert flat(algorithm) is None
 
 
-def test_memories_beside_a_policy_without_one_see_every_step() -> None:
+def test_memories_next_to_a_policy_without_one_see_every_step() -> None:
     memory = GRUEncoderFactory(hidden_size=4, hidden_units=[4])
     ppo = built(algos.PPOConfig(actor_encoder_factory=SMALL, value_encoder_factory=memory), discrete_action=True)
     actor, x = ppo.actor(greedy=False), np.random.default_rng(0).normal(size=(3, 1, 3)).astype(np.float32)

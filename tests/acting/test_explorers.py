@@ -101,7 +101,7 @@ def test_noise_of_another_size_for_each_quantity() -> None:
             explorer.bind(box)
 
 
-def test_choices_beside_quantities_stay_greedy() -> None:
+def test_choices_next_to_quantities_stay_greedy() -> None:
     space = spaces.Tuple([spaces.Discrete(5), spaces.Box(-1, 1, (2,))])
     greedy = np.tile(np.array([3, 0, 0], np.float32), (1000, 1))
     for explorer in (NormalNoise(std=0.5), OrnsteinUhlenbeckNoise(sigma=[0.1, 0.5])):

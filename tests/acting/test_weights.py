@@ -36,7 +36,7 @@ def test_actions_depend_on_nothing_else(run: Run) -> None:
     places = [parameter.data_ptr() for parameter in other.nets.parameters()]
     other.learner.policy.set_weights(one.learner.policy.weights())
     assert all(map(np.array_equal, acts(one), acts(other)))
-    assert places == [parameter.data_ptr() for parameter in other.nets.parameters()]  # whoever acts shares them
+    assert places == [parameter.data_ptr() for parameter in other.nets.parameters()]  # the acting policy shares them
 
 
 def sac(units: int, seed: int) -> Any:

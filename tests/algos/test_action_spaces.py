@@ -722,8 +722,8 @@ def test_several_choices_are_found_in_data_if_they_are_said_to_be() -> None:
     arrays = logged()
     with pytest.raises(ActionError, match="for several choices per step give action_space=ActionSpace.MULTI_DISCRETE"):
         birl.dataset.MDPDataset(actions=ACTIONS["several"], **arrays)
-    for told in ({"action_space": ActionSpace.MULTI_DISCRETE}, {"action_size": [3, 4]}, {"action_size": (3, 4)}):
-        dataset = birl.dataset.MDPDataset(actions=ACTIONS["several"], **told, **arrays)
+    for given in ({"action_space": ActionSpace.MULTI_DISCRETE}, {"action_size": [3, 4]}, {"action_size": (3, 4)}):
+        dataset = birl.dataset.MDPDataset(actions=ACTIONS["several"], **given, **arrays)
         assert dataset.dataset_info.actions == MultiDiscrete((3, 4))
     again = birl.dataset.ReplayBuffer(
         birl.dataset.InfiniteBuffer(), episodes=dataset.episodes, action_space=ActionSpace.MULTI_DISCRETE
@@ -798,7 +798,7 @@ def test_what_stands_for_actions_is_read_back(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("given", "kind"),
     [
         (0, ActionSpace.DISCRETE),
         (2.5, ActionSpace.CONTINUOUS),
@@ -818,9 +818,9 @@ def test_what_stands_for_actions_is_read_back(name: str) -> None:
         (spaces.Discrete(3), ActionSpace.CONTINUOUS),
     ],
 )
-def test_what_stands_for_no_actions_is_refused(told: Any, kind: ActionSpace | None) -> None:
+def test_what_stands_for_no_actions_is_refused(given: Any, kind: ActionSpace | None) -> None:
     with pytest.raises(ConfigError, match="action_size is"):
-        actions_told(told, kind)
+        actions_told(given, kind)
 
 
 def test_spaces_that_no_algorithm_takes_are_named() -> None:
@@ -965,9 +965,9 @@ def test_padding_is_no_action_wherever_choices_begin(space: Any, sizes: Any, con
 
     def learned(begin: int) -> Any:
         birl.seed(0)
-        told = space(sizes, start=begin * np.ones_like(sizes) if np.ndim(sizes) else begin)
+        given = space(sizes, start=begin * np.ones_like(sizes) if np.ndim(sizes) else begin)
         ends = np.arange(30) % 3 == 2
-        dataset = birl.dataset.MDPDataset(steps, rows + begin, np.arange(30) % 2, ends, action_size=told)
+        dataset = birl.dataset.MDPDataset(steps, rows + begin, np.arange(30) % 2, ends, action_size=given)
         algorithm = config.create()
         algorithm.fit(dataset, n_steps=3, n_steps_per_epoch=3, **QUIET)
         return algorithm.learner.nets.state_dict()
@@ -977,11 +977,11 @@ def test_padding_is_no_action_wherever_choices_begin(space: Any, sizes: Any, con
 
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
-def test_padding_beside_quantities() -> None:
+def test_padding_next_to_quantities() -> None:
     parts = (np.arange(30) % 3 + 2, np.linspace(-1, 1, 30, dtype=np.float32)[:, None])
-    told = spaces.Tuple((spaces.Discrete(3, start=2), spaces.Box(-1, 1, (1,))))
+    given = spaces.Tuple((spaces.Discrete(3, start=2), spaces.Box(-1, 1, (1,))))
     steps, ends = np.random.default_rng(1).normal(size=(30, 2)), np.arange(30) % 3 == 2
-    dataset = birl.dataset.MDPDataset(steps, parts, np.zeros(30), ends, action_size=told)
+    dataset = birl.dataset.MDPDataset(steps, parts, np.zeros(30), ends, action_size=given)
     cloning = algos.BCConfig(batch_size=4, encoder_factory=GRU).create()
     cloning.fit(dataset, n_steps=3, n_steps_per_epoch=3, **QUIET)
     actions = cloning.learner.spec.actions

@@ -1,4 +1,4 @@
-"""What is particular about ICML2018SAC, NAF, TQC, REDQ, DroQ and CrossQ, beside their goldens."""
+"""What is particular about ICML2018SAC, NAF, TQC, REDQ, DroQ and CrossQ, in addition to their goldens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DROQ = algos.DroQConfig(
 # -- ICML2018SAC -------------------------------------------------------------------------------------------------------
 
 
-def test_rewards_are_scaled_by_five_unless_told() -> None:
+def test_rewards_are_scaled_by_five_unless_given() -> None:
     dataset = random_dataset()
     for scaler, factor in (({}, 5.0), ({"reward_scaler": None}, 1.0)):
         algorithm = build_algorithm(algos.ICML2018SACConfig(**ACTOR, **scaler))
@@ -126,7 +126,7 @@ def test_all_critics_as_targets_are_those_of_sac() -> None:
 
 
 @pytest.mark.parametrize(("config", "usual"), [(algos.REDQConfig, 20), (algos.DroQConfig, 20), (algos.SACConfig, 1)])
-def test_updates_for_each_step_are_the_algorithms_own_unless_told(config: Any, usual: int) -> None:
+def test_updates_for_each_step_are_the_algorithms_own_unless_given(config: Any, usual: int) -> None:
     for given, expected in (({}, usual), ({"n_updates": 3}, 3)):
         algorithm = build_algorithm(config(**ACTOR), (1,), 1)
         algorithm.fit_online(

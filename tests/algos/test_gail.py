@@ -1,4 +1,4 @@
-"""What GAIL adds to on-policy learners: demonstrations beside rollouts."""
+"""What GAIL adds to on-policy learners: demonstrations with rollouts."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_run_that_is_resumed_draws_the_same_demonstrations(reward: str, tmp_pa
             algorithm.fit_online(
                 env, n_steps=n_steps, n_steps_per_epoch=48, demonstrations=data, checkpoint=folder, seed=3, **QUIET
             )
-            data = shown()  # the sampler begins anew, but for the checkpoint
+            data = shown()  # the sampler begins again, but for the checkpoint
         found.append({name: value.clone() for name, value in algorithm.nets.state_dict().items()})
     assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
 

@@ -201,7 +201,7 @@ class Doors(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("algorithm", ["DQN", "PPO", "DiscreteSAC"])
 def test_a_task_that_cannot_be_solved_without_the_mask(algorithm: str) -> None:
-    """The observation says nothing: whoever does not know the mask opens one right door of four."""
+    """The observation says nothing: a policy without the mask opens one right door of four."""
     birl.seed(0)
     fields = {"DQN": {}, "PPO": {"rollout_length": 32}, "DiscreteSAC": {}}[algorithm]
     config: Any = getattr(algos, f"{algorithm}Config")(batch_size=16, **fields)
@@ -301,7 +301,7 @@ def test_masks_that_cannot_be_are_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_what_nobody_chooses_needs_no_mask(mode: Any) -> None:
+def test_actions_without_choices_need_no_mask(mode: Any) -> None:
     """After the end of an episode nothing is allowed; in one mode another action is asked for and not taken."""
 
     class Closing(Doors):
@@ -374,7 +374,7 @@ def test_masks_are_zeros_and_ones_wherever_they_come_from(mask: Any) -> None:
         MDPDataset(allowed, np.zeros(4, int), np.zeros(4), np.zeros(4), np.arange(4) == 3, next_observations=last)
 
 
-def test_parts_that_are_text_are_told() -> None:
+def test_parts_that_are_text_are_named() -> None:
     class Text(Doors):
         observation_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Box(0, 1, (2,), np.float32)})
 

@@ -1,4 +1,4 @@
-"""Masks where an action has several choices, or choices beside quantities, and where an episode has ended."""
+"""Masks where an action has several choices, or choices next to quantities, and where an episode has ended."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def logs(count: int = 30) -> tuple[Any, Any, Any]:
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
 @pytest.mark.parametrize("config", slow_but([BC], [PPO, BC]), ids=["PPO", "BC"])
-def test_masked_options_beside_quantities_are_never_taken(config: Any, tmp_path: Path) -> None:
+def test_masked_options_next_to_quantities_are_never_taken(config: Any, tmp_path: Path) -> None:
     algorithm, actions = built(config, DICT), actions_of(DICT)
     assert algorithm.spec.masked and algorithm.spec.encoder_shape == (3,)
     random = np.random.default_rng(0)
@@ -125,7 +125,7 @@ def test_masked_options_have_no_probability() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
-def test_logged_masks_of_choices_beside_quantities() -> None:
+def test_logged_masks_of_choices_next_to_quantities() -> None:
     x, action, allowed = logs()
     steps: Any = (x, action, np.zeros(30), np.arange(30) % 10 == 9)
     dataset = MDPDataset(*steps, action_size=DICT, action_masks=allowed)

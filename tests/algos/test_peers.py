@@ -1,4 +1,4 @@
-"""Updates beside those of d3rlpy 2.8.1 and Stable-Baselines3 2.9.2: the same weights, minibatches and random numbers.
+"""Updates compared with d3rlpy 2.8.1 and Stable-Baselines3 2.9.2: same weights, minibatches and random numbers.
 
 The files ``write_updates.py`` in ``tests/data`` wrote them. Where birl differs on purpose, the test undoes what the
 docstring says under "Differs from d3rlpy" and nothing else: so it holds that this is all that differs.

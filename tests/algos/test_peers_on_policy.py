@@ -1,4 +1,4 @@
-"""Whole rollouts beside Stable-Baselines3 2.9.2: the same weights and steps give the same weights after learning.
+"""Whole rollouts compared with Stable-Baselines3 2.9.2: same weights and steps, same weights after learning.
 
 The files were written by ``write_rollouts.py`` in ``tests/data/sb3``. Where birl differs on purpose, a test undoes what
 the docstring says under "Differs from Stable-Baselines3" and nothing else.

@@ -32,13 +32,13 @@ def temperature_loss(config: Any, make_data: Callable[[], Any]) -> float:
 
 
 @pytest.mark.parametrize("kind", [algos.SACConfig, algos.DiscreteSACConfig, algos.CQLConfig])
-def test_temperatures_aim_at_the_entropy_that_is_told(kind: Any) -> None:
+def test_temperatures_aim_at_the_given_entropy(kind: Any) -> None:
     discrete = kind is algos.DiscreteSACConfig
-    usual, told = (0.98 * math.log(3), 0.3) if discrete else (-2.0, -3.5)
+    usual, given = (0.98 * math.log(3), 0.3) if discrete else (-2.0, -3.5)
     data = partial(random_dataset, action_size=3 if discrete else 2, discrete_action=discrete)
-    configs = (kind(initial_temperature=0.5, target_entropy=target, **FIELDS) for target in (None, told))
+    configs = (kind(initial_temperature=0.5, target_entropy=target, **FIELDS) for target in (None, given))
     losses = [temperature_loss(config, data) for config in configs]
-    assert losses[1] - losses[0] == pytest.approx(0.5 * (usual - told), abs=1e-5)
+    assert losses[1] - losses[0] == pytest.approx(0.5 * (usual - given), abs=1e-5)
 
 
 def test_of_masked_actions_it_is_the_same_share_of_what_is_possible() -> None:

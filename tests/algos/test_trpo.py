@@ -1,4 +1,4 @@
-"""TRPO: its rollouts and episodes, and its updates beside those of sb3-contrib."""
+"""TRPO: its rollouts and episodes, and its updates compared with those of sb3-contrib."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def from_sb3(given: dict[str, torch.Tensor], number: int) -> dict[str, torch.Ten
 def test_updates_are_those_of_sb3_contrib(discrete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its settings, and 24 steps of 2 environments.
 
-    It bounds ``KL(new || old)``, and of continuous actions the mean over dimensions, of which there are two here.
+    It bounds ``KL(new || old)``, and of continuous actions the mean over dimensions, two here.
     """
     kind = Categorical if discrete else Normal
     divergence = kind.kl
@@ -131,7 +131,7 @@ def test_a_rollout_in_which_no_episode_ends_teaches_nothing_and_says_so() -> Non
 
 
 def test_a_run_goes_on_after_a_rollout_without_an_end() -> None:
-    """Returns of such a rollout are nobody's; the last one, cut by the end of the run, is often of this kind."""
+    """Returns of such a rollout have no owner; the last one, cut by the end of the run, is often of this kind."""
     algorithm = algos.ICML2015TRPOConfig(actor_encoder_factory=SMALL, rollout_length=60).create()
     with pytest.warns(RuntimeWarning, match="learned nothing from a rollout of 3 steps"):
         algorithm.fit_online(gymnasium.make("CartPole-v1"), n_steps=63, n_steps_per_epoch=63, show_progress=False)

@@ -18,7 +18,7 @@ from tests.golden.case import ACTIONS, ACTOR_FIELDS, ACTOR_RATES, OBSERVATION, C
 from tests.golden.reference_awr import AWRReference
 
 LENGTHS = ((5, "terminated"), (4, "truncated"), (6, "unknown"), (1, "terminated"), (9, "truncated"))
-"""Steps of each episode, and how it ends; "unknown" is a time limit whose last observation nobody knows."""
+"""Steps of each episode, and how it ends; "unknown" is a time limit whose last observation is unknown."""
 
 
 def episodes(discrete: bool) -> list[dict[str, Any]]:

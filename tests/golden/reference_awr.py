@@ -28,7 +28,7 @@ class AWRReference:
     """One iteration: returns of the drawn states, then minibatches for V, then minibatches for the policy.
 
     An episode is a dictionary: ``observation`` ``[T, F]``, ``action``, ``reward`` ``[T]``, ``terminated``, and
-    ``final`` ``[F]``: the observation after the last step, ``None`` if nobody knows it.
+    ``final`` ``[F]``: the observation after the last step, ``None`` if unknown.
     """
 
     def __init__(

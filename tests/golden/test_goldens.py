@@ -14,12 +14,12 @@ TOLERANCE = 1e-6
 
 def _tiers() -> list[Any]:
     """The default tier has the first case of each algorithm, and all cases of those that stand for the others."""
-    begun: set[str] = set()
+    started: set[str] = set()
     found = []
     for case in CASES:
         algorithm = case.name.split()[0]
-        slow = algorithm in begun and algorithm not in WHOLE
-        begun.add(algorithm)
+        slow = algorithm in started and algorithm not in WHOLE
+        started.add(algorithm)
         found.append(pytest.param(case, marks=[pytest.mark.slow] if slow else [], id=case.name))
     return found
 

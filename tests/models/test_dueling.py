@@ -1,4 +1,4 @@
-"""Dueling heads: the value and the advantages are told apart, by atom and by quantile."""
+"""Dueling heads: the value and the advantages are distinguished, by atom and by quantile."""
 
 from __future__ import annotations
 

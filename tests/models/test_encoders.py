@@ -116,7 +116,7 @@ def test_encoders_written_for_d3rlpy(share: bool, factory: EncoderFactory) -> No
     assert value.shape == (2, 5)
 
 
-def test_an_encoder_with_other_arguments_is_told_which() -> None:
+def test_an_encoder_with_other_arguments_gets_them_in_the_message() -> None:
     with pytest.raises(ConfigError, match=r"OddEncoderFactory.create_with_action has the arguments \(obs"):
         ContinuousQFunction(Spec((3,), Continuous(2)), OddEncoderFactory(), MeanQFunctionFactory(), 1)
 
@@ -276,21 +276,21 @@ def test_user_factory_without_a_dataclass_and_without_an_action_encoder() -> Non
 
 
 class ForwardEncoder(UserEncoder):
-    """Does with observation (and action) what it is told."""
+    """Applies the given function to observation (and action)."""
 
     def __init__(self, size: int, feature_size: int | None, forward: Callable[..., Any]) -> None:
         super().__init__(size, 4)
-        self.told = forward
+        self.function = forward
         if feature_size is not None:
             self.feature_size = feature_size
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.told(super().forward, *inputs)
+        return self.function(super().forward, *inputs)
 
 
 @dataclasses.dataclass()
 class ForwardEncoderFactory(EncoderFactory, type="test_forward"):
-    told: Any
+    function: Any
     feature_size: int | None = None
 
     def create(self, observation_shape: Any) -> Any:
@@ -300,7 +300,7 @@ class ForwardEncoderFactory(EncoderFactory, type="test_forward"):
         return self._made(observation_shape[0] + action_size)
 
     def _made(self, size: int) -> Any:
-        return None if self.told is None else ForwardEncoder(size, self.feature_size, self.told)
+        return None if self.function is None else ForwardEncoder(size, self.feature_size, self.function)
 
 
 FAULTS: list[tuple[ForwardEncoderFactory, str]] = [
@@ -337,7 +337,7 @@ def test_an_own_encoder_that_does_not_fit_is_refused_when_it_is_built(
         config(**{given: factory}).create().create_impl((3,), actions.size)
 
 
-def test_an_own_encoder_that_takes_no_action_is_told_what_it_gets() -> None:
+def test_an_own_encoder_that_takes_no_action_is_refused_with_what_it_gets() -> None:
     factory = ForwardEncoderFactory(lambda own, x: own(x))
     words = r"_with_action returned .* observations \(2, 3\) and actions \(2, 2\): TypeError.*\(self, observation, act"
     with pytest.raises(ConfigError, match=words):

@@ -269,7 +269,7 @@ def test_scalar_is_the_exponential_of_its_parameter() -> None:
 
 
 @pytest.mark.parametrize("initial", [1e-6, 0.3, 10.0, 1000.0])
-def test_softplus_scalars_begin_where_they_are_told_and_stay_positive(initial: float) -> None:
+def test_softplus_scalars_begin_at_the_initial_value_and_stay_positive(initial: float) -> None:
     both = Scalar(initial, "softplus", 2)
     assert both().tolist() == pytest.approx([initial] * 2, rel=0.02)
     with torch.no_grad():

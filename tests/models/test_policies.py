@@ -102,7 +102,7 @@ def test_a_beta_policy_has_one_peak() -> None:
         (BetaFactory(), Beta, None),
     ],
 )
-def test_quantities_beside_choices_have_it_too(factory: Any, kind: Any, learned: Any) -> None:
+def test_quantities_next_to_choices_have_it_too(factory: Any, kind: Any, learned: Any) -> None:
     made = policy(factory, MIXED)
     found = made(INPUTS)
     assert isinstance(made, JointPolicy) and isinstance(found, Joint)

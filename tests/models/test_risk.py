@@ -157,7 +157,7 @@ def test_own_levels_for_choosing() -> None:
     torch.testing.assert_close(returns.preferences(), head._quantiles(critic.encode(inputs), others).mean(-1))
     torch.manual_seed(0)
     of_action = critic(inputs, action)
-    assert torch.equal(of_action.taus, taus) and torch.equal(torch.rand(6, 5), others), "levels nobody asked for"
+    assert torch.equal(of_action.taus, taus) and torch.equal(torch.rand(6, 5), others), "levels that were not asked for"
 
 
 def test_several_choices_are_made_by_risk_branch_by_branch() -> None:

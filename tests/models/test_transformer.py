@@ -198,7 +198,7 @@ def test_only_blocks_and_positions_begin_as_gpt2(discrete: bool) -> None:
     small = {name for name, weight in net.named_parameters() if weight.dim() > 1 and 0.01 < weight.std() < 0.03}
     small -= {"block_embedding"}
     everything = {name for name, weight in net.named_parameters() if weight.dim() > 1}
-    begun = {"position_embedding.weight"} | {name for name in everything if name.startswith("transformer.")}
-    begun |= {"action_embedding.weight", "linear.weight"} if discrete else set()
-    assert small == begun
+    started = {"position_embedding.weight"} | {name for name in everything if name.startswith("transformer.")}
+    started |= {"action_embedding.weight", "linear.weight"} if discrete else set()
+    assert small == started
     assert net.return_token.weight.std() > 0.4  # uniform in [-1, 1]

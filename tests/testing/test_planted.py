@@ -334,7 +334,7 @@ def test_check_algorithm_finds_it(mistake: str, monkeypatch: pytest.MonkeyPatch)
         check_algorithm(config, action_size=3)
 
 
-def test_check_algorithm_builds_on_the_device_that_it_is_told() -> None:
+def test_check_algorithm_builds_on_the_device_that_it_is_given() -> None:
     config = OwnQConfig()
     assert check_algorithm(config, checks=["metrics"], device="cpu") == ["metrics"]
     with pytest.raises(ConfigError, match="device 'cuda:99' cannot be used"):

@@ -1,4 +1,4 @@
-"""Writes the files beside this one with d3rlpy 2.8.1: small models, what they predict, and a dataset in layout 2.1.
+"""Writes the files next to this one with d3rlpy 2.8.1: small models, what they predict, and a dataset in layout 2.1.
 
 Run it in this folder, with d3rlpy installed: ``python write.py``, or ``python write.py NAME …`` for some of the models.
 """

@@ -1,4 +1,4 @@
-"""Writes ``updates/`` with d3rlpy 2.8.1: what ten of its updates make of the models beside this file.
+"""Writes ``updates/`` with d3rlpy 2.8.1: what ten of its updates make of the models next to this file.
 
 Run it in this folder, with d3rlpy installed, after ``write.py``: ``python write_updates.py``.
 """

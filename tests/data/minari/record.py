@@ -1,4 +1,4 @@
-"""Makes the Minari datasets beside this file.
+"""Makes the Minari datasets next to this file.
 
 Needs ``pip install 'minari[create,hdf5]' pillow``, and is run in ``tests/dataset``:
 
