@@ -1,4 +1,4 @@
-"""Gradients of all due steps, found at one set of parameters and applied together, here or elsewhere."""
+"""Gradients of all due steps, found at one set of parameters and applied together, here or in another process."""
 
 from __future__ import annotations
 
@@ -79,28 +79,28 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     ],
 )
 def test_where_no_step_sees_what_another_moved_it_is_the_update(kind: Any, fields: dict[str, Any]) -> None:
-    apart, whole = made(kind, **fields), made(kind, **fields)
+    separate, whole = made(kind, **fields), made(kind, **fields)
     for _ in range(2):
-        metrics = apart.apply_gradients(apart.compute_gradients(drawn(apart)))
+        metrics = separate.apply_gradients(separate.compute_gradients(drawn(separate)))
         own = whole.update(drawn(whole))
         assert metrics.keys() == own.keys()
         assert all(torch.equal(value, own[name]) for name, value in metrics.items())
-    assert same(state(apart), state(whole))
+    assert same(state(separate), state(whole))
 
 
 def test_all_are_found_at_the_present_parameters() -> None:
     """The critic moves as in an update; the actor moves by the critic as it was."""
-    apart, whole, still = made(SACConfig), made(SACConfig), made(SACConfig, critic_learning_rate=0.0)
-    apart.apply_gradients(apart.compute_gradients(drawn(apart)))
+    separate, whole, still = made(SACConfig), made(SACConfig), made(SACConfig, critic_learning_rate=0.0)
+    separate.apply_gradients(separate.compute_gradients(drawn(separate)))
     for algorithm in (whole, still):
         algorithm.update(drawn(algorithm))
-    mine, of_update, of_still = (each.nets.state_dict() for each in (apart, whole, still))
+    mine, of_update, of_still = (each.nets.state_dict() for each in (separate, whole, still))
     for name, x in mine.items():
         if name.startswith("critic."):
             assert torch.equal(x, of_update[name])
         elif name.startswith(("actor.", "temperature.")):
             assert torch.equal(x, of_still[name])
-    moments = [each.engine.optimizers["actor"].state_dict()["state"][0]["exp_avg"] for each in (apart, whole)]
+    moments = [each.engine.optimizers["actor"].state_dict()["state"][0]["exp_avg"] for each in (separate, whole)]
     assert not torch.equal(*moments)
 
 

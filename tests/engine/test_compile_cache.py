@@ -1,4 +1,4 @@
-"""Compiled updates on disk: found again by whoever needs the same, by nobody else, and never trusted when damaged."""
+"""Compiled updates on disk: found by processes that need the same, by no others, and never trusted when damaged."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_damaged_files_are_compiled_anew(compilations: list[Any], tmp_path: Path
     before = len(compilations)
     assert trained(dqn()) == expected
     assert len(compilations) == before + 1
-    assert all(stored.load(file.with_suffix("")) is not None for file in kept)  # kept anew
+    assert all(stored.load(file.with_suffix("")) is not None for file in kept)  # kept again
 
 
 def test_wiring_that_names_no_tensor_is_not_loaded(tmp_path: Path) -> None:

@@ -354,7 +354,7 @@ def direct_calls(algorithm: Any) -> list[bool]:
 
 @pytest.mark.slow
 def test_updates_are_called_without_the_shell() -> None:
-    """Also after new moments, for which everything is looked up anew."""
+    """Also after new moments, for which everything is looked up again."""
     eager, compiled = dqn(False), dqn(True)
     for step in range(6):
         for algorithm in (eager, compiled):
@@ -452,7 +452,7 @@ def test_auto_compiles_long_runs_only() -> None:
 
 
 class _Tape:
-    """Records as CUDA does, on a CPU: nothing runs while it records; every replay fills the same tensors anew.
+    """Records as CUDA does, on a CPU: nothing runs while it records; every replay fills the same tensors again.
 
     To know the result's names and shapes it runs the function once, and puts back what that changed.
     """

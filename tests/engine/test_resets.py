@@ -1,4 +1,4 @@
-"""Resets of networks (arXiv:2305.19452): what begins anew, what is kept, and that runs go on as they would have."""
+"""Resets of networks (arXiv:2305.19452): what begins again, what is kept, and that runs go on as they would have."""
 
 from __future__ import annotations
 
