@@ -25,7 +25,7 @@ class MLflowAdapter(EpochAdapter):
     """Logs a run to MLflow: metrics by name against the step, parameters one by one. Saves no models.
 
     The run starts with the first write, through a separate client: the active run of
-    ``mlflow.start_run()`` is left alone. A resumed run goes on under the same id, and what it makes again is not
+    ``mlflow.start_run()`` is left alone. A resumed run continues under the same id, and steps that it repeats are not
     written twice. Characters that MLflow takes in no name become ``_``.
 
     Args:
@@ -44,7 +44,7 @@ class MLflowAdapter(EpochAdapter):
         self._entities = require("mlflow.entities", "mlflow")
         self._run_name, self._experiment = run_name, experiment
         self._id: str | None = None
-        self._written_until = -1  # the step up to which a run that goes on has its metrics
+        self._written_until = -1  # last step with metrics of a resumed run
 
     @property
     def run_id(self) -> str:

@@ -79,8 +79,8 @@ class Agent:
         …  # step your environment with the action
         agent.observe(next_observation, reward, terminated, truncated)
 
-    An observation is that of one environment, without a batch dimension, where ``n`` is 1; with more environments
-    everything has a first dimension ``n``, also actions. After the end of an episode, the next observation that `act`
+    With one environment, observations and actions have no batch dimension. With more, everything has a first dimension
+    ``n``, also actions. After the end of an episode, the next observation that `act`
     receives is the first of a new one. Only one thread at a time may call an agent.
 
     Attributes:

@@ -426,7 +426,7 @@ class Session:
 def evaluate_with(
     name: str, evaluator: Evaluator, algorithm: Trainable, dataset: ReplayBufferBase | None
 ) -> dict[str, float]:
-    """Return the metrics of an evaluator: ``name``, or several of which the one called ``mean`` becomes ``name``.
+    """Return the metrics of an evaluator: ``name``, or several, where ``mean`` is renamed to ``name``.
 
     Errors of the evaluator or its environment get a note with the evaluator's name.
     """
