@@ -1,4 +1,4 @@
-"""Checks of arguments, with one form of error message."""
+"""Checks of arguments, with one form of error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS: dict[type, Any] = {bool: (bool, np.bool_), int: (int, np.integer), float
 
 
 class Limits(TypedDict, total=False):
-    """Limits of an argument's values, for values of its type.
+    """Limits of the values of an argument.
 
     Attributes:
         low, high: inclusive ends of the range.
@@ -32,10 +32,10 @@ class Limits(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Allowed:
-    """The values that an argument takes. See `Limits`; as text: ``"an int >= 1"``.
+    """The allowed values of an argument, within `Limits`. Its text is such as ``"an int >= 1"``.
 
     Attributes:
-        kind: the type: ``int`` (numpy's too), ``float`` (every finite number), or another class.
+        kind: the type: ``int`` (includes numpy's), ``float`` (every finite number), or another class.
         optional: whether ``None`` is allowed.
     """
 
@@ -53,11 +53,11 @@ class Allowed:
             return f"one of {choices}" + (" or None" if self.optional else "")
         ends = {">=": self.low, ">": self.above, "<=": self.high, "<": self.below}
         limits = " and ".join(f"{sign} {end:.12g}" for sign, end in ends.items() if math.isfinite(end))
-        words = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name} {limits}".rstrip()
-        return words + (f" or {choices}" if choices else "") + (" or None" if self.optional else "")
+        text = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name} {limits}".rstrip()
+        return text + (f" or {choices}" if choices else "") + (" or None" if self.optional else "")
 
     def accepts(self, value: Any) -> bool:
-        """Whether ``value`` is allowed."""
+        """Return whether ``value`` is allowed."""
         if value is None:
             return self.optional
         if isinstance(value, str) and self.choices:
@@ -67,22 +67,22 @@ class Allowed:
             return isinstance(value, kind) and (not isinstance(value, type) or kind in (object, type))
         if isinstance(value, bool) or not isinstance(value, _KINDS[self.kind]):
             return False
-        return bool(self.low <= value <= self.high and self.above < value < self.below)  # so neither NaN nor infinity
+        return bool(self.low <= value <= self.high and self.above < value < self.below)  # excludes NaN and infinity
 
-    def check(self, name: str, value: Any, hint: str = "", error: type[BirlError] = ConfigError) -> Any:
-        """Return an allowed value, numpy numbers as Python's. See the function `check`."""
+    def check(self, name: str, value: object, hint: str = "", error: type[BirlError] = ConfigError) -> Any:
+        """Return an allowed value, with numpy numbers as Python's. See the function `check`."""
         if not self.accepts(value):
-            finite = isinstance(value, float) and not math.isfinite(value)
-            words = str(self).replace("a float", "a finite float") if finite else str(self)
+            infinite = isinstance(value, float) and not math.isfinite(value)
+            allowed = str(self).replace("a float", "a finite float") if infinite else str(self)
             if isinstance(value, type) and self.kind not in (*_KINDS, str):
                 hint = f": give an object, {value.__name__}(…){hint}"
-            raise error(f"{name} is {value!r:.80}; it must be {words}{hint}")
+            raise error(f"{name} is {value!r:.80}; it must be {allowed}{hint}")
         return value.tolist() if isinstance(value, np.generic) else value
 
 
 def check(
     name: str,
-    value: Any,
+    value: object,
     kind: type[T],
     hint: str = "",
     *,
@@ -90,18 +90,18 @@ def check(
     error: type[BirlError] = ConfigError,
     **limits: Unpack[Limits],
 ) -> T:
-    """Return an allowed value, numpy numbers as Python's; raise for any other.
+    """Return an allowed value, with numpy numbers as Python's; raise for any other value.
 
     Args:
-        name: its name.
+        name: name of the argument.
         value: its value.
         kind: its type. ``int`` includes numpy's integers, ``float`` every finite number.
-        hint: advice that ends the message.
-        optional: whether ``None`` is allowed. The type of the result does not say so.
-        error: the kind of error.
-        **limits: which values of the type are allowed.
+        hint: advice at the end of the message.
+        optional: whether ``None`` is allowed. The type of the result omits it.
+        error: class of the error.
+        **limits: limits of the values.
 
     Raises:
-        ConfigError: ``"n_steps is 0; it must be an int >= 1"``, or as ``error`` says.
+        ConfigError: ``"n_steps is 0; it must be an int >= 1"``, or an ``error`` with this message.
     """
     return Allowed(kind, optional=optional, **limits).check(name, value, hint, error)  # type: ignore[no-any-return]

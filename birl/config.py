@@ -1,14 +1,14 @@
-"""Configurations of algorithms: frozen dataclasses that check themselves.
+"""Configurations of algorithms: frozen dataclasses that validate their fields.
 
-A field declares its meaning and limits with `field`; checks, messages and the tables of the documentation use them.
-Fields that several algorithms share are declared in base classes such as `ActorCriticConfig`.
+A field declares its meaning and limits with `field`. Checks, error messages and the tables of the documentation use
+them. Base classes such as `ActorCriticConfig` declare the fields that several algorithms share.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass
 from enum import Enum
@@ -20,6 +20,7 @@ from typing import (
     ClassVar,
     Final,
     Self,
+    TypeAlias,
     TypeVar,
     Union,
     Unpack,
@@ -32,7 +33,7 @@ from typing import (
 
 from birl.checks import Allowed, Limits, check
 from birl.errors import ConfigError, did_you_mean
-from birl.files.serializable import Serializable, as_python
+from birl.files.serializable import Serializable, to_python
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
 from birl.models.loss_addon import LossAddOn
 from birl.optimizers import AdamFactory, OptimizerFactory
@@ -56,15 +57,16 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Annotation: TypeAlias = Hashable  # a type, or its text
 
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """The meaning of a config field, in one sentence, its allowed values, and the type of a tuple's items."""
+    """The meaning of a config field (one sentence), its allowed values, and the type of the items of a tuple."""
 
     meaning: str
     allowed: Allowed
-    items: type[Any] | None = None
+    items: type[Serializable] | None = None
 
 
 @overload
@@ -78,54 +80,61 @@ def field(default: T, meaning: str = ..., *, like: type[Any] | None = ..., **lim
 
 
 def field(default: Any, meaning: str = "", *, like: type[Any] | None = None, **limits: Unpack[Limits]) -> Any:
-    """A config field with its meaning and limits.
+    """Declare a config field with its meaning and limits.
 
     For example ``tau: float = field(0.005, "Share of the online network.", low=0, high=1)``. To change only the default
-    of an inherited field, write ``tau: float = 0.01``: meaning and limits are inherited.
+    of an inherited field, write ``tau: float = 0.01``: it inherits its meaning and limits.
 
     Args:
-        default: the default, or a function that makes one for each config.
-        meaning: one sentence. If empty, meaning and limits are those of the inherited field.
-        like: a config class, not a base, to take meaning and limits of the field of this name from.
-        **limits: limits of the values of the declared type.
+        default: the default, or a function that makes a default for each config.
+        meaning: one sentence. If empty, the field inherits its meaning and limits.
+        like: a config class, not a base class, whose field of the same name gives the meaning and limits.
+        **limits: limits of the values of the declared type; see `birl.checks.Limits`.
     """
     kind = "default_factory" if callable(default) else "default"
-    return dataclasses.field(**{kind: default}, metadata={"meaning": meaning, "like": like, "limits": limits})
+    metadata: dict[str, Any] = {"meaning": meaning, "like": like, "limits": limits}
+    return dataclasses.field(**{kind: default}, metadata=metadata)
 
 
 def rate(default: float, of: str) -> float:
-    """A learning rate; ``of`` names the networks in its meaning."""
+    """Declare a learning rate of the networks that ``of`` names."""
     return field(default, f"Learning rate of {of}. 0 keeps it as it is.", low=0)
 
 
 def _describe_fields(cls: type[Any]) -> None:
-    """Attach a `Hyperparameter` to each field that a class defines. In a user's own class meanings may be lacking."""
+    """Attach a `Hyperparameter` to each field that a class defines. Users may omit the meanings in their classes."""
     for name, annotation in vars(cls).get("__annotations__", {}).items():
-        item: Any = vars(cls).get(name, MISSING)
-        item = item if isinstance(item, dataclasses.Field) else dataclasses.field(default=item)
-        told: Mapping[str, Any] = item.metadata
+        value = vars(cls).get(name, MISSING)
+        item: dataclasses.Field[Any] = (
+            value if isinstance(value, dataclasses.Field) else dataclasses.field(default=value)
+        )
+        metadata: Mapping[str, Any] = item.metadata
         found: Hyperparameter | None = None
-        if told.get("meaning"):
-            found = Hyperparameter(told["meaning"], _allowed(cls, annotation, told["limits"]), _items(cls, annotation))
+        if metadata.get("meaning"):
+            found = Hyperparameter(
+                metadata["meaning"], _allowed(cls, annotation, metadata["limits"]), _item_type(cls, annotation)
+            )
         else:
-            for base in (told["like"],) if told.get("like") else cls.__mro__[1:]:
+            for base in (metadata["like"],) if metadata.get("like") else cls.__mro__[1:]:
                 found = found or hyperparameters(base).get(name)
-            if "limits" in told and (found is None or told["limits"]):
+            if "limits" in metadata and (found is None or metadata["limits"]):
                 raise ConfigError(f"{cls.__name__}.{name} has no meaning: give field(...) a sentence as well")
-        found = found or _undescribed(cls, annotation)
+        found = found or _undocumented(cls, annotation)
         if found is not None:
-            if hasattr(Serializable, name) or name in _PARTS:
-                raise ConfigError(f"{cls.__name__}.{name} hides a part of every configuration: give it another name")
+            if hasattr(Serializable, name) or name in _RESERVED:
+                raise ConfigError(
+                    f"{cls.__name__}.{name} hides an attribute of every configuration: give it another name"
+                )
             _check_default(f"{cls.__name__}.{name}", item, found)
             kind = "default" if item.default_factory is MISSING else "default_factory"
             setattr(cls, name, dataclasses.field(**{kind: getattr(item, kind)}, metadata={"hyperparameter": found}))
 
 
-def _undescribed(cls: type[Any], annotation: Any) -> Hyperparameter | None:
-    """What a field without a meaning takes: its type if JSON can hold it, else anything. ``None`` for no field."""
+def _undocumented(cls: type[Any], annotation: Annotation) -> Hyperparameter | None:
+    """Describe a field without a meaning: it takes its type if JSON can hold it, else anything. No field: ``None``."""
     try:
         allowed = _allowed(cls, annotation, {})
-    except NameError:  # a type that is known where the class is defined, but not in its module
+    except NameError:  # a type that is defined in the scope of the class, but not in its module
         allowed = _ANYTHING
     kind: Any = allowed.kind
     if kind is ClassVar:
@@ -135,13 +144,13 @@ def _undescribed(cls: type[Any], annotation: Any) -> Hyperparameter | None:
 
 
 SCALERS: Final = ("observation_scaler", "action_scaler", "reward_scaler")
-"""Fields of every configuration whose values have a state of their own."""
+"""Fields of every configuration whose values have a state."""
 _ANYTHING: Final = Allowed(object, optional=True)
-_PARTS: Final = ("algorithm", "copy", "create", "documentation", "optimizer", "set_algorithm")
+_RESERVED: Final = ("algorithm", "copy", "create", "documentation", "optimizer", "set_algorithm")
 _CHECKED: Final = (bool, int, float, str, Sequence, Mapping, Enum, Serializable)
 
 
-def _check_default(name: str, item: Any, row: Hyperparameter) -> None:
+def _check_default(name: str, item: dataclasses.Field[Any], row: Hyperparameter) -> None:
     """Check the default of a field when its class is defined."""
     if item.default is not MISSING:
         row.allowed.check(f"the default of {name}", item.default)
@@ -150,23 +159,23 @@ def _check_default(name: str, item: Any, row: Hyperparameter) -> None:
 
 
 @functools.cache
-def _type_of(annotation: Any, module: str) -> Any:
-    """The type that an annotation in a module means."""
+def _resolve_type(annotation: Annotation, module: str) -> Any:
+    """Resolve an annotation of a module."""
     return get_type_hints(type("Holder", (), {"__annotations__": {"it": annotation}, "__module__": module}))["it"]
 
 
-def _allowed(cls: type[Any], annotation: Any, limits: Limits) -> Allowed:
-    """The allowed values of a field: its declared type within limits."""
-    declared = _type_of(annotation, cls.__module__)
+def _allowed(cls: type[Any], annotation: Annotation, limits: Limits) -> Allowed:
+    """Return the allowed values of a field: those of its declared type within the limits."""
+    declared = _resolve_type(annotation, cls.__module__)
     union = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     kinds = [get_origin(each) or each for each in union if each is not NoneType]
     kind = kinds[0] if limits or not all(isinstance(each, type) for each in kinds) else functools.reduce(or_, kinds)
     return Allowed(kind, optional=NoneType in union, **limits)
 
 
-def _items(cls: type[Any], annotation: Any) -> type[Any] | None:
-    """The type of a tuple's items, where it is one that files know by name."""
-    declared = _type_of(annotation, cls.__module__)
+def _item_type(cls: type[Any], annotation: Annotation) -> type[Serializable] | None:
+    """Return the type of the items of a tuple, if it is `Serializable`."""
+    declared = _resolve_type(annotation, cls.__module__)
     for each in (declared, *get_args(declared)):
         inner = get_args(each)[:1] if get_origin(each) is tuple else ()
         if inner and isinstance(inner[0], type) and issubclass(inner[0], Serializable):
@@ -175,7 +184,7 @@ def _items(cls: type[Any], annotation: Any) -> type[Any] | None:
 
 
 def hyperparameters(config_class: type[Any]) -> dict[str, Hyperparameter]:
-    """The descriptions of a configuration's fields, by name."""
+    """Return the descriptions of the fields of a configuration, by name."""
     items: Mapping[str, dataclasses.Field[Any]] = getattr(config_class, "__dataclass_fields__", {})
     found = {name: item.metadata.get("hyperparameter") for name, item in items.items()}
     return {name: row for name, row in found.items() if row is not None}
@@ -185,45 +194,47 @@ def hyperparameters(config_class: type[Any]) -> dict[str, Hyperparameter]:
 def config(cls: type[T]) -> type[T]:
     """Class decorator: a frozen keyword-only dataclass whose unknown arguments get a helpful `ConfigError`."""
     _describe_fields(cls)
-    cls = dataclass(frozen=True, kw_only=True, repr=False, eq=False)(cls)  # writing them for each takes long at import
+    cls = dataclass(frozen=True, kw_only=True, repr=False, eq=False)(
+        cls
+    )  # generated __repr__ and __eq__ would slow down the import
     init: Callable[..., None] = cls.__init__
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
     @functools.wraps(init)
-    def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def checked_init(self: Any, *args: object, **kwargs: object) -> None:
         if args:
             raise ConfigError(f"{cls.__name__} takes keyword arguments only. Fields: {', '.join(names)}")
         rows = hyperparameters(cls)
-        init(self, **{name: _checked(f"{cls.__name__}.{name}", rows[name], value) for name, value in kwargs.items()})
+        init(self, **{name: _convert(f"{cls.__name__}.{name}", rows[name], value) for name, value in kwargs.items()})
 
     cls.__init__ = checked_init  # type: ignore[method-assign]
-    cls.__setattr__ = _frozen  # type: ignore[assignment]
+    cls.__setattr__ = _refuse_assignment  # type: ignore[assignment]
     return cls
 
 
-def _checked(name: str, row: Hyperparameter, value: Any) -> Any:
-    """The value that a field takes for the one that is given: a member for its text, a factory for its short form."""
-    kind, value = row.allowed.kind, as_python(value)
+def _convert(name: str, row: Hyperparameter, value: object) -> object:
+    """Check the value of a field. Convert text to members of enumerations and short forms to factories."""
+    kind, value = row.allowed.kind, to_python(value)
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
-        value = _member(name, kind, value)
+        value = _enum_member(name, kind, value)
     elif isinstance(kind, type) and issubclass(kind, Serializable):
         try:
-            value = kind.from_short(value)
+            value = kind.from_shorthand(value)
         except ConfigError as error:
             raise ConfigError(f"{name} is {value!r:.80}: {error}") from error
-    elif kind is tuple and isinstance(value, list):  # which JSON makes of it
+    elif kind is tuple and isinstance(value, list):  # as in JSON
         value = tuple(value)
     if row.items is not None and isinstance(value, tuple):
-        value = tuple(check(f"an item of {name}", row.items.from_short(item), row.items) for item in value)
+        value = tuple(check(f"an item of {name}", row.items.from_shorthand(item), row.items) for item in value)
     return row.allowed.check(name, value, f". ({row.meaning})" if row.meaning else "")
 
 
-def _frozen(self: Any, name: str, value: Any) -> None:
-    """What assigning to a field does."""
+def _refuse_assignment(self: object, name: str, value: object) -> None:
+    """Raise an error that says how to change a field."""
     fields = hyperparameters(type(self))
     hint = "" if name in fields else did_you_mean(name, fields)
     raise ConfigError(
-        f"{type(self).__name__} is fixed, and {name} cannot be set{hint or '.'} Make a changed copy with "
+        f"{type(self).__name__} is immutable, and {name} cannot be set{hint or '.'} Make a changed copy with "
         f"dataclasses.replace(config, {name}={value!r:.40}), or call algo.replace_config({name}={value!r:.40}) before "
         f"the algorithm has networks, algo.retune({name}={value!r:.40}) after"
     )
@@ -233,7 +244,7 @@ def _frozen(self: Any, name: str, value: Any) -> None:
 class AlgorithmConfig(Serializable):
     """Fields that every algorithm has.
 
-    Encoders, Q-functions, optimisers and scalers may be given in short, as on the command line: ``"qr"`` for a
+    Encoders, Q-functions, optimisers and scalers have short forms, as on the command line: ``"qr"`` for a
     `QRQFunctionFactory` with its defaults, ``[64, 64]`` for an encoder with two dense layers of this size.
 
     Raises:
@@ -246,16 +257,16 @@ class AlgorithmConfig(Serializable):
     gamma: float = field(0.99, "Discount factor of one environment step.", low=0, high=1)
     observation_keys: tuple[str, ...] | None = field(
         None,
-        "Names of the parts of dict and tuple observations that are read, such as `('image', 'robot.joints')`; all if "
-        "`None`.",
+        "Names of the parts of dict and tuple observations that networks read, such as `('image', 'robot.joints')`; "
+        "all if `None`.",
     )
     observation_scaler: ObservationScaler | None = field(None, "Scaling of observations.")
     action_scaler: ActionScaler | None = field(None, "Scaling of continuous actions to [-1, 1].")
     reward_scaler: RewardScaler | None = field(None, "Scaling of rewards.")
     compile_graph: bool | str = field(
         "auto",
-        "Whether the whole update is compiled into one program, which takes up to a minute and is left out of short "
-        "runs by `'auto'`.",
+        "Whether to compile the whole update into one program, which takes up to a minute; `'auto'` leaves it out of "
+        "short runs.",
         choices=("auto",),
     )
     loss_addons: tuple[LossAddOn, ...] | None = field(
@@ -265,13 +276,16 @@ class AlgorithmConfig(Serializable):
     burn_in: int = field(0, "Number of leading steps that only warm up the recurrent state.", low=0)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse classes that do not check themselves."""
+        """Refuse classes without the decorator `config`."""
         if not hasattr(vars(cls).get("__init__"), "__wrapped__"):
-            raise ConfigError(f"{cls.__name__} checks nothing: put @birl.algorithm.config above the class")
+            raise ConfigError(
+                f"{cls.__name__} is not decorated, so its fields are not checked: write @birl.algorithm.config "
+                "above the class"
+            )
         return super().__new__(cls, **kwargs)
 
     def __post_init__(self) -> None:
-        """For checks of several fields together. Each field has been checked by itself."""
+        """Check several fields together, in subclasses. Each field has been checked already."""
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
@@ -285,8 +299,8 @@ class AlgorithmConfig(Serializable):
 
     @classmethod
     def set_algorithm(cls, algorithm: type[Any]) -> None:
-        """Make this the configuration of an algorithm; files then refer to it by the algorithm's name."""
-        other: Any = vars(cls).get("algorithm", algorithm)  # a cell that is run again defines the same class anew
+        """Register this as the configuration of an algorithm; files then refer to it by the name of the algorithm."""
+        other: Any = vars(cls).get("algorithm", algorithm)  # running a notebook cell again defines the class again
         if (other.__module__, other.__qualname__) != (algorithm.__module__, algorithm.__qualname__):
             name = algorithm.__name__
             raise ConfigError(
@@ -298,11 +312,11 @@ class AlgorithmConfig(Serializable):
 
     @classmethod
     def get_type(cls) -> str:
-        """The class name without ``Config``; empty for base classes of shared fields."""
+        """Return the class name without ``Config``; empty for base classes of shared fields."""
         return cls.__name__.removesuffix("Config") if hasattr(cls, "algorithm") else ""
 
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
-        """Make the algorithm.
+        """Create the algorithm.
 
         Args:
             device: ``False`` or ``None`` for the CPU, ``True`` for the first GPU, an integer for that GPU, or a
@@ -312,28 +326,28 @@ class AlgorithmConfig(Serializable):
         return self.algorithm(self, device, enable_ddp)
 
     def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
-        """The learning rate and the factory of an optimiser, from the fields of these names.
+        """Return the learning rate and the factory of an optimiser, from the fields of these names.
 
-        Override this where other fields complete the factory, for example with a schedule.
+        Override this if other fields complete the factory, for example with a schedule.
         """
         return getattr(self, learning_rate), getattr(self, optim_factory)
 
     def copy(self) -> Self:
-        """A deep copy, so that scalers fitted for one algorithm leave the original untouched."""
+        """Return a deep copy, so that an algorithm that fits its scalers leaves the original unchanged."""
         return deepcopy(self)
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
-        """Inverse of `serialize`. Also reads d3rlpy's form, which does not name the kinds of factories."""
+        """Build a configuration from its JSON form. It may omit the kinds of factories, as in d3rlpy."""
         if isinstance(data, dict) and isinstance(data.get("params"), dict):
             rows = hyperparameters(cls._known.get(data.get("type", ""), cls))
-            params = {name: _with_kind(rows.get(name), value) for name, value in data["params"].items()}
+            params = {name: _add_kind(rows.get(name), value) for name, value in data["params"].items()}
             data = {"type": data.get("type"), "params": params}
         return super().deserialize(data)
 
     @classmethod
     def documentation(cls) -> list[tuple[str, Any, str, str]]:
-        """One row per field for the documentation: name, default, allowed values, meaning."""
+        """Return a row for each field: name, default, allowed values, meaning."""
         rows, described = [], hyperparameters(cls)
         for item in dataclasses.fields(cls):
             value = item.default if item.default_factory is MISSING else item.default_factory()
@@ -342,16 +356,17 @@ class AlgorithmConfig(Serializable):
         return rows
 
 
-def _with_kind(row: Hyperparameter | None, value: Any) -> Any:
-    """The JSON form of a factory, with the kind of the field's declared type."""
-    named = isinstance(value, dict) and "type" in value and "kind" not in value
-    if row is None or not named or not issubclass(row.allowed.kind, Serializable):
+def _add_kind(row: Hyperparameter | None, value: object) -> object:
+    """Add the kind of the field's declared type to the JSON form of a factory."""
+    if not isinstance(value, dict) or "type" not in value or "kind" in value:
+        return value
+    if row is None or not issubclass(row.allowed.kind, Serializable):
         return value
     return {"kind": row.allowed.kind.__name__, **value}
 
 
-def _member(name: str, kind: type[Enum], value: str) -> Enum:
-    """The member of an enumeration with the value that a config or a file gives."""
+def _enum_member(name: str, kind: type[Enum], value: str) -> Enum:
+    """Return the member of an enumeration with this value."""
     try:
         return kind(value)
     except ValueError:
@@ -370,17 +385,17 @@ class NetworkConfig(AlgorithmConfig):
 
 @config
 class ResetConfig(AlgorithmConfig):
-    """Fields of value-based algorithms, whose networks may begin anew now and then."""
+    """Fields of value-based algorithms, whose networks can be reset at intervals."""
 
     reset_interval: int | None = field(
         None,
-        "Number of updates between resets, in which heads, targets and optimisers begin anew, and encoders in part; "
+        "Number of updates between resets, which reinitialise heads, targets and optimisers, and encoders in part; "
         "never if `None`.",
         low=1,
     )
     reset_share: float | None = field(
         None,
-        "Share of their parameters that encoders keep in a reset, the rest being that of new ones; 0.5 if `None`.",
+        "Share of the old parameters in a reset of encoders, the rest is new parameters; 0.5 if `None`.",
         low=0,
         high=1,
     )
@@ -388,7 +403,7 @@ class ResetConfig(AlgorithmConfig):
 
 @config
 class ValueConfig(ResetConfig, NetworkConfig):
-    """Fields of algorithms that learn Q-functions and no policy."""
+    """Fields of algorithms that learn Q-functions but no policy."""
 
     q_func_factory: QFunctionFactory = field(MeanQFunctionFactory, "Form of the Q-function: mean, QR, IQN or C51.")
     n_critics: int = field(1, "Number of Q-functions in the ensemble.", low=1)
@@ -426,33 +441,35 @@ class TemperatureConfig(AlgorithmConfig):
     initial_temperature: float = field(1.0, "Temperature at the start.", above=0)
     log_temperature_loss: bool = field(
         False,
-        "Whether the temperature's loss is linear in its logarithm, not in itself: its steps do not shrink with it.",
+        "Whether the loss is linear in the logarithm of the temperature, so that steps do not shrink with it.",
     )
     target_entropy: float | None = field(
-        None, "Entropy of the policy, in nats, that the temperature aims at; that of the paper if `None`."
+        None, "Target entropy of the policy, in nats; the value of the paper if `None`."
     )
 
 
 @config
 class ImitatorConfig(AlgorithmConfig):
-    """Fields of algorithms whose policy stays near an imitator of the data's actions."""
+    """Fields of algorithms whose policy stays near a learned imitation of the logged actions."""
 
-    imitator_learning_rate: float = rate(1e-3, "the imitator of the data's actions")
-    imitator_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the imitator of the data's actions.")
+    imitator_learning_rate: float = rate(1e-3, "the imitator of the logged actions")
+    imitator_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the imitator of the logged actions.")
     imitator_encoder_factory: EncoderFactory = field(
-        DefaultEncoderFactory, "Encoder of the imitator of the data's actions."
+        DefaultEncoderFactory, "Encoder of the imitator of the logged actions."
     )
-    lam: float = field(0.75, "Share of the lowest Q-value in targets; the rest is that of the highest.", low=0, high=1)
+    lam: float = field(0.75, "Weight of the lowest Q-value in targets; the highest has the rest.", low=0, high=1)
 
 
 @config
 class SharedFields:
-    """Fields that algorithms of different kinds share, and take one by one: ``field(…, like=SharedFields)``."""
+    """Fields that algorithms of different kinds share; each takes single ones: ``field(…, like=SharedFields)``."""
 
     value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, "Encoder of the state-value function.")
     target_update_interval: int = field(8000, "Number of updates between hard copies to the target network.", low=1)
     update_actor_interval: int = field(
-        2, "Number of critic updates for one update of the policy (and of targets that are delayed with it).", low=1
+        2,
+        "Number of critic updates for each update of the policy (and of the targets that are delayed with it).",
+        low=1,
     )
     max_weight: float = field(100.0, "Largest advantage weight.", above=0)
     beta: float = field(0.5, "Weight of the Kullback-Leibler divergence in the imitator's loss.", low=0)
@@ -460,29 +477,29 @@ class SharedFields:
 
 
 def read_json_config(path: str | Path) -> dict[str, Any]:
-    """Read a run's ``params.json``.
+    """Read the ``params.json`` of a run.
 
     Raises:
-        ForeignFileError: if the file is not one.
+        ForeignFileError: if the file is something else.
         FileError: if it cannot be read.
     """
     import json
 
     from birl.errors import ForeignFileError
     from birl.files import open_binary
-    from birl.files.budget import MAX_JSON_BYTES
-    from birl.files.reading import bytes_left, take
+    from birl.files.reading import MAX_JSON_BYTES, bytes_left, read_exactly
 
     with open_binary(path) as (file, label):
-        text = take(file, min(bytes_left(file), MAX_JSON_BYTES), label)
+        text = read_exactly(file, min(bytes_left(file), MAX_JSON_BYTES), label)
     try:
         data = json.loads(text)
         known = {key: data[key] for key in ("config", "observation_shape", "action_size")}
-        # d3rlpy's files do not say it
+        # missing in d3rlpy's files
         return {**known, "discrete_action": data.get("discrete_action"), "choices": data.get("choices")}
     except UnicodeDecodeError as error:
         raise ForeignFileError(
-            f"{path} is not a params.json of a training run, it is no text; birl.load_learnable reads a saved model"
+            f"{path} is not a params.json of a training run, because it is not text; birl.load_learnable reads a "
+            "saved model"
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForeignFileError(f"{path} is not a params.json of a training run: {error}") from error

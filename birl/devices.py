@@ -1,4 +1,4 @@
-"""Devices, as users and files specify them."""
+"""Devices in arguments and files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from birl.errors import ConfigError
 
 
 def resolve_device(device: bool | int | str | None) -> torch.device:
-    """``False``/``None``: CPU; ``True``: first GPU; int: that GPU; str: a torch device, index optional.
+    """Return the torch device that an argument stands for.
+
+    Args:
+        device: ``False`` or ``None`` for the CPU, ``True`` for the first GPU, an int for that GPU, or a torch device
+            string, with or without an index.
 
     Returns:
-        The device as tensors on it name theirs, so equal devices compare equal: ``"cpu:0"`` is the CPU, ``"cuda"``
-        the GPU in use.
+        The device that a tensor on it reports, so equal devices compare equal: ``"cpu:0"`` gives the CPU, ``"cuda"``
+        the current GPU.
+
+    Raises:
+        ConfigError: if the device cannot be used; the message lists the usable ones.
     """
     if device is None or device is False:
         return torch.device("cpu")
@@ -25,9 +32,9 @@ def resolve_device(device: bool | int | str | None) -> torch.device:
 
 
 def _reason(error: Exception) -> str:
-    """PyTorch's reason without its lists of everything that it might have been built with."""
-    words = str(error).splitlines()[0]
-    return "PyTorch knows no such kind" if words.startswith("Expected one of") else words.split(". ")[0].rstrip(".")
+    """Return PyTorch's reason without its lists of backends."""
+    message = str(error).splitlines()[0]
+    return "PyTorch has no such kind" if message.startswith("Expected one of") else message.split(". ")[0].rstrip(".")
 
 
 def _usable_devices() -> str:

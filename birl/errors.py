@@ -1,32 +1,32 @@
-"""All errors that birl raises on purpose, as one tree.
+"""All errors that birl raises, as one tree.
 
 ::
 
     BirlError
     ├── CompileError                  (RuntimeError)  an update cannot be compiled
     ├── ConfigError                   (ValueError)    an option is unknown, of the wrong type or out of range
-    ├── DataError                     (ValueError)    data that cannot be learned from
+    ├── DataError                     (ValueError)    data cannot be learned from
     │   ├── ShapeError                                a shape, length or dtype does not fit
     │   ├── NonFiniteError                            NaN or infinity in data, a loss or a parameter
-    │   ├── ActionError                               an action outside its space, or a space that cannot be told
+    │   ├── ActionError                               an action outside its space, or a space that cannot be inferred
     │   └── EmptyDataError                            nothing to sample from
-    ├── EnvironmentMismatchError      (ValueError)    an environment and a model do not belong together
-    ├── FileError                     (OSError)       a file that cannot be used
+    ├── EnvironmentMismatchError      (ValueError)    an environment does not fit a model or dataset
+    ├── FileError                     (OSError)       a file cannot be used
     │   ├── CorruptFileError                          truncated, altered or damaged
     │   ├── ForeignFileError                          not a file of the expected kind, or from a newer birl
-    │   └── WriteError                                could not be written; what was there before is untouched
-    ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings, or one at work
-    ├── MissingExtraError             (ImportError)   an optional package is needed: the message names the extra
-    ├── NotBuiltError                 (RuntimeError)  an algorithm is used before its networks exist
-    ├── OrderError                    (RuntimeError)  a call that others must come before or after
-    ├── StalledError                  (RuntimeError)  updates in a row that could move nothing
-    ├── UnsupportedError              (RuntimeError)  the algorithm cannot do this by nature
-    └── WorkerError                   (RuntimeError)  a process that runs an environment has ended
+    │   └── WriteError                                could not be written; the former file is untouched
+    ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings, or a running one
+    ├── MissingExtraError             (ImportError)   an optional package is missing; the message names the extra
+    ├── NotBuiltError                 (RuntimeError)  an algorithm is used before it has networks
+    ├── OrderError                    (RuntimeError)  a method is called too early or too late
+    ├── StalledError                  (RuntimeError)  many updates in a row changed nothing
+    ├── UnsupportedError              (RuntimeError)  the algorithm does not support this by design
+    └── WorkerError                   (RuntimeError)  a worker process has ended
 
     ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
-    ShortRunWarning                   (UserWarning)   a run is too short for what it is to learn
+    ShortRunWarning                   (UserWarning)   a run is too short to learn anything
 
-A message names the value that was given and the values that are allowed, and says what to do.
+Each message gives the value, the allowed values, and what to do.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
+from typing import Final
 
 __all__ = [
     "ActionError",
@@ -66,7 +67,7 @@ __all__ = [
 
 
 class BirlError(Exception):
-    """Base of all errors that birl raises on purpose."""
+    """Base class of all errors that birl raises."""
 
 
 class ConfigError(BirlError, ValueError):
@@ -86,7 +87,7 @@ class NonFiniteError(DataError):
 
 
 class ActionError(DataError):
-    """An action outside its space, or an action space that cannot be told from the data."""
+    """An action outside its space, or an action space that cannot be inferred from the data."""
 
 
 class EmptyDataError(DataError):
@@ -94,7 +95,7 @@ class EmptyDataError(DataError):
 
 
 class EnvironmentMismatchError(BirlError, ValueError):
-    """An environment and a model (or dataset) do not belong together."""
+    """An environment does not fit a model or a dataset."""
 
 
 class FileError(BirlError, OSError):
@@ -110,11 +111,11 @@ class ForeignFileError(FileError):
 
 
 class WriteError(FileError):
-    """A file could not be written; what was there before is untouched."""
+    """A file could not be written; the former file is untouched."""
 
 
 class ResumeError(BirlError, RuntimeError):
-    """A run folder holds a run with other settings than the ones given, or another run is at work in it."""
+    """A run folder holds a run with other settings, or another run is using it."""
 
 
 class MissingExtraError(BirlError, ImportError):
@@ -122,62 +123,66 @@ class MissingExtraError(BirlError, ImportError):
 
 
 class NotBuiltError(BirlError, RuntimeError):
-    """An algorithm is used before its networks exist."""
+    """An algorithm is used before it has networks."""
 
 
 class OrderError(BirlError, RuntimeError):
-    """A method is called where others must be called before or after it."""
+    """A method is called too early or too late."""
 
 
 class StalledError(BirlError, RuntimeError):
-    """Updates have moved nothing many times in a row, though there was something to learn."""
+    """Many updates in a row changed nothing, although there was something to learn."""
 
 
 class CompileError(BirlError, RuntimeError):
-    """An update cannot be compiled: the compiler is missing, or it does not take a user's module."""
+    """An update cannot be compiled: the compiler is missing, or it does not support a user's module."""
 
 
 class UnsupportedError(BirlError, RuntimeError):
-    """The algorithm cannot do what was asked by its nature."""
+    """The algorithm does not support the request by design."""
 
 
 class WorkerError(BirlError, RuntimeError):
-    """A process that runs one of several environments has ended."""
+    """A worker process, such as one that runs environments, has ended."""
 
 
 class ActionRangeWarning(UserWarning):
     """Actions reach beyond what a policy in ``[-1, 1]`` can express, and no action scaler is set."""
 
 
-_ALIKE = 0.7
-"""How alike names must be: at difflib's own 0.6 ``created`` is a guess for ``reward``."""
-
-
 class ShortRunWarning(UserWarning):
-    """A run is too short for what it is to learn."""
+    """A run is too short to learn anything."""
+
+
+_MIN_SIMILARITY: Final = 0.7
+"""Smallest similarity of suggested names. At difflib's default of 0.6, ``created`` is a suggestion for ``reward``."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'learning_rate'?"``, or an empty string if no known name is near.
+    """Return ``"; did you mean 'learning_rate'?"``, or an empty string if no known name is similar.
 
-    Near is a name that differs in case and ``_`` only; else those that contain ``name`` or end in words with these
-    initials (``lr``); else the one most alike.
+    Similar names are those that differ in case and ``_`` only; else those that contain ``name`` or end in words with
+    these initials (``lr``); else the most similar one.
     """
     names = list(known)
-    same = [each for each in names if _plain(each) == _plain(name)]
-    holding = [each for each in names if name in each or "".join(word[:1] for word in each.split("_")).endswith(name)]
-    near = same or (holding[:3] if len(name) > 1 and holding else difflib.get_close_matches(name, names, 1, _ALIKE))
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    equal = [each for each in names if _normalized(each) == _normalized(name)]
+    containing = [
+        each for each in names if name in each or "".join(word[:1] for word in each.split("_")).endswith(name)
+    ]
+    similar = equal or (
+        containing[:3] if len(name) > 1 and containing else difflib.get_close_matches(name, names, 1, _MIN_SIMILARITY)
+    )
+    return f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("_", "")
 
 
 def missing_name(
     module: str, name: str, known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})
 ) -> AttributeError:
-    """Return the error for a name that a module does not have: with its new name, or else with a similar one.
+    """Return the error for a name that a module lacks, with its new name or a similar one.
 
     Args:
         module: full name of the module.
@@ -190,7 +195,7 @@ def missing_name(
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional ``module``, or name the extra of birl that installs it.
+    """Import an optional module. If it is missing, the error names the extra of birl that installs it.
 
     Raises:
         MissingExtraError: if the module is not installed.

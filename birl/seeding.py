@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ _root = np.random.SeedSequence()
 
 
 def seed(value: int) -> None:
-    """Seed Python, numpy, torch and every generator that birl makes from now on.
+    """Seed Python, numpy, torch and every generator that birl makes afterwards.
 
     Args:
         value: any integer in ``[0, 2**32 - 1]``.
 
     Raises:
-        ConfigError: if it is not.
+        ConfigError: for any other value.
     """
     global _root
     if not is_seed(value):
@@ -30,23 +30,23 @@ def seed(value: int) -> None:
     value = int(value)
     _root = np.random.SeedSequence(value)
     random.seed(value)
-    np.random.seed(value)  # users and environments may draw from the global generator
+    np.random.seed(value)  # users and environments may use the global generator
     torch.manual_seed(value)
 
 
-def renew() -> None:
-    """Forget the seed, as in a process that has just begun."""
+def forget_seed() -> None:
+    """Return to a random seed, as in a new process."""
     global _root
     _root = np.random.SeedSequence()
 
 
-def is_seed(value: Any) -> bool:
-    """Whether all generators can be seeded with ``value``."""
+def is_seed(value: object) -> TypeGuard[int]:
+    """Return whether ``value`` can seed all generators."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= int(value) < 2**32
 
 
 @contextlib.contextmanager
-def root_kept() -> Iterator[None]:
+def preserve_seed() -> Iterator[None]:
     """Restore the global seed on exit."""
     global _root
     root = _root
@@ -57,5 +57,5 @@ def root_kept() -> Iterator[None]:
 
 
 def new_generator() -> np.random.Generator:
-    """A new generator, independent of all others, determined by the last `seed` and the order of calls."""
+    """Return an independent generator, which the last `seed` and the order of calls determine."""
     return np.random.Generator(np.random.PCG64(_root.spawn(1)[0]))

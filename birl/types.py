@@ -1,4 +1,4 @@
-"""Batches, trees of arrays and other types that all floors share.
+"""Batches, trees of arrays and other types that all packages share.
 
 A *tree* is an array, or a tuple or dict of trees. Observations are trees; a plain array is the common case.
 """
@@ -28,6 +28,7 @@ __all__ = [
     "ActionSpace",
     "Array",
     "ArrayOrTensor",
+    "ArraySpec",
     "Batch",
     "DType",
     "Environment",
@@ -35,7 +36,6 @@ __all__ = [
     "GymEnv",
     "Inputs",
     "Int32NDArray",
-    "Leaf",
     "Loss",
     "NDArray",
     "Networks",
@@ -47,10 +47,10 @@ __all__ = [
     "Tree",
     "UInt8NDArray",
     "as_parts",
-    "beside_mask",
+    "fill_empty_mask",
     "is_shape",
     "leaf_shapes",
-    "opened",
+    "map_unmasked",
     "parts_like",
     "shape_map",
     "tree_leaves",
@@ -67,7 +67,7 @@ Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
 Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays
 
-ActionSize: TypeAlias = "int | Sequence[int] | gymnasium.Space[Any] | None"
+ActionSize: TypeAlias = "int | Sequence[int] | Mapping[str, Any] | gymnasium.Space[Any] | None"
 """The argument ``action_size=``: a number of dimensions or options, several of them, or an action space."""
 
 Environment: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
@@ -86,16 +86,16 @@ GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
 """The statistics that are logged for a gradient, in order."""
 
 MASK: Final = "action_mask"
-"""The leaf of a dict observation that says which discrete actions are allowed: ``[A]``, 0 for those that are not.
+"""Name of the part of dict observations that masks discrete actions: ``[A]``, 1 for allowed actions and 0 for others.
 
-Of several choices it has the options of each, one choice after another. Quantities beside them have none."""
+The masks of several choices are concatenated. Continuous parts of actions have no mask."""
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 """The largest float32."""
 
 
 class ActionSpace(Flag):
-    """The kind of actions that a dataset has, or the kinds that an algorithm takes: ``kind in kinds``."""
+    """The kind of actions of a dataset, or the kinds that an algorithm supports: ``kind in kinds``."""
 
     CONTINUOUS = 1
     DISCRETE = 2
@@ -106,8 +106,8 @@ class ActionSpace(Flag):
     ANY = BOTH | MULTI_DISCRETE | COMPOSITE
 
     @property
-    def words(self) -> str:
-        """The kinds in words."""
+    def label(self) -> str:
+        """The names of the kinds."""
         if self is ActionSpace.ANY:
             return "any"
         *most, last = (str(kind.name).lower().replace("_", "-") for kind in self)
@@ -121,8 +121,8 @@ class Networks(Protocol):
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """Shape and dtype of one array, without the step dimension."""
+class ArraySpec:
+    """Shape and dtype of an array, without the step dimension."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -150,26 +150,26 @@ def tree_leaves(tree: Tree) -> Iterator[Any]:
 
 
 def parts_like(value: Tree, like: Tree) -> Tree:
-    """``value``, a list (d3rlpy's form) turned into a tuple if ``like``, a tree or the shapes of one, is a tuple."""
+    """Convert a list (d3rlpy's form) to a tuple if ``like``, a tree or a tree of shapes, is a tuple."""
     return tuple(value) if isinstance(value, list) and isinstance(like, tuple) and not is_shape(like) else value
 
 
 def as_parts(value: Tree) -> Tree:
-    """A list of two or more arrays, d3rlpy's form of an observation of several, as a tuple; anything else as it is."""
+    """Convert a list of two or more arrays (d3rlpy's form of an observation) to a tuple."""
     if isinstance(value, list) and len(value) > 1 and all(isinstance(part, np.ndarray | Tensor) for part in value):
         return tuple(value)
     return value
 
 
-def tree_of_json(value: Any) -> Tree:
-    """A tree that was written to JSON: its lists are tuples again."""
+def tree_of_json(value: object) -> Tree:
+    """Rebuild a tree from JSON, where its tuples are lists."""
     if isinstance(value, dict):
         return {key: tree_of_json(item) for key, item in value.items()}
     return tuple(map(tree_of_json, value)) if isinstance(value, list) else value
 
 
 def is_shape(shape: Shape) -> bool:
-    """Whether ``shape`` is one array's shape, not a tree of several."""
+    """Return whether ``shape`` is the shape of a single array, not a tree of shapes."""
     return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) for size in shape)
 
 
@@ -195,15 +195,15 @@ def leaf_shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
 
 
 def without_mask(tree: Tree) -> Tree:
-    """An observation, or its shape, without its `MASK`. If then only ``observation`` is left, it is that leaf alone."""
+    """Remove the `MASK` of an observation or its shape. If only ``observation`` is left, return this part alone."""
     if not isinstance(tree, dict) or MASK not in tree:
         return tree
     rest = {name: part for name, part in tree.items() if name != MASK}
     return rest["observation"] if rest.keys() == {"observation"} else rest
 
 
-def beside_mask(function: Callable[[Tree], Tree], observation: Tree) -> Tree:
-    """Apply ``function`` to what an observation has beside its `MASK`."""
+def map_unmasked(function: Callable[[Tree], Tree], observation: Tree) -> Tree:
+    """Apply ``function`` to an observation without its `MASK`, and put the mask back."""
     rest = without_mask(observation)
     if rest is observation:
         return function(observation)
@@ -212,8 +212,8 @@ def beside_mask(function: Callable[[Tree], Tree], observation: Tree) -> Tree:
     return {name: observation[name] if name == MASK else own[name] for name in observation}
 
 
-def opened(allowed: Tensor) -> Tensor:
-    """A mask ``[..., A]`` of one choice, of ones where it allows nothing, as it may after the end of an episode."""
+def fill_empty_mask(allowed: Tensor) -> Tensor:
+    """Replace masks ``[..., A]`` of a choice that allow nothing, as after the end of an episode, by ones."""
     return allowed | ~allowed.any(-1, keepdim=True)
 
 
@@ -251,7 +251,7 @@ class Inputs(NamedTuple):
         observation = self.observation if self.following is None else self.following
         if not isinstance(observation, dict) or MASK not in observation:
             return None
-        return opened(observation[MASK] != 0)
+        return fill_empty_mask(observation[MASK] != 0)
 
 
 @dataclass(frozen=True)

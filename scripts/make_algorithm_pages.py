@@ -234,7 +234,7 @@ def page(cls: type[Algorithm[Any, Any]], tasks: Scores | None = None) -> str:
     config = cls.config_class
     lines = [f"# {cls.__name__}", "", "<!-- written by scripts/make_algorithm_pages.py -->", ""]
     lines += [markdown(config.__doc__ or ""), ""]
-    lines += [f"- actions: {cls.actions.words}", f"- learns from: {cls.learns_from.description}", ""]
+    lines += [f"- actions: {cls.actions.label}", f"- learns from: {cls.learns_from.description}", ""]
     if tasks:
         lines += measurements(cls.__name__, tasks)
     steps = [step for step in cls.steps if step.when.holds(config())]
@@ -277,7 +277,7 @@ def pages() -> dict[str, str]:
     made = {f"{cls.__name__}.md": page(cls, scores.get(cls.__name__)) for cls in algorithms()}
     index = ["# Algorithms", "", "| algorithm | actions | learns from |", "|---|---|---|"]
     for cls in algorithms():
-        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {cls.actions.words} | {cls.learns_from.description} |"]
+        index += [f"| [{cls.__name__}]({cls.__name__}.md) | {cls.actions.label} | {cls.learns_from.description} |"]
     return {"README.md": "\n".join([*index, "", *results(scores)]), **made}
 
 

@@ -197,7 +197,9 @@ def test_datasets_and_environments_given_as_text() -> None:
         algorithm.fit("CartPole-v1", n_steps=1)
     with pytest.raises(ConfigError, match="build_with_dataset takes a dataset, got the text 'logs.h5'"):
         algorithm.build_with_dataset("logs.h5")  # type: ignore[arg-type]
-    with pytest.raises(EnvironmentMismatchError, match="text .CartPole-v1. is not an environment: birl.envs.make_env"):
+    with pytest.raises(
+        EnvironmentMismatchError, match=".CartPole-v1. is not an environment: make one with birl.envs.make_env"
+    ):
         dataset.create_fifo_replay_buffer(10, env="CartPole-v1")
     with pytest.raises(EnvironmentMismatchError, match="'CartPole-v1' is not an environment"):
         algorithm.build_with_env("CartPole-v1")

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from birl.acting.flat_policy import FlatPolicy
 from birl.acting.policy import Policy, PolicyFunction
 from birl.errors import ActionError, ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
-from birl.spaces import allowed_actions
-from birl.spaces.observations import check_inside, check_mask, picked
+from birl.spaces import read_action_mask
+from birl.spaces.observations import check_action_mask, check_observations, match_parts
 from birl.spaces.specs import Spec
 from birl.types import (
     MASK,
@@ -82,7 +82,7 @@ class BuiltPolicy:
             )
         for name, tensor in own.items():
             like = np.empty((), str(tensor.dtype).removeprefix("torch.")).dtype
-            checked_array(given[name], tuple(tensor.shape), like, name)
+            check_array(given[name], tuple(tensor.shape), like, name)
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(torch.tensor(given[name]))
@@ -135,7 +135,7 @@ class BuiltPolicy:
 
     def environment_tensor(self, action: Tensor) -> Tensor:
         """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
-        return self.units.environment_action(self.spec.actions.within(action) if self.clips else action)
+        return self.units.environment_action(self.spec.actions.clamp(action) if self.clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
         """The policy's actions as an array in environment units."""
@@ -287,13 +287,13 @@ class BuiltPolicy:
             ShapeError, ActionError: if they do not fit, or ``finite`` ones are not; the message names them.
         """
         actions, action = self.spec.actions, np.array(given)
-        expected, stored = (rows, *actions.shape), (rows, *actions.leaf.shape)
+        expected, stored = (rows, *actions.shape), (rows, *actions.storage_spec.shape)
         if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
             given = f"{action.dtype} of shape {action.shape}"
             raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
-        if actions.kind is not ActionSpace.CONTINUOUS and actions.outside(action) is not None:
+        if actions.kind is not ActionSpace.CONTINUOUS and actions.first_outside(action) is not None:
             raise ActionError(
-                f"actions from {action.min()} to {action.max()} were given; they must be {actions.allowed}"
+                f"actions from {action.min()} to {action.max()} were given; they must be {actions.valid_range}"
             )
         if finite and not np.isfinite(action).all():
             row = int(np.flatnonzero(~np.isfinite(action).reshape(rows, -1).all(1))[0])
@@ -323,7 +323,7 @@ class BuiltPolicy:
                 f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
                 "(observation, info); give observation[None]"
             )
-        x = picked(self.spec.observations, x)
+        x = match_parts(self.spec.observations, x)
         leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
         got = [np.shape(leaf) for leaf in leaves] or [()]
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
@@ -339,11 +339,11 @@ class BuiltPolicy:
                 raise ShapeError(f"observations of dtype {leaf.dtype} were given; they must be numbers")
             if isinstance(leaf, np.ndarray) and not np.isfinite(leaf).all():
                 raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
-        check_inside(self.spec.observations, x)
+        check_observations(self.spec.observations, x)
         if self.spec.masked:
-            check_mask(x, ShapeError, f"the observations' {MASK!r}")
+            check_action_mask(x, ShapeError, f"the observations' {MASK!r}")
             if chooses:
-                allowed_actions(self.spec.actions, x, "the observation", ShapeError)
+                read_action_mask(self.spec.actions, x, "the observation", ShapeError)
         return x
 
 

@@ -12,9 +12,9 @@ from gymnasium import Space
 
 from birl.checks import check
 from birl.errors import ConfigError, CorruptFileError
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.seeding import new_generator
-from birl.spaces import Actions, Composite, Continuous, Discrete, actions_of, allowed_actions
+from birl.spaces import Actions, Composite, Continuous, Discrete, actions_from_space, read_action_mask
 from birl.types import Array, State, Tree
 
 
@@ -92,7 +92,7 @@ class Explorer(abc.ABC):
 
     def _actions(self, algo: ExploredPolicy) -> Actions:
         if self.action_space is not None:
-            return actions_of(self.action_space)
+            return actions_from_space(self.action_space)
         spec = getattr(algo, "spec", None)  # only birl's algorithms have one
         return Discrete(algo.action_size) if spec is None else spec.actions
 
@@ -114,7 +114,7 @@ class EpsilonGreedy(Explorer):
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
         actions = self._actions(algo)
-        random = actions.sample(len(greedy), self.generator, allowed_actions(actions, x))
+        random = actions.sample(len(greedy), self.generator, read_action_mask(actions, x))
         explore = self.generator.random(len(greedy)) < self.compute_epsilon(step)
         return np.where(explore.reshape(-1, *(1,) * (greedy.ndim - 1)), random, greedy)
 
@@ -211,7 +211,7 @@ class Boltzmann(Explorer):
         self._temperature = check("temperature", temperature, float, above=0)
 
     def bind(self, action_space: Space[Any]) -> Self:
-        if not actions_of(action_space).discrete:
+        if not actions_from_space(action_space).discrete:
             raise ConfigError(
                 f"explorer is Boltzmann, for choices, but the actions are {action_space}: use NormalNoise or "
                 "OrnsteinUhlenbeckNoise, for quantities"
@@ -236,7 +236,7 @@ class _Noise(Explorer):
     """
 
     def bind(self, action_space: Space[Any]) -> Self:
-        name, actions = type(self).__name__, actions_of(action_space)
+        name, actions = type(self).__name__, actions_from_space(action_space)
         if not isinstance(actions, Continuous | Composite):
             raise ConfigError(
                 f"explorer is {name}, for quantities, but the actions are {action_space}: use "
@@ -253,7 +253,7 @@ class _Noise(Explorer):
 
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
-        actions = None if self.action_space is None else actions_of(self.action_space)
+        actions = None if self.action_space is None else actions_from_space(self.action_space)
         columns = range(greedy.shape[-1]) if actions is None else _quantities(actions)
         noisy = greedy.astype(np.float64)
         noisy[:, columns] += self._noise((len(greedy), len(columns)))
@@ -338,10 +338,10 @@ class OrnsteinUhlenbeckNoise(_Noise):
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        size = None if self.action_space is None else len(_quantities(actions_of(self.action_space)))
+        size = None if self.action_space is None else len(_quantities(actions_from_space(self.action_space)))
         noise = np.asarray(state["noise"])
-        noise = checked_array(noise, (None, size if noise.size else None), np.dtype(np.float64), "noise")
-        fresh = checked_array(state["fresh"], (len(noise) or None,), np.dtype(np.bool_), "fresh")
+        noise = check_array(noise, (None, size if noise.size else None), np.dtype(np.float64), "noise")
+        fresh = check_array(state["fresh"], (len(noise) or None,), np.dtype(np.bool_), "fresh")
         if not np.isfinite(noise).all():
             raise CorruptFileError("the explorer's noise is not finite: restore the checkpoint from a copy")
         super().set_state(state)

@@ -154,7 +154,7 @@ class TransformerActor:
 
     def _padding(self, observation: Tree) -> dict[str, Tree]:
         """The context before the first step."""
-        leaf, lead = self._algorithm.spec.actions.leaf, (self.n, self._algorithm.config.context_size)
+        leaf, lead = self._algorithm.spec.actions.storage_spec, (self.n, self._algorithm.config.context_size)
         return {
             "observation": tree_map(lambda x: np.zeros((*lead, *x.shape[1:]), x.dtype), observation),
             "action": np.zeros((*lead, *leaf.shape), leaf.dtype),

@@ -75,7 +75,9 @@ def rollout_batch(rollout: Rollout, units: Units, gamma: float) -> tuple[Batch, 
     """
     chosen, lead = rollout.extra.get("policy_action"), rollout.valid.shape  # before any clipping
     if chosen is None:
-        action = units.actions.from_stored(units.tensor(rollout.action).reshape(*lead, *units.actions.leaf.shape))
+        action = units.actions.from_stored(
+            units.tensor(rollout.action).reshape(*lead, *units.actions.storage_spec.shape)
+        )
     else:
         action = units.tensor(chosen).reshape(*lead, *units.actions.shape)
     valid = units.tensor(rollout.valid).to(torch.float32)

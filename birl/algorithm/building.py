@@ -19,8 +19,14 @@ from birl.envs import ExternalEnv
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.run.hooks import Hooks
 from birl.run.options import ONLINE_DEFAULTS
-from birl.spaces import Actions, Composite, actions_told
-from birl.spaces.observations import Choices, choices_in, chosen, drawn_from, reads
+from birl.spaces import Actions, Composite, parse_actions
+from birl.spaces.observations import (
+    Choices,
+    accepts_observations,
+    choices_to_json,
+    minibatch_observations,
+    select_parts,
+)
 from birl.spaces.specs import Spec, environment_spec
 from birl.types import ActionSpace, Array, Environment, Shape, tree_leaves
 
@@ -137,7 +143,7 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
             f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: they are numbers "
             "of choices, which cannot be scaled; leave action_scaler out"
         )
-    scaler, parts = config.observation_scaler, spec.encoded(spec.observations)
+    scaler, parts = config.observation_scaler, spec.encoder_observation(spec.observations)
     of_parts = getattr(scaler, "observation_scalers", None)
     several = of_parts is not None and isinstance(parts, tuple) and len(of_parts) == len(parts)
     for each, part in zip(of_parts, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
@@ -147,7 +153,7 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
                 "not scaled; leave it out (None for a part of a tuple)"
             )
     _prepare(config, spec)
-    own_shape = spec.encoded(spec.data_shape)
+    own_shape = spec.encoder_observation(spec.data_shape)
     for name, shape in {"observation_scaler": own_shape, "action_scaler": spec.actions.shape}.items():
         scaler = getattr(config, name)
         fitted: Any = getattr(scaler, "minimum", getattr(scaler, "mean", None))
@@ -160,7 +166,7 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
 def _prepare(config: AlgorithmConfig, spec: Spec) -> None:
     for scaler in (config.observation_scaler, config.reward_scaler):
         if scaler is not None:
-            scaler.prepare(spec.encoded(spec.data_shape), config.gamma)
+            scaler.prepare(spec.encoder_observation(spec.data_shape), config.gamma)
 
 
 def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: bool | None) -> Spec:
@@ -175,9 +181,9 @@ def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: boo
         own = [each for each in (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE) if each in kind.actions]
         if discrete is None and len(own) != 1:
             raise ConfigError(f"{kind.name} handles both kinds of actions: say discrete_action=True or False")
-        actions = actions_told(action_size, own[0] if discrete is None else said)
+        actions = parse_actions(action_size, own[0] if discrete is None else said)
     else:
-        actions = actions_told(action_size)
+        actions = parse_actions(action_size)
         if discrete is not None and actions.discrete != discrete:
             raise ConfigError(f"discrete_action is {discrete}, but action_size={action_size!s:.100} says {actions}")
     if actions.kind not in kind.actions:
@@ -198,13 +204,13 @@ def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
         ConfigError: if ``keys`` names what is no part, or frames of choices are stacked.
     """
     info = dataset.dataset_info
-    observations = drawn_from(info.observations, dataset.observation_shape)
-    if observations is not info.observations and any(choices_in(info.observations)):
+    observations = minibatch_observations(info.observations, dataset.observation_shape)
+    if observations is not info.observations and any(choices_to_json(info.observations)):
         raise ConfigError(
             f"the {type(dataset.transition_picker).__name__} changes the shape of observations {info.observations}, of "
             "which some are choices: use a picker that leaves them as they are"
         )
-    return Spec(chosen(observations, keys), info.actions)
+    return Spec(select_parts(observations, keys), info.actions)
 
 
 def warn_of_new_networks(learner: Learner) -> None:
@@ -241,7 +247,7 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
 
 def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
     """Raise `ShapeError` if a dataset's shapes are not those of the networks. It may lack the last discrete actions."""
-    if not own.takes(spec):
+    if not own.accepts(spec):
         more = _more_choices(own, spec) or _masks(own, spec, "give the data their action_masks=")
         raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{more}")
     if spec.masked and not own.masked:
@@ -276,7 +282,7 @@ def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Acti
 
 def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
     """Raise `EnvironmentMismatchError` if an environment's shapes are not those of the networks."""
-    if own.actions != spec.actions or not reads(own.observations, spec.observations):
+    if own.actions != spec.actions or not accepts_observations(own.observations, spec.observations):
         more = _more_choices(own, spec) or _masks(own, spec, "wrap the environment in birl.envs.ActionMask")
         raise EnvironmentMismatchError(
             f"this {kind.name} was built for {own}, the environment has {spec}: use the environment (or the model) "
@@ -286,7 +292,7 @@ def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
 
 def _more_choices(own: Spec, other: Spec) -> str:
     """A hint where data showed fewer choices than there are."""
-    if own.data_shape != other.data_shape or not any(choices_in(own.observations)):
+    if own.data_shape != other.data_shape or not any(choices_to_json(own.observations)):
         return ""
     return (
         ". Data that do not show all choices of an observation need observation_space=, such as env.observation_space, "
@@ -302,7 +308,7 @@ def _masks(own: Spec, other: Spec, remedy: str) -> str:
 def check_actions(kind: Definition, actions: Actions, source: str) -> None:
     """Raise `ConfigError` if an algorithm does not take the kind of actions that ``source`` has."""
     if actions.kind not in kind.actions:
-        raise ConfigError(f"{source} has {actions.kind.words} actions: {_other_actions(kind, actions)}")
+        raise ConfigError(f"{source} has {actions.kind.label} actions: {_other_actions(kind, actions)}")
 
 
 def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> None:
@@ -326,4 +332,4 @@ def _other_actions(kind: Definition, given: Actions) -> str:
     )
     fitting = fitting or sorted(each.name for each in takers if not each.evaluates)
     sibling = fitting[0] if len(fitting) == 1 else f"one of {', '.join(fitting)}"
-    return f"{kind.name} takes {kind.actions.words} actions only; use {sibling}"
+    return f"{kind.name} takes {kind.actions.label} actions only; use {sibling}"

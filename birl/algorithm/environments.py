@@ -21,7 +21,7 @@ from birl.run.options import (
     checked_agent_options,
 )
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol, StepBuffer
-from birl.spaces import space_of
+from birl.spaces import space_from_actions
 from birl.types import Environment, Tree, tree_map
 
 
@@ -106,7 +106,7 @@ def known_space(algorithm: Any) -> ExternalEnv:
     scaler = algorithm.config.action_scaler
     own = 1.0 if algorithm.acts.bounded else np.inf
     low, high = (-own, own) if getattr(scaler, "minimum", None) is None else (scaler.minimum, scaler.maximum)
-    return ExternalEnv(_space(observations), space_of(actions, low, high))
+    return ExternalEnv(_space(observations), space_from_actions(actions, low, high))
 
 
 def _space(tree: Tree) -> spaces.Space[Any]:

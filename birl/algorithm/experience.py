@@ -23,7 +23,7 @@ from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TailView, TrajectoryView, TransitionView
 from birl.errors import DataError, ShapeError
 from birl.models import eval_mode
-from birl.spaces.observations import drawn_from, reads
+from birl.spaces.observations import accepts_observations, minibatch_observations
 from birl.types import Batch, Inputs
 
 OFFLINE: Final = frozenset({"fit"})
@@ -69,8 +69,11 @@ class Transitions(Experience):
     def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
         if learner.recurrent or not isinstance(source, ReplayBufferBase):
             return
-        own, there = learner.spec.observations, drawn_from(source.dataset_info.observations, source.observation_shape)
-        if not reads(own, there):
+        own, there = (
+            learner.spec.observations,
+            minibatch_observations(source.dataset_info.observations, source.observation_shape),
+        )
+        if not accepts_observations(own, there):
             raise ShapeError(
                 f"minibatches from the buffer have observations {there}, but this {learner.name} was built for {own}: "
                 "a buffer of single frames needs a FrameStackTransitionPicker of as many as the environment stacks, "

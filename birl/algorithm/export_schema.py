@@ -148,10 +148,12 @@ def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[
 
 def _action(spec: Spec, logs: LogRecord | None) -> dict[str, Any]:
     actions = spec.actions
-    made = {"kind": str(actions.kind.name).lower(), "size": actions.told}
+    made = {"kind": str(actions.kind.name).lower(), "size": actions.size_argument}
     if logs is None:
         return made
     action = logs.action()
-    if actions.discrete != ("values" in action) or ("values" in action and len(action["values"]) != actions.told):
+    if actions.discrete != ("values" in action) or (
+        "values" in action and len(action["values"]) != actions.size_argument
+    ):
         raise ConfigError(f"the policy has {actions}, but the logs {action!s:.200}: give those that it learned from")
     return {**made, **action}

@@ -31,7 +31,7 @@ from birl.models.networks import normalises_by_batch
 from birl.preprocessing.running_scalers import freeze_statistics
 from birl.preprocessing.units import Units
 from birl.run.protocols import Rollout
-from birl.spaces.observations import choices_in, picked
+from birl.spaces.observations import choices_to_json, match_parts
 from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
 
@@ -458,7 +458,7 @@ class Learner:
     def update_observation_statistics(self, observation: Tree, valid: Array) -> None:
         """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
         if self.running_observation_scaler:
-            parts = self.spec.encoded(picked(self.spec.observations, observation))
+            parts = self.spec.encoder_observation(match_parts(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
     def check_sampler(self, source: object) -> None:
@@ -543,9 +543,9 @@ class Learner:
     def describe(self) -> dict[str, Any]:
         """Configuration and shapes in JSON form, with those of the policy that is evaluated."""
         spec = self.spec
-        data = {"observation_shape": spec.data_shape, "action_size": spec.actions.told}
+        data = {"observation_shape": spec.data_shape, "action_size": spec.actions.size_argument}
         data |= {"discrete_action": spec.actions.discrete, "config": self.config.serialize()}
-        if any(choices := choices_in(spec.observations)):
+        if any(choices := choices_to_json(spec.observations)):
             data["choices"] = choices
         if retuned := self.tuning.described():
             data["retuned"] = retuned

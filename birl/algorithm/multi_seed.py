@@ -100,7 +100,7 @@ def fit_many(
     if isinstance(callback, list | tuple | Hook):
         check_compatible({"hooks": "a hook, or a list of callbacks,", "fit_many": "fit_many"})
     check_many(config.create(device))
-    with seeding.root_kept(), preserve_random_state():
+    with seeding.preserve_seed(), preserve_random_state():
         reader = dataset.placed_for(resolve_device(device))
         if not isinstance(reader, Reader):
             check_compatible({"own reader": f"a {type(reader).__name__}", "fit_many": "fit_many"})

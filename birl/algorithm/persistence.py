@@ -22,9 +22,9 @@ from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
 from birl.files import load_archive, save_archive
-from birl.files.budget import MAX_NETWORK_ARRAYS
-from birl.files.state_restore import all_or_nothing, damage_as_typed_errors
-from birl.spaces.observations import with_choices
+from birl.files.reading import MAX_NETWORK_ARRAYS
+from birl.files.state_restore import convert_to_corrupt_error, restore_on_error
+from birl.spaces.observations import observations_from_json
 from birl.spaces.specs import Spec
 from birl.types import State, Tree, tree_map
 
@@ -60,7 +60,7 @@ def load_model(learner: Learner, fname: File) -> None:
             f"{fname} was saved with running scalers: {there}; this {learner.name} has: {here}. Give it the "
             "configuration that was saved"
         )
-    with all_or_nothing({"engine": learner.engine, **learner.running}), damage_as_typed_errors(fname):
+    with restore_on_error({"engine": learner.engine, **learner.running}), convert_to_corrupt_error(fname):
         learner.engine.set_state(state)
         for name, scaler in learner.running.items():
             scaler.set_state(saved[name])
@@ -85,7 +85,7 @@ def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | Non
     name = data["config"].get("type") if isinstance(data["config"], dict) else None
     if name != kind.config_class.get_type():
         raise ForeignFileError(f"{fname} describes {name!r}, not {kind.config_class.get_type()!r}")
-    with damage_as_typed_errors(fname, "it describes no algorithm"):
+    with convert_to_corrupt_error(fname, "it describes no algorithm"):
         return rebuild(data, device)
 
 
@@ -98,7 +98,7 @@ def load_learnable(fname: File, device: bool | int | str | None = False, enable_
     """
     check("enable_ddp", enable_ddp, bool)
     data, state = load_archive(fname, "model")
-    with damage_as_typed_errors(fname):
+    with convert_to_corrupt_error(fname):
         algorithm = rebuild(data, device, state)
         algorithm.engine.set_state(state)
     algorithm.enable_ddp = enable_ddp
@@ -131,7 +131,7 @@ def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
     """The configuration and the shapes in the result of `Learner.describe`."""
     config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm
-    observations = with_choices(data["observation_shape"], data.get("choices"))
+    observations = observations_from_json(data["observation_shape"], data.get("choices"))
     return config, checked_spec(kind.definition(), observations, data["action_size"], data.get("discrete_action"))
 
 

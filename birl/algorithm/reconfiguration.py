@@ -152,7 +152,7 @@ class Tuning:
         return found
 
     def _made(self, config: Any) -> nn.Module:
-        with preserve_random_state(), seeding.root_kept():
+        with preserve_random_state(), seeding.preserve_seed():
             seeding.seed(0)
             return self._make(config)
 

@@ -189,7 +189,9 @@ class DemonstratedRollouts(Rollouts):
         expert = to_batch(rollout.expert, learner.units, learner.config.gamma).map(lambda x: x.unflatten(0, lead))
         columns = {
             "ended": ended,
-            "taken_action": learner.units.action(rollout.action.reshape(*lead, *learner.spec.actions.leaf.shape)),
+            "taken_action": learner.units.action(
+                rollout.action.reshape(*lead, *learner.spec.actions.storage_spec.shape)
+            ),
             "expert_observation": expert.observation,
             "expert_action": expert.action,
         }

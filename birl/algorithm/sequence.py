@@ -158,7 +158,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         lengths = {name: [len(leaf) for leaf in tree_leaves(part)] for name, part in parts.items()}
         if min(map(min, lengths.values())) < 1 or len({each for part in lengths.values() for each in part}) > 1:
             raise ShapeError(f"a context has {lengths} steps: all parts must have the same number of them, at least 1")
-        actions = actions.reshape(len(actions), *self.spec.actions.leaf.shape)
+        actions = actions.reshape(len(actions), *self.spec.actions.storage_spec.shape)
         rows = (self.learner.policy.checked(inpt.observations), actions, inpt.returns_to_go, inpt.timesteps)
         observation, action, returns, step = (
             tree_map(lambda leaf: np.asarray(leaf)[None, -size:], part) for part in rows
@@ -210,7 +210,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         steps_of = lambda leaf: leaf.example(count * length, device).view(count, length, *leaf.shape)  # noqa: E731
         observation = tree_map(steps_of, spec.observations)
         drawn = spec.actions.sample(count * length, np.random.default_rng(0))
-        action = torch.as_tensor(drawn, device=device).view(count, length, *spec.actions.leaf.shape)
+        action = torch.as_tensor(drawn, device=device).view(count, length, *spec.actions.storage_spec.shape)
         example = (observation, action, torch.zeros(count, length, 1, device=device), timestep)
         names = [f"observation_{index}" for index, _ in enumerate(tree_leaves(observation))]
         self.learner.set_mode(acting=True)

@@ -17,6 +17,6 @@ def algos() -> None:
     for name, algorithm in algorithm_classes().items():
         sentence = " ".join((algorithm.config_class.__doc__ or "").split("\n\n")[0].split())
         learns = ", ".join(_LEARNS[loop] for loop in sorted(algorithm.learns_from.loops)) or "does not learn"
-        rows.append((name, algorithm.actions.words, learns))
+        rows.append((name, algorithm.actions.label, learns))
         sentences.append(textwrap.fill(sentence.rstrip(".").replace("`", ""), 79, **_INDENTED))
     print_table(rows, below=sentences)

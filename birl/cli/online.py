@@ -44,7 +44,7 @@ from birl.dataset import (
 from birl.envs import Atari, FrameStack, environment_spec, single_spaces
 from birl.errors import ConfigError
 from birl.run.cluster import Cluster
-from birl.spaces import Actions, actions_of
+from birl.spaces import Actions, actions_from_space
 from birl.types import Environment, is_shape, leaf_shapes
 
 _RANDOM_STEPS: Final = 1000
@@ -193,7 +193,7 @@ def exploration(
         ConfigError: if the options do not fit the actions or the algorithm.
     """
     random_steps = min(_RANDOM_STEPS, n_steps // 10) if options.random_steps is None else options.random_steps
-    actions = actions_of(single_spaces(env)[1])
+    actions = actions_from_space(single_spaces(env)[1])
     noisy = _is_noisy(algorithm)
     explores = algorithm.acts.explores or noisy
     fitting = _DISCRETE_EXPLORERS if actions.discrete else _CONTINUOUS_EXPLORERS

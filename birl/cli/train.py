@@ -60,7 +60,7 @@ from birl.run.checkpoint import checkpoint_step, preserve_random_state
 from birl.run.cluster import Cluster
 from birl.run.protocols import EnvironmentLike
 from birl.seeding import seed as set_seed
-from birl.spaces import actions_of
+from birl.spaces import actions_from_space
 from birl.types import ActionSpace, Array, Environment
 
 _MOST_SEEDS: Final = 1000
@@ -305,7 +305,7 @@ def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, va
         return
     if kind is not None and value is not None:
         try:
-            value = kind.from_short(value)
+            value = kind.from_shorthand(value)
             value = encode(value if isinstance(value, kind) else kind.named(value))
         except ConfigError as error:
             raise ConfigError(f"{full}={value!s:.80}: {error}") from error
@@ -543,7 +543,7 @@ def default_action_scaler(
     """A scaler for continuous actions that do not lie in [-1, 1], and a note about it."""
     bounds = None
     if env is not None:
-        bounds = actions_of(single_spaces(env)[1]).bounds
+        bounds = actions_from_space(single_spaces(env)[1]).bounds
     elif dataset is not None:
         bounds = _logged_bounds(dataset)
     if bounds is None or ActionSpace.CONTINUOUS not in algorithm.actions:

@@ -18,7 +18,7 @@ from birl.compat.d3rlpy_pickles import read_outer, read_torch
 from birl.config import AlgorithmConfig
 from birl.errors import BirlError, CorruptFileError, UnsupportedError
 from birl.files import open_binary, parse_json
-from birl.files.reading import bytes_left, take
+from birl.files.reading import bytes_left, read_exactly
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
 
@@ -90,7 +90,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
     """
     try:
         with open_binary(fname) as (file, label):
-            content = read_outer(take(file, bytes_left(file), label), fname)
+            content = read_outer(read_exactly(file, bytes_left(file), label), fname)
         described = parse_json(content["config"].encode(), str(fname))
         config = _config(described["config"])
         shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])

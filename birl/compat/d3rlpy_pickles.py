@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from birl.errors import CorruptFileError, ForeignFileError, UnsupportedError
-from birl.files.budget import PLAIN, Budget
+from birl.files.reading import PLAIN, MemoryBudget
 
 _MOST_OPERATIONS: Final = 200_000  # a tensor takes about 25
 _MOST_DIMENSIONS: Final = 32
@@ -112,7 +112,7 @@ class _Storage(NamedTuple):
 class _TorchUnpickler(_Unpickler):
     """Allows dicts, tensors and their storages. Each storage is read once, and no tensor is larger than its storage."""
 
-    def __init__(self, archive: zipfile.ZipFile, folder: str, name: object, budget: Budget) -> None:
+    def __init__(self, archive: zipfile.ZipFile, folder: str, name: object, budget: MemoryBudget) -> None:
         program = _member(archive, f"{folder}/data.pkl", budget)
         super().__init__(io.BytesIO(program), name)
         self._archive, self._folder, self._budget = archive, folder, budget
@@ -161,7 +161,7 @@ def _new_dict() -> OrderedDict[str, Any]:
     return OrderedDict()
 
 
-def _member(archive: zipfile.ZipFile, name: str, budget: Budget) -> bytes:
+def _member(archive: zipfile.ZipFile, name: str, budget: MemoryBudget) -> bytes:
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED:  # torch compresses nothing, so nothing can inflate
         raise CorruptFileError(f"the member {name} is compressed, which torch never does")
@@ -171,7 +171,7 @@ def _member(archive: zipfile.ZipFile, name: str, budget: Budget) -> bytes:
 
 def read_torch(data: bytes, fname: object) -> dict[str, Any]:
     """Tensors of each module by name, from the bytes of a torch file."""
-    budget = Budget(str(fname), len(data), PLAIN)
+    budget = MemoryBudget(str(fname), len(data), PLAIN)
     budget.spend(1024 * data.count(b"PK\1\2"), "its list of members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = archive.namelist()

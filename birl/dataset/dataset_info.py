@@ -12,16 +12,16 @@ from birl.dataset.episode import EpisodeBase, Signature, check_episodes
 from birl.dataset.validation import actions_of_log, check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError, EmptyDataError
-from birl.spaces import Actions, actions_of, actions_told
+from birl.spaces import Actions, actions_from_space, parse_actions
 from birl.spaces.observations import (
-    as_observations,
-    chosen,
+    infer_observations,
     leaf_spaces,
-    observations_in,
-    observations_of,
-    picked,
+    match_parts,
+    observations_from_spaces,
+    parse_observations,
+    select_parts,
     shapes_of,
-    wider,
+    widen_observations,
 )
 from birl.spaces.specs import single_spaces
 from birl.types import ActionSize, ActionSpace, GymEnv, Tree, parts_like, tree_map
@@ -49,7 +49,7 @@ class DatasetInfo:
     def __post_init__(self) -> None:
         signature, found = self.observation_signature, self.observations
         # Spaces sort the parts of dicts, but data need not. Files identify parts by their order.
-        found = as_observations(signature.tree_shape) if found is None else picked(signature.tree, found)
+        found = parse_observations(signature.tree_shape) if found is None else match_parts(signature.tree, found)
         object.__setattr__(self, "observations", found)
 
     @classmethod
@@ -68,15 +68,15 @@ class DatasetInfo:
         actions, spec = prepare_actions(first.actions, action_space, action_size)
         if action_size is None and spec.discrete:  # the largest action may be in any episode
             found = (actions_of_log(episode.actions, spec.kind) for episode in episodes)
-            spec = functools.reduce(lambda own, other: own.wider(other), found)
+            spec = functools.reduce(lambda own, other: own.widen(other), found)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
-        observations = as_observations(observation_space) if observation_space is not None else None
+        observations = parse_observations(observation_space) if observation_space is not None else None
         if observations is None:
             finals = (getattr(episode, "final_observation", None) for episode in episodes)
             rows = [episode.observations for episode in episodes]
             rows += [tree_map(lambda x: np.asarray(x)[None], final) for final in finals if final is not None]
-            observations = functools.reduce(wider, map(observations_in, rows))
-        return cls(first.observation_signature, action, reward, spec.kind, spec.told, observations)
+            observations = functools.reduce(widen_observations, map(infer_observations, rows))
+        return cls(first.observation_signature, action, reward, spec.kind, spec.size_argument, observations)
 
     @classmethod
     def from_env(
@@ -99,25 +99,25 @@ class DatasetInfo:
             observation_keys: names of the stored parts of the observations; ``None`` for all.
         """
         observation_space, env_action_space = single_spaces(env)
-        leaves = chosen(leaf_spaces(observation_space), observation_keys)
-        observations = observations_of(leaves)
+        leaves = select_parts(leaf_spaces(observation_space), observation_keys)
+        observations = observations_from_spaces(leaves)
         unprocessed = tree_map(lambda space: np.zeros(space.shape, space.dtype), leaves)
         zero = parts_like(writer.process_observation(unprocessed), unprocessed)
-        actions = actions_of(env_action_space)
+        actions = actions_from_space(env_action_space)
         if action_space not in (None, actions.kind):
             raise ConfigError(
                 f"action_space is {action_space}; it must be None or {actions.kind}, the environment's: leave it out"
             )
         if action_size is not None:
-            actions = actions_told(action_size, actions.kind)
+            actions = parse_actions(action_size, actions.kind)
         observation = Signature.of(tree_map(np.asarray, zero))
         unchanged = observation == Signature.of(unprocessed)
         return cls(
             observation,
-            Signature.of(actions.leaf),
+            Signature.of(actions.storage_spec),
             reward,
             actions.kind,
-            actions.told,
+            actions.size_argument,
             observations if unchanged else None,
         )
 
@@ -136,17 +136,17 @@ class DatasetInfo:
         zeros, actions = prepare_actions(np.zeros((1, *leaf.shape), leaf.dtype), action_space, action_size)
         if actions.discrete and action_size is None:
             raise ConfigError("action_size is None; with signatures alone it must be the number of discrete actions")
-        if zeros.shape[1:] != actions.leaf.shape:
+        if zeros.shape[1:] != actions.storage_spec.shape:
             check_stored(actions, zeros)
-        observations = None if observation_space is None else as_observations(observation_space)
+        observations = None if observation_space is None else parse_observations(observation_space)
         if observations is not None and shapes_of(observations) != observation.tree_shape:
             raise ConfigError(
                 f"observation_space is {observations}, but observation_signature has the shapes "
                 f"{observation.tree_shape}: give both of the same steps"
             )
-        return cls(observation, Signature.of(zeros, skip=1), reward, actions.kind, actions.told, observations)
+        return cls(observation, Signature.of(zeros, skip=1), reward, actions.kind, actions.size_argument, observations)
 
     @functools.cached_property
     def actions(self) -> Actions:
         """Spec of the actions."""
-        return actions_told(self.action_size, self.action_space)
+        return parse_actions(self.action_size, self.action_space)

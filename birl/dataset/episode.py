@@ -21,7 +21,7 @@ from birl.dataset.validation import (
 from birl.errors import ConfigError, ShapeError
 from birl.types import (
     Array,
-    Leaf,
+    ArraySpec,
     Observation,
     Shape,
     Tree,
@@ -36,7 +36,7 @@ def _signature_tree(dtype: Any, shape: Any) -> Tree:
     if isinstance(shape, Mapping):
         return {str(key): _signature_tree(dtype[key], shape[key]) for key in shape}
     if all(isinstance(size, int | np.integer) for size in shape):
-        return Leaf(tuple(int(size) for size in shape), np.dtype(dtype))
+        return ArraySpec(tuple(int(size) for size in shape), np.dtype(dtype))
     return tuple(_signature_tree(*pair) for pair in zip(dtype, shape, strict=True))
 
 
@@ -71,7 +71,7 @@ class Signature:
 
     @property
     def tree(self) -> Tree:
-        """Shapes and dtypes as a tree of `Leaf`."""
+        """Shapes and dtypes as a tree of `ArraySpec`."""
         return self.__dict__["_tree"]
 
     @property
@@ -88,7 +88,7 @@ class Signature:
 
     @classmethod
     def of(cls, value: Tree, *, skip: int = 0) -> Signature:
-        """Return the signature of a tree of arrays (or of `Leaf`) without the first ``skip`` dimensions."""
+        """Return the signature of a tree of arrays (or of `ArraySpec`) without the first ``skip`` dimensions."""
         if isinstance(value, tuple) and len(value) < 2:
             raise ShapeError("an observation is a tuple of fewer than two arrays: give the array itself")
         dtype = tree_map(lambda leaf: leaf.dtype, value)
@@ -98,7 +98,7 @@ class Signature:
     def as_row(self) -> Signature:
         """Return the signature of actions or rewards as rows of numbers: a scalar has the shape ``(1,)``."""
         leaf = self.tree
-        if not isinstance(leaf, Leaf) or len(leaf.shape) > 1:
+        if not isinstance(leaf, ArraySpec) or len(leaf.shape) > 1:
             raise ShapeError(f"actions and rewards have the shape {self.shape}; it must be [(size,)]: flatten them")
         return Signature([leaf.dtype], [leaf.shape or (1,)])
 

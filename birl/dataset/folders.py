@@ -28,13 +28,12 @@ from birl.errors import (
     WriteError,
 )
 from birl.files import atomic_write, load_archive, load_config, open_binary, parse_json, save_archive
-from birl.files.budget import MAX_JSON_BYTES
 from birl.files.locks import FolderLock
-from birl.files.reading import bytes_left, take
-from birl.files.state_restore import checked_array, damage_as_typed_errors
+from birl.files.reading import MAX_JSON_BYTES, bytes_left, read_exactly
+from birl.files.state_restore import check_array, convert_to_corrupt_error
 from birl.spaces import Actions, check_actions
-from birl.spaces.observations import choices_in, with_choices
-from birl.types import ActionSpace, Array, Leaf, State, tree_map, tree_of_json
+from birl.spaces.observations import choices_to_json, observations_from_json
+from birl.types import ActionSpace, Array, ArraySpec, State, tree_map, tree_of_json
 
 _INDEX, _SAMPLER, _LOCK = "storage.json", "sampler.safetensors", "storage"
 _VERSION = 2  # has journals
@@ -132,7 +131,7 @@ def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
             f"with limit {storage.limit}: make it with the same settings"
         )
     dtypes = {"start": np.int64, "end": np.int64, "offset": np.int64, "open": np.bool_, "pending": np.bool_}
-    lanes = {name: checked_array(state[name], (storage.lanes,), dtype, name) for name, dtype in dtypes.items()}
+    lanes = {name: check_array(state[name], (storage.lanes,), dtype, name) for name, dtype in dtypes.items()}
     tail = np.asarray(state["tail"])
     start, end = lanes["start"], lanes["end"]
     used = end.max() if storage.limit is None else (end - start).max()
@@ -152,10 +151,10 @@ def _restore_rows(storage: Storage, state: State) -> None:
     used, most = min(int(max(state["end"])), state["capacity"]), max(storage.limit or 0, storage.capacity)
     if not 2 <= state["capacity"] <= 4 * max(used, most) + 1024:  # a storage at most doubles
         raise CorruptFileError(f"the saved steps take {used} rows of {state['capacity']}: restore them from a copy")
-    flags = checked_array(state["flags"], (storage.lanes, used), np.uint8, "the array of flags")
+    flags = check_array(state["flags"], (storage.lanes, used), np.uint8, "the array of flags")
     columns = {name: np.asarray(column) for name, column in state["columns"].items()}
     for name, column in columns.items():
-        leaf = Leaf(column.shape[2:], column.dtype)
+        leaf = ArraySpec(column.shape[2:], column.dtype)
         if column.shape[:2] != flags.shape:
             raise CorruptFileError(f"the saved column {name!r:.80} has {column.shape[:2]} rows, flags {flags.shape}")
         if storage.leaves.get(name, leaf if name.startswith("extra.") else None) != leaf:
@@ -163,7 +162,7 @@ def _restore_rows(storage: Storage, state: State) -> None:
                 f"the state's column {name!r} is {leaf}, here it is {storage.leaves.get(name)}: use equal data"
             )
     for name in columns.keys() - storage.leaves.keys():
-        storage.add_extra(name, Leaf(columns[name].shape[2:], columns[name].dtype))
+        storage.add_extra(name, ArraySpec(columns[name].shape[2:], columns[name].dtype))
     storage.reset_lanes()
     if storage.journal is not None:  # after a kill it is empty, and the state can be set again
         storage.journal.write(storage)
@@ -248,7 +247,7 @@ def _lock(place: FolderPlace) -> None:
                 "copy of the file in its place, or remove it"
             )
         if lock.acquire():
-            lock.sign()
+            lock.write_holder()
     except Timeout:
         raise WriteError(
             f"{place.folder} is being written ({lock.holder}): only one buffer may do so at a time. Wait for its end "
@@ -309,7 +308,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
         "info": {
             "action_space": info.action_space.value,
             "action_size": info.action_size,
-            "choices": choices_in(info.observations),
+            "choices": choices_to_json(info.observations),
         },
         "lanes": storage.lanes,
         "observation": storage.observation_names,
@@ -333,7 +332,7 @@ def open_sampler(folder: Path, sampler: Sampler) -> None:
     """Restore the state of a sampler from a folder, if a sampler of the same class was saved there."""
     path = folder / _SAMPLER
     if path.exists() and load_config(path, "sampler").get("sampler") == type(sampler).__name__:
-        with damage_as_typed_errors(path):
+        with convert_to_corrupt_error(path):
             sampler.set_state(load_archive(path, "sampler")[1])
 
 
@@ -342,7 +341,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise ForeignFileError(f"{folder} holds no dataset of birl ({_INDEX} is missing): check the path")
     with open_binary(path) as (file, label):
-        index: dict[str, Any] = parse_json(take(file, min(bytes_left(file), MAX_JSON_BYTES + 1), label), label)
+        index: dict[str, Any] = parse_json(read_exactly(file, min(bytes_left(file), MAX_JSON_BYTES + 1), label), label)
     if index["format"] != "birl-storage" or index["version"] > _VERSION:
         raise ForeignFileError(f"{path} is not of this version of birl: install a newer one")
     return index
@@ -418,11 +417,11 @@ def _open_arrays(place: FolderPlace, storage: Storage, *, writing: bool) -> tupl
 
 def _storage_of(folder: Path, index: dict[str, Any]) -> Storage:
     """Make the storage of a folder. The sizes in the index are checked against the files before memory is used."""
-    leaves = {name: Leaf(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
+    leaves = {name: ArraySpec(tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in index["leaves"].items()}
     observation = tree_map(leaves.__getitem__, tree_of_json(index["observation"]))
     space, size = ActionSpace(index["info"]["action_space"]), index["info"]["action_size"]
     action, reward = Signature.of(leaves["action"]), Signature.of(leaves["reward"])
-    observations = with_choices(tree_map(lambda leaf: leaf.shape, observation), index["info"].get("choices"))
+    observations = observations_from_json(tree_map(lambda leaf: leaf.shape, observation), index["info"].get("choices"))
     info = DatasetInfo(Signature.of(observation), action, reward, space, size, observations)
     lanes, capacity = index["lanes"], index["capacity"]
     if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:

@@ -35,9 +35,9 @@ from birl.dataset.episode import Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
 from birl.files import atomic_write, open_binary, parse_json
-from birl.files.budget import MAX_JSON_BYTES, PACKED, Budget
-from birl.spaces import actions_told
-from birl.spaces.observations import choices_in, with_choices
+from birl.files.reading import MAX_JSON_BYTES, PACKED, MemoryBudget
+from birl.spaces import parse_actions
+from birl.spaces.observations import choices_to_json, observations_from_json
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at 
 _HEAP = 16  # bytes of the header of a heap of texts, of the header of each text in it, and of a reference to one
 _EPISODE = 1024  # bytes of the objects of an episode, without its arrays
 
-Target = str | os.PathLike[str] | BinaryIO
+PathOrFile = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
 Serialized = tuple[list[dict[str, Any]], ActionSpace | None, int | None, Any]
 
@@ -64,7 +64,7 @@ def _names(name: str, episode: int, template: Tree) -> Tree:
     return tree_map(lambda leaf: f"{name}_{episode}_{leaf}", template)
 
 
-def dump(episodes: Sequence[Episode], f: Target, info: DatasetInfo | None = None) -> None:
+def dump(episodes: Sequence[Episode], f: PathOrFile, info: DatasetInfo | None = None) -> None:
     """Write episodes.
 
     Args:
@@ -136,7 +136,7 @@ def _write_episodes(file: h5py.File, episodes: Sequence[Episode], info: DatasetI
         "extra": extra_names,
         "action_space": None if info is None else info.action_space.value,
         "action_size": None if info is None else info.action_size,
-        "choices": None if info is None else choices_in(info.observations),
+        "choices": None if info is None else choices_to_json(info.observations),
     }
     file.create_dataset("birl", data=json.dumps(meta))
     for index, episode in enumerate(episodes):
@@ -162,7 +162,7 @@ def _structure(tree: Tree) -> Tree:
     return tree_map(lambda _: None, tree)
 
 
-def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSpace | None = None) -> Loaded:
+def load(f: PathOrFile, episode_cls: type[Episode] = Episode, action_space: ActionSpace | None = None) -> Loaded:
     """Read episodes that birl or d3rlpy (versions 1 and 2) wrote, with action space and size if they are stored.
 
     Args:
@@ -179,7 +179,7 @@ def load(f: Target, episode_cls: type[Episode] = Episode, action_space: ActionSp
     return read_episodes(f, episode_cls, action_space)[:3]
 
 
-def read_episodes(f: Target, episode_cls: type[Episode], action_space: ActionSpace | None) -> tuple[Any, ...]:
+def read_episodes(f: PathOrFile, episode_cls: type[Episode], action_space: ActionSpace | None) -> tuple[Any, ...]:
     """Return the results of `load`, and the spec of the observations; ``None`` if it is not stored."""
     check_readable(f, "load(f, episode_cls)")
     if not isinstance(episode_cls, type) or not hasattr(episode_cls, "deserialize"):
@@ -192,7 +192,7 @@ def read_episodes(f: Target, episode_cls: type[Episode], action_space: ActionSpa
         observations = None
         if episodes and choices is not None:
             shape = tree_map(lambda leaf: leaf.shape[1:], episodes[0]["observations"])
-            observations = with_choices(shape, choices)
+            observations = observations_from_json(shape, choices)
         return [episode_cls.deserialize(episode) for episode in episodes], space, size, observations
 
 
@@ -206,7 +206,7 @@ def check_readable(f: object, call: str) -> None:
         )
 
 
-def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
+def read_arrays(f: PathOrFile, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
     """Read named arrays of numbers from an HDF5 file of any origin.
 
     Args:
@@ -228,7 +228,7 @@ def read_arrays(f: Target, required: Sequence[str], optional: Sequence[str] = ()
 
 
 @contextlib.contextmanager
-def _opened(f: Target) -> Iterator[_File]:
+def _opened(f: PathOrFile) -> Iterator[_File]:
     """Open an HDF5 file. All errors are typed."""
     import h5py
 
@@ -240,7 +240,7 @@ def _opened(f: Target) -> Iterator[_File]:
         guarded = _check_digest(stream, size, name)
         try:
             with h5py.File(stream, "r") as file:
-                yield _File(file, stream, Budget(name, size, PACKED), name, guarded)
+                yield _File(file, stream, MemoryBudget(name, size, PACKED), name, guarded)
         except BirlError:
             raise
         except Exception as error:  # a damaged HDF5 file can raise nearly anything
@@ -275,7 +275,7 @@ class _File:
 
     h5: h5py.File
     stream: BinaryIO
-    budget: Budget
+    budget: MemoryBudget
     name: str
     guarded: bool
 
@@ -450,7 +450,7 @@ class _File:
         space = None if meta["action_space"] is None else ActionSpace(meta["action_space"])
         try:
             if size is not None:
-                actions_told(size, space)
+                parse_actions(size, space)
         except ConfigError as error:
             raise CorruptFileError(f"{self.name}: {error!s:.200}: use another copy") from error
         if not isinstance(meta["extra"], list):

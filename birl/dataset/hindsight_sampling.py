@@ -18,7 +18,7 @@ from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker, TransitionPickerProtocol
 from birl.dataset.views import M, Part, SequenceView, View
 from birl.errors import ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
-from birl.types import Array, ArrayOrTensor, Leaf, State, tree_map
+from birl.types import Array, ArrayOrTensor, ArraySpec, State, tree_map
 
 GoalFunction: TypeAlias = "Callable[[Array, Array, dict[str, Any]], npt.ArrayLike]"
 """``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``, like ``compute_reward`` of Gymnasium's ``GoalEnv``."""
@@ -96,7 +96,7 @@ class HindsightSampler(Sampler):
         tree = info.observation_signature.tree
         parts = tree if isinstance(tree, dict) else {}
         achieved, desired = parts.get("achieved_goal"), parts.get("desired_goal")
-        if not isinstance(achieved, Leaf) or not isinstance(desired, Leaf):
+        if not isinstance(achieved, ArraySpec) or not isinstance(desired, ArraySpec):
             form = f"a dict of {sorted(parts)}" if parts else "no dict"
             raise ConfigError(
                 f"observations are {form}, without the arrays achieved_goal and desired_goal that a HindsightSampler "

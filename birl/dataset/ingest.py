@@ -13,8 +13,8 @@ from birl.dataset.flags import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNK
 from birl.dataset.storage import Storage, evict, steps_to_evict
 from birl.dataset.validation import check_finite, check_mask_allows, check_stored
 from birl.errors import DataError, EmptyDataError, ShapeError
-from birl.spaces.observations import check_leaf, check_mask
-from birl.types import MASK, Array, Leaf, Tree, tree_map
+from birl.spaces.observations import check_action_mask, check_observation_leaf
+from birl.types import MASK, Array, ArraySpec, Tree, tree_map
 
 
 def step_columns(
@@ -46,7 +46,7 @@ def step_columns(
     for key, item in (extra or {}).items():
         name, value = f"extra.{key}", np.asarray(item)
         _check_row_count(f"extra[{key!r}]", value, count)
-        leaf = storage.leaves.get(name, Leaf(value.shape[1:], value.dtype))
+        leaf = storage.leaves.get(name, ArraySpec(value.shape[1:], value.dtype))
         values[name] = _convert(name, value, leaf)
     return values
 
@@ -55,7 +55,7 @@ def add_extra_columns(storage: Storage, steps: Mapping[str, Array]) -> None:
     """Add the columns of ``steps`` that the storage does not have yet."""
     for name, column in steps.items():
         if name not in storage.leaves:
-            storage.add_extra(name, Leaf(column.shape[1:], column.dtype))
+            storage.add_extra(name, ArraySpec(column.shape[1:], column.dtype))
 
 
 def observation_columns(storage: Storage, observation: Tree, name: str, count: int | None = None) -> dict[str, Array]:
@@ -72,9 +72,9 @@ def observation_columns(storage: Storage, observation: Tree, name: str, count: i
         count = len(column) if count is None else count
         _check_row_count(path.replace("observation", name, 1), column, count)
     if storage.info.actions.options:
-        check_mask(observation, DataError, f"{name}[{MASK!r}]")
+        check_action_mask(observation, DataError, f"{name}[{MASK!r}]")
     for path, choices in storage.choices.items():
-        check_leaf(choices, columns[path], path.replace("observation", name, 1))
+        check_observation_leaf(choices, columns[path], path.replace("observation", name, 1))
     return columns
 
 
@@ -155,7 +155,7 @@ def _named_leaves(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, npt
             yield from _named_leaves(item, value, path)
 
 
-def _convert(name: str, array: Array, leaf: Leaf) -> Array:
+def _convert(name: str, array: Array, leaf: ArraySpec) -> Array:
     """Convert ``array`` ``[n, …]`` to the leaf's dtype, if its shape and values allow that."""
     if array.dtype.kind not in "biuf":
         raise ShapeError(f"{name} is {array.dtype}; it must hold numbers")

@@ -13,7 +13,7 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FIRST, HEAD, NO_TRANSITION
 from birl.dataset.storage import Storage
 from birl.errors import UnsupportedError
-from birl.types import Array, Leaf
+from birl.types import Array, ArraySpec
 
 MOST_BYTES: Final = 2**26
 """Approximate maximum size of the rows in one `Changes`."""
@@ -35,7 +35,7 @@ class Changes(NamedTuple):
     """
 
     capacity: int
-    leaves: dict[str, Leaf] | None
+    leaves: dict[str, ArraySpec] | None
     ends: dict[str, Array]
     rows: Array
     flags: Array

@@ -33,19 +33,19 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
-from birl.spaces import actions_told
+from birl.spaces import parse_actions
 from birl.spaces.observations import (
-    as_observations,
-    check_inside,
-    check_mask,
-    chosen,
-    named_map,
-    observations_in,
-    picked,
-    wider,
+    check_action_mask,
+    check_observations,
+    infer_observations,
+    map_named_leaves,
+    match_parts,
+    parse_observations,
+    select_parts,
+    widen_observations,
 )
 from birl.spaces.specs import Spec
-from birl.types import MASK, ActionSize, ActionSpace, Array, Leaf, Tree, parts_like, tree_leaves, tree_map
+from birl.types import MASK, ActionSize, ActionSpace, Array, ArraySpec, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
 _LIMIT = (20, 10)  # minimum length, and minimum number of episodes of that length, to suspect a time limit
@@ -128,10 +128,10 @@ class MDPDataset(ReplayBuffer):
                 "only time limits end episodes, terminals=np.zeros(len(rewards)) with timeouts (or episode_ids)"
             )
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
-        observations = chosen(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
-        observations = named_map(partial(as_observation, "observations"), observations)
+        observations = select_parts(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
+        observations = map_named_leaves(partial(as_observation, "observations"), observations)
         if observation_space is not None:
-            observation_space = as_observations(observation_space, observation_keys)
+            observation_space = parse_observations(observation_space, observation_keys)
         if action_masks is not None:
             observations, observation_space = _with_masks(observations, observation_space, action_masks)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
@@ -146,14 +146,14 @@ class MDPDataset(ReplayBuffer):
         width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
         discrete = action_spec.kind is ActionSpace.DISCRETE
         if action_size is None and len(width) == 1 and discrete and width[0] > action_spec.size:
-            action_spec = actions_told(int(width[0]), action_spec.kind)
-        parts = observations_in(observations, observation_space)
+            action_spec = parse_actions(int(width[0]), action_spec.kind)
+        parts = infer_observations(observations, observation_space)
         spec = Spec(parts, action_spec)
         if action_masks is not None and not spec.masked:
             raise DataError(f"action_masks are for discrete actions, but these are {action_spec}: leave them out")
         check_stored(spec.actions, actions)
         if spec.masked:
-            check_mask(observations, DataError, f"observations[{MASK!r}]")
+            check_action_mask(observations, DataError, f"observations[{MASK!r}]")
             check_mask_allows(observations, actions, action_spec)
 
         ends = _episode_ends(terminal, timeout, episode_ids)
@@ -163,19 +163,19 @@ class MDPDataset(ReplayBuffer):
         finals: Tree = None
         if next_observations is not None:
             finals = _final_observations(next_observations, observations, ends, spec.masked)
-            parts = parts if observation_space is not None else wider(parts, observations_in(finals))
-            check_inside(parts, finals, "next_observations")
+            parts = parts if observation_space is not None else widen_observations(parts, infer_observations(finals))
+            check_observations(parts, finals, "next_observations")
 
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        info = DatasetInfo(observation, action, reward, action_spec.kind, action_spec.told, parts)
+        info = DatasetInfo(observation, action, reward, action_spec.kind, action_spec.size_argument, parts)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
         names = list(tree_leaves(self.storage.observation_names))
         steps = dict(zip(names, tree_leaves(observations), strict=True)) | {"action": actions, "reward": rewards}
         last = {} if finals is None else dict(zip(names, tree_leaves(finals), strict=True))
         for name, array in extra_columns.items():
-            self.storage.add_extra(f"extra.{name}", Leaf(array.shape[1:], array.dtype))
+            self.storage.add_extra(f"extra.{name}", ArraySpec(array.shape[1:], array.dtype))
             steps[f"extra.{name}"] = array
         self.storage.extend(0, flags, steps, last)
         self.flush()
@@ -238,13 +238,13 @@ def _warn_of_time_limit(terminal: Array, ends: Array) -> None:
 
 def _final_observations(next_observations: Tree, observations: Tree, ends: Array, masked: bool) -> Tree:
     """Check ``next_observations`` and return those at the ``ends`` of episodes."""
-    following = picked(observations, parts_like(next_observations, observations))
-    following = named_map(partial(as_observation, "next_observations"), following)
+    following = match_parts(observations, parts_like(next_observations, observations))
+    following = map_named_leaves(partial(as_observation, "next_observations"), following)
     _check_next_observations(observations, following, ends)
     finals = tree_map(lambda leaf: leaf[ends], following)
     check_finite("next_observations", finals)
     if masked:
-        check_mask(finals, DataError, f"next_observations[{MASK!r}]")
+        check_action_mask(finals, DataError, f"next_observations[{MASK!r}]")
     return finals
 
 

@@ -15,7 +15,7 @@ from birl.dataset.reader import Reader
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.sampling import Generators
 from birl.errors import ConfigError, ShapeError
-from birl.spaces.observations import wider
+from birl.spaces.observations import widen_observations
 from birl.types import Array, Observation, Shape, State
 
 
@@ -124,7 +124,10 @@ class MixedReplayBuffer(ReplayBufferBase):
     def dataset_info(self) -> DatasetInfo:
         """The info of the first buffer, with the options of observations and actions of both."""
         first, second = self.primary_replay_buffer.dataset_info, self.secondary_replay_buffer.dataset_info
-        size, observations = first.actions.wider(second.actions).told, wider(first.observations, second.observations)
+        size, observations = (
+            first.actions.widen(second.actions).size_argument,
+            widen_observations(first.observations, second.observations),
+        )
         return replace(first, action_size=size, observations=observations)
 
     @property

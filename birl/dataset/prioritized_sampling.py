@@ -12,7 +12,7 @@ from birl.dataset.minibatch import Rows
 from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
 from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.types import FLOAT32_MAX, Array, State
 
 _TOP: Final = 1024  # sums in the highest level: their cumulative sum is faster than descending from one root
@@ -174,15 +174,15 @@ class PrioritizedSampler(Sampler):
         start, end = (np.asarray(state[name]) for name in ("start", "end"))
         capacity, lanes = check("capacity", state["capacity"], int, low=0, error=CorruptFileError), len(start)
         for name, value in (("start", start), ("end", end)):
-            checked_array(value, (lanes,), np.int64, name)
+            check_array(value, (lanes,), np.int64, name)
         counts = end - start
         if (start < 0).any() or (counts < 0).any() or (counts > capacity).any():
             raise CorruptFileError(
                 f"the saved priorities are of the steps {start!s:.60} to {end!s:.60}, which cannot be: use a copy"
             )
         lane, position = _positions(start, end)
-        priority = checked_array(state["priority"], (len(lane),), np.float64, "priority")
-        known = checked_array(state["known"], (len(lane),), np.bool_, "known")
+        priority = check_array(state["priority"], (len(lane),), np.float64, "priority")
+        known = check_array(state["known"], (len(lane),), np.bool_, "known")
         greatest = check("greatest", state["greatest"], float, above=0, error=CorruptFileError)
         draws = check("draws", state["draws"], int, low=0, error=CorruptFileError)
         alpha = check("alpha", state["alpha"], float, low=0, high=1, error=CorruptFileError)

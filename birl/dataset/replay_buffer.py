@@ -51,7 +51,7 @@ from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProt
 from birl.dataset.views import TransitionView
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
 from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from birl.spaces.observations import picked
+from birl.spaces.observations import match_parts
 from birl.types import ActionSize, ActionSpace, Array, GymEnv, Observation, Shape, State, Tree, parts_like, tree_map
 
 StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
@@ -318,7 +318,7 @@ class ReplayBuffer(ReplayBufferBase):
         return parts_like(self._writer.process_observation(parts_like(observation, names)), names)
 
     def _parts(self, observation: Tree) -> Tree:
-        return observation if self._keys is None else picked(self.storage.observation_names, observation)
+        return observation if self._keys is None else match_parts(self.storage.observation_names, observation)
 
     def _before_write(self, steps: Mapping[str, Array] | None = None) -> None:
         if self._saved:

@@ -25,7 +25,7 @@ from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMI
 from birl.dataset.journal import Journal
 from birl.dataset.log_record import LogRecord
 from birl.spaces.observations import Choices
-from birl.types import Array, ArrayOrTensor, Leaf, Tree, tree_leaves, tree_map
+from birl.types import Array, ArrayOrTensor, ArraySpec, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
 A = TypeVar("A", bound=ArrayOrTensor)
@@ -69,7 +69,7 @@ class Storage:
         self.lanes, self.limit, self.capacity = lanes, limit, max(capacity, 2)
         self.info, self.whole = info, whole
         self.logs: LogRecord | None = None
-        self.leaves: dict[str, Leaf] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
+        self.leaves: dict[str, ArraySpec] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
         self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}  # by column name
@@ -106,7 +106,7 @@ class Storage:
 
     def _name(self, path: str, tree: Tree) -> Tree:
         """Name the leaves of an observation tree by their path."""
-        if isinstance(tree, Leaf):
+        if isinstance(tree, ArraySpec):
             self.leaves[path] = tree
             return path
         if isinstance(tree, dict):
@@ -175,7 +175,7 @@ class Storage:
         self.generation += 1
         self.end_write()
 
-    def add_extra(self, name: str, leaf: Leaf) -> None:
+    def add_extra(self, name: str, leaf: ArraySpec) -> None:
         """Add a column, which is zero for the steps stored so far."""
         self.leaves[name] = leaf
         self.columns[name] = self._allocate(name)

@@ -26,7 +26,7 @@ from birl.types import (
     Observation,
     Shape,
     Tree,
-    beside_mask,
+    map_unmasked,
     shape_map,
     tree_leaves,
     tree_map,
@@ -167,7 +167,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
             return storage.place.to_network(frames.reshape(*lead, self.n_frames * channels, *rest))
 
         names = storage.observation_names
-        stacked = beside_mask(lambda rest: tree_map(stack, rest), names)
+        stacked = map_unmasked(lambda rest: tree_map(stack, rest), names)
         return newest_mask(stacked, names, lambda name: storage.place.to_network(storage.take(name, rows)))
 
     def complete(self, storage: Storage, rows: A) -> A:

@@ -11,8 +11,8 @@ from gymnasium import Space
 
 from birl.checks import check
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
-from birl.spaces import KINDS, Actions, Continuous, Discrete, actions_in, actions_told, as_rows
-from birl.spaces.observations import check_mask
+from birl.spaces import KINDS, Actions, Continuous, Discrete, flatten_actions, infer_actions, parse_actions
+from birl.spaces.observations import check_action_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSize, ActionSpace, Array, Tree, tree_leaves
 
 RESERVED = ("next_action", "next_action_known", "discounted_return", "episode")
@@ -65,7 +65,7 @@ def check_mask_allows(observations: Tree, actions: Array, spec: Actions) -> None
     if not isinstance(observations, dict) or MASK not in observations or isinstance(spec, Continuous):
         return
     masks = observations[MASK]
-    step = spec.masked_out(actions, masks != 0)
+    step = spec.first_masked(actions, masks != 0)
     if step is not None:
         wrong = actions[step].tolist()
         raise ActionError(
@@ -98,7 +98,7 @@ def as_masks(name: str, value: npt.ArrayLike) -> Array:
     array = as_array(name, value)
     if array.ndim != 2:
         raise DataError(f"{name} has the shape {array.shape}; it must be zeros and ones of shape (N, A)")
-    check_mask({MASK: array}, DataError, name)
+    check_action_mask({MASK: array}, DataError, name)
     return array.astype(np.uint8)
 
 
@@ -253,7 +253,7 @@ def actions_of_log(logged: npt.ArrayLike, kind: ActionSpace) -> Actions:
     """
     array = as_array("actions", logged)
     check_length(actions=array)
-    return actions_in(array, kind)
+    return infer_actions(array, kind)
 
 
 def _check_kind(space: object) -> ActionSpace:
@@ -276,11 +276,11 @@ def prepare_actions(
     Args:
         actions: logged actions; in parts, if ``action_size`` is a Dict or Tuple space.
         action_space: their kind; ``None`` to infer it.
-        action_size: see `birl.spaces.actions_told`.
+        action_size: see `birl.spaces.parse_actions`.
     """
     kind = None if action_space is None else _check_kind(action_space)
     if isinstance(action_size, Space):
-        actions = as_rows(action_size, actions)
+        actions = flatten_actions(action_size, actions)
     elif isinstance(actions, Mapping):
         raise ShapeError(f"actions have the parts {list(actions)!s:.100}: give action_size= the action space, too")
     array = as_array("actions", actions)
@@ -290,21 +290,23 @@ def prepare_actions(
     if kind is None and (action_size is None or isinstance(action_size, int | np.integer)):
         kind = detect_action_space(array)
     array = array[:, None] if array.ndim == 1 else array
-    found = actions_of_log(array, cast(ActionSpace, kind)) if action_size is None else actions_told(action_size, kind)
-    return found.stored(array), found
+    found = actions_of_log(array, cast(ActionSpace, kind)) if action_size is None else parse_actions(action_size, kind)
+    return found.to_stored(array), found
 
 
 def check_stored(actions: Actions, stored: Array) -> None:
     """Raise `ShapeError` or `ActionError` unless ``stored`` ``[N, A]`` are actions of this spec."""
-    if stored.shape[1:] != actions.leaf.shape:
-        raise ShapeError(f"action_size={actions.told}, but actions have {stored.shape[1]} dimensions: omit action_size")
+    if stored.shape[1:] != actions.storage_spec.shape:
+        raise ShapeError(
+            f"action_size={actions.size_argument}, but actions have {stored.shape[1]} dimensions: omit action_size"
+        )
     # continuous actions have no bounds here
-    index = None if actions.kind is ActionSpace.CONTINUOUS else actions.outside(stored)
+    index = None if actions.kind is ActionSpace.CONTINUOUS else actions.first_outside(stored)
     if index is None:
         return
     if actions != Discrete(actions.size):
         raise ActionError(
-            f"action {stored[index].tolist()} at step {index} is none of {actions.allowed}: give action_size= the "
+            f"action {stored[index].tolist()} at step {index} is none of {actions.valid_range}: give action_size= the "
             "action space of the environment that the steps come from"
         )
     renumber = "renumber the actions from 0, np.unique(actions, return_inverse=True)[1], or give"

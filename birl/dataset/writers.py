@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from birl.dataset.episode import stack_trees
-from birl.types import Array, Observation, Tree, as_parts, beside_mask, parts_like, tree_leaves, tree_map
+from birl.types import Array, Observation, Tree, as_parts, map_unmasked, parts_like, tree_leaves, tree_map
 
 
 @runtime_checkable
@@ -45,7 +45,7 @@ class LastFrameWriterPreprocess(BasicWriterPreprocess):
 
 
 def _last_frames(index: slice | tuple[slice, ...], observation: Tree) -> Tree:
-    return beside_mask(lambda frames: tree_map(lambda leaf: np.asarray(leaf)[index], frames), observation)
+    return map_unmasked(lambda frames: tree_map(lambda leaf: np.asarray(leaf)[index], frames), observation)
 
 
 def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> Tree:

@@ -25,7 +25,7 @@ from birl.dataset.logs.files import LogFile
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, stored
-from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, is_channel_last, with_channel_first, with_goal
+from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, concatenate_goal, is_channel_last, to_channel_first
 from birl.errors import (
     BirlError,
     ConfigError,
@@ -39,8 +39,8 @@ from birl.errors import (
     WriteError,
     require,
 )
-from birl.spaces import actions_of, as_rows, environment_actions, space_of
-from birl.spaces.observations import Choices, chosen, leaf_spaces, observations_of, picked
+from birl.spaces import actions_from_space, flatten_actions, space_from_actions, unflatten_actions
+from birl.spaces.observations import Choices, leaf_spaces, match_parts, observations_from_spaces, select_parts
 from birl.spaces.specs import Spec, environment_spec
 from birl.types import Array, Tree, tree_map
 
@@ -133,11 +133,11 @@ def get_minari(
 
     space, goal = source.observation_space, _is_goal(source.observation_space) and observation_keys is None
     convert, observations = _converter(space, tuple_observation, goal, observation_keys)
-    actions = actions_of(source.action_space)
+    actions = actions_from_space(source.action_space)
 
     def episode(item: Any) -> Episode:
         ended = bool(item.terminations[-1])
-        taken = actions.stored(as_rows(source.action_space, item.actions))
+        taken = actions.to_stored(flatten_actions(source.action_space, item.actions))
         return Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
 
     def episodes() -> Iterator[Episode]:
@@ -158,9 +158,9 @@ def get_minari(
         episodes(),
         transition_picker=transition_picker,
         trajectory_slicer=trajectory_slicer,
-        action_signature=Signature([actions.leaf.dtype], [actions.leaf.shape]),
+        action_signature=Signature([actions.storage_spec.dtype], [actions.storage_spec.shape]),
         action_space=actions.kind,
-        action_size=actions.told,
+        action_size=actions.size_argument,
         observation_space=observations,
         storage=storage,
         sampler=sampler,
@@ -299,7 +299,7 @@ def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[
         raise WriteError(f"there is a Minari dataset {name!r} at {folder} already: give another name or version")
     info = dataset.dataset_info
     if env is None:
-        action_space = space_of(info.actions, -np.inf, np.inf)
+        action_space = space_from_actions(info.actions, -np.inf, np.inf)
         observation_space = _space(info.observations, info.observation_signature.tree)
     else:
         env = gymnasium.make(env) if isinstance(env, str) else env
@@ -324,7 +324,7 @@ def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[
             beside = {key: np.concatenate([np.zeros_like(values[:1]), values[:steps]]) for key, values in extra}
             yield buffer(
                 observations=tree_map(partial(_then, steps), episode.observations, final),
-                actions=environment_actions(action_space, episode.actions[:steps]),
+                actions=unflatten_actions(action_space, episode.actions[:steps]),
                 rewards=episode.rewards[:steps, 0],
                 terminations=last & episode.terminated,
                 truncations=last & (not episode.terminated),
@@ -384,11 +384,11 @@ def _converter(
 ) -> tuple[Callable[[Any], Tree], Tree]:
     """From observations as Minari keeps them to those that are learned from, and what these are if that is known."""
     if goal:
-        return lambda given: with_goal(given, *_GOAL, tuple_observation), None
+        return lambda given: concatenate_goal(given, *_GOAL, tuple_observation), None
     if is_channel_last(space):
-        return lambda given: with_channel_first(np.asarray(given), len(space.shape)), None
+        return lambda given: to_channel_first(np.asarray(given), len(space.shape)), None
     try:
-        observations = observations_of(chosen(leaf_spaces(space), keys))
+        observations = observations_from_spaces(select_parts(leaf_spaces(space), keys))
     except EnvironmentMismatchError as error:
         raise ShapeError(str(error)) from error
-    return lambda given: picked(observations, given), observations
+    return lambda given: match_parts(observations, given), observations

@@ -99,7 +99,7 @@ def initialize_process() -> None:
     """Seed the global random generators of a new process and set its signal handlers."""
     np.random.seed()  # Python does so with its own generator
     torch.seed()
-    seeding.renew()
+    seeding.forget_seed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the owner decides
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

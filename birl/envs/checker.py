@@ -1,4 +1,4 @@
-"""A check that an environment behaves as its spaces declare."""
+"""A check that an environment conforms to its spaces."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from birl.types import tree_leaves, tree_map
 
 
 def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
-    """Step an environment (or vector environment) at random and compare what it gives with what it declares.
+    """Take random steps in an environment (or vector environment) and compare them with its spaces.
 
-    Checks that the spaces are supported, that observations lie in the observation space, that everything is finite,
-    and that the same seed and actions give the same observations (on which exact resume depends).
+    Checks that the spaces are supported, that observations are in the observation space, that all numbers are finite,
+    and that equal seeds and actions give equal observations, which exact resume needs.
 
     Args:
         env: environment or vector environment. It is left in the middle of an episode.
-        n_steps: number of steps to try.
-        seed: for resets and actions.
+        n_steps: number of steps.
+        seed: seed of resets and actions.
 
     Raises:
-        EnvironmentMismatchError: naming what does not hold.
+        EnvironmentMismatchError: naming the violation.
         NonFiniteError: if a reward or observation is NaN or infinite.
     """
     environment_spec(env)
@@ -38,7 +38,9 @@ def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
         for index in range(number_of_environments(env)):
             single = tree_map(lambda leaf, i=index: leaf[i], observation)
             if not space.contains(single):
-                raise EnvironmentMismatchError(f"the observation {single!r:.300} is not in the declared space {space}")
+                raise EnvironmentMismatchError(
+                    f"the observation {single!r:.300} is not in the declared space {space}: correct one of them"
+                )
         stepper.step(action)
         trace.append(observation)
 
@@ -46,7 +48,7 @@ def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
     for step, (action, expected) in enumerate(zip(actions, trace, strict=True)):
         if not all(map(np.array_equal, tree_leaves(again.observation), tree_leaves(expected))):
             raise EnvironmentMismatchError(
-                f"with the same seed and actions the observation of step {step} differs: the environment draws random "
-                "numbers elsewhere than from self.np_random, so runs cannot be repeated or resumed exactly"
+                f"with equal seeds and actions the observation of step {step} differs, so runs cannot be repeated or "
+                "resumed exactly: draw all random numbers from self.np_random"
             )
         again.step(action)

@@ -1,4 +1,4 @@
-"""Making and seeding environments."""
+"""Creating and seeding environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import gymnasium
 import numpy as np
@@ -17,9 +17,10 @@ from birl.envs.wrappers import ActionMask
 from birl.errors import ConfigError, EnvironmentMismatchError, require
 from birl.seeding import new_generator
 from birl.spaces.specs import number_of_environments, single_spaces
+from birl.types import Environment
 
-_MARK: Final = "_birl_seeds"
-_ATARI: Final = "ALE/"
+_SEED_ATTRIBUTE: Final = "_birl_seeds"
+_ATARI_PREFIX: Final = "ALE/"
 
 
 def make_env(
@@ -30,31 +31,30 @@ def make_env(
     action_mask: bool = False,
     **options: Any,
 ) -> Any:
-    """Make an environment, or a vector of them.
+    """Create an environment, or a vector environment.
 
-    Differs from d3rlpy, whose command line executes a string of Python (``--env-header``): here a name is looked up,
-    nothing is evaluated.
+    d3rlpy's command line executes a string of Python (``--env-header``). This function looks a name up and evaluates
+    nothing.
 
     Args:
         name: a Gymnasium id such as ``"CartPole-v1"`` (``"module:Id-v0"`` imports ``module`` first), or
             ``"module:factory"`` for a function or class in an importable module, called with ``options``.
-        num_envs: number of parallel environments; ``None`` for a plain environment. Vector environments are reset by
-            birl (`AutoresetMode.DISABLED`), so no step is lost to resets.
+        num_envs: number of parallel environments; ``None`` for a single environment. birl resets vector environments
+            itself (`AutoresetMode.DISABLED`), so resets take no steps.
         asynchronous: whether each parallel environment runs in its own process.
-        wrapper: called with each environment; what it returns is used instead.
-        action_mask: whether that is wrapped in `ActionMask`, for environments that say in ``info["action_mask"]`` which
-            actions are allowed.
+        wrapper: function that wraps each environment.
+        action_mask: whether to wrap the result in `ActionMask`, for environments with ``info["action_mask"]``.
         **options: passed to the environment.
 
     Raises:
         ConfigError: if there is no such environment.
-        MissingExtraError: if it is a game, ``"ALE/…"``, and ale-py is not installed.
-        EnvironmentMismatchError: if a factory makes something else, or `ActionMask` does not fit it.
+        MissingExtraError: if the name is ``"ALE/…"`` and ale-py is not installed.
+        EnvironmentMismatchError: if a factory returns something else, or `ActionMask` does not support the environment.
     """
     check("action_mask", action_mask, bool)
     check("num_envs", num_envs, int, optional=True, low=1)
 
-    def make() -> Any:
+    def make() -> gymnasium.Env[Any, Any]:
         env = _make(name, options)
         env = env if wrapper is None else wrapper(env)
         return ActionMask(env) if action_mask else env
@@ -66,12 +66,12 @@ def make_env(
     return vector(makers, autoreset_mode=AutoresetMode.DISABLED)
 
 
-def as_environment(env: Any, name: str = "env") -> Any:
-    """An environment or vector environment as it is; one given by its name is made, see `make_env`.
+def as_environment(env: object, name: str = "env") -> Environment:
+    """Return an environment or vector environment as it is; create one from its name, see `make_env`.
 
     Raises:
         ConfigError: if there is no environment of that name.
-        EnvironmentMismatchError: if it is no environment; the message calls it ``name``.
+        EnvironmentMismatchError: if ``env`` is not an environment; the message calls it ``name``.
     """
     if isinstance(env, str):
         return make_env(env)
@@ -79,12 +79,12 @@ def as_environment(env: Any, name: str = "env") -> Any:
         number_of_environments(env)
     except EnvironmentMismatchError as error:
         raise EnvironmentMismatchError(f"{name}: {error}") from error
-    return env
+    return cast(Environment, env)
 
 
 def _make(name: str, options: dict[str, Any]) -> Any:
     module_name, _, attribute = name.rpartition(":")
-    if name.startswith(_ATARI):  # which nobody has registered yet
+    if name.startswith(_ATARI_PREFIX):  # ale_py registers them on request
         gymnasium.register_envs(require("ale_py", "atari"))
     try:
         if module_name and (factory := getattr(importlib.import_module(module_name), attribute, None)) is not None:
@@ -97,21 +97,21 @@ def _make(name: str, options: dict[str, Any]) -> Any:
         if module_name in sys.modules and not hasattr(sys.modules[module_name], attribute):
             why += f" The module {module_name} was imported, but it has no {attribute}."
         raise ConfigError(
-            f"no environment can be made from {name!r}: {why} Give a Gymnasium id such as "
-            "'CartPole-v1', 'module:Id-v0' for one that a module registers when it is imported, or 'module:factory' "
-            "for one of your own"
+            f"cannot create an environment from {name!r}: {why} Give a Gymnasium id such as "
+            "'CartPole-v1', 'module:Id-v0' if importing the module registers it, or 'module:factory' for your "
+            "own function"
         ) from error
     try:
         number_of_environments(env)
         single_spaces(env)
     except EnvironmentMismatchError as error:
-        raise EnvironmentMismatchError(f"{name!r} makes no environment: {error}") from error
+        raise EnvironmentMismatchError(f"{name!r} does not return an environment: {error}") from error
     return env
 
 
-def _check_factory(name: str, factory: Any, options: dict[str, Any]) -> None:
-    """Reject a factory that cannot take these options, as far as its signature shows."""
-    wanted = "'module:factory' must be a function or class that makes an environment"
+def _check_factory(name: str, factory: object, options: dict[str, Any]) -> None:
+    """Refuse a factory whose signature does not match the options."""
+    wanted = "'module:factory' must name a function or class that returns an environment"
     if not callable(factory):
         raise ConfigError(f"{name!r} is an object of type {type(factory).__name__}: {wanted}")
     try:
@@ -125,13 +125,13 @@ def _check_factory(name: str, factory: Any, options: dict[str, Any]) -> None:
         if each.default is each.empty and each.kind not in optional and each.name not in options
     ]
     if missing:
-        raise ConfigError(f"{name!r} needs arguments ({', '.join(missing)}): {wanted} without being given any")
+        raise ConfigError(f"{name!r} needs arguments ({', '.join(missing)}): {wanted} without other arguments")
 
 
-def seed_env(env: Any, seed: int) -> None:
+def seed_env(env: Environment, seed: int) -> None:
     """Seed an environment (or vector environment) and its spaces.
 
-    Every later training, collection or evaluation with ``env`` draws the seeds of its resets from ``seed``.
+    Later training, collection and evaluation with ``env`` derive the seeds of resets from ``seed``.
 
     Args:
         env: environment or vector environment.
@@ -142,20 +142,20 @@ def seed_env(env: Any, seed: int) -> None:
     env.reset(seed=seed)
     env.action_space.seed(seed)
     env.observation_space.seed(seed)
-    setattr(env.unwrapped, _MARK, np.random.SeedSequence(seed))
+    setattr(env.unwrapped, _SEED_ATTRIBUTE, np.random.SeedSequence(seed))
 
 
-def reset_generator(env: Any, seed: int | None = None) -> np.random.Generator:
-    """The generator that a loop draws the seeds of ``env``'s resets from.
+def reset_generator(env: Environment, seed: int | None = None) -> np.random.Generator:
+    """Return the generator for the seeds of an environment's resets.
 
     Args:
         env: environment or vector environment.
-        seed: fixes it; otherwise `seed_env` does, otherwise `birl.seed`.
+        seed: seed of the generator; if ``None``, that of `seed_env`, else of `birl.seed`.
     """
     if seed is not None:
         check("seed", seed, int, low=0)
         return np.random.Generator(np.random.PCG64(seed))
-    sequence = getattr(env.unwrapped, _MARK, None)
+    sequence = getattr(env.unwrapped, _SEED_ATTRIBUTE, None)
     if sequence is None:
         return new_generator()
     return np.random.Generator(np.random.PCG64(sequence.spawn(1)[0]))

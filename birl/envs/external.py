@@ -1,4 +1,4 @@
-"""Environments that are known by their spaces alone."""
+"""Environments that only have spaces."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from gymnasium import Space
 
 
 class ExternalEnv(gymnasium.Env[Any, Any]):
-    """Stands for an environment that birl cannot step: a robot, a game, a service that calls in.
+    """Placeholder for an environment that birl cannot step, such as a robot, a game or a service that calls birl.
 
-    Algorithms, replay buffers and agents take it as their ``env``, for its spaces.
+    Algorithms, replay buffers and agents take it as ``env`` for its spaces.
 
     Args:
-        observation_space, action_space: of one environment.
+        observation_space: observation space of one environment.
+        action_space: action space of one environment.
     """
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:

@@ -1,60 +1,63 @@
-"""Wrappers that turn observations into network inputs: channels first, stacked frames, joined goals."""
+"""Wrappers of observations for networks: channels first, masks of actions, stacked frames, concatenated goals."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeGuard
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from birl.checks import check
 from birl.errors import ConfigError, EnvironmentMismatchError
-from birl.spaces import actions_of
-from birl.spaces.observations import check_mask
+from birl.spaces import actions_from_space
+from birl.spaces.observations import check_action_mask
 from birl.spaces.specs import is_channels_last
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
+Action: TypeAlias = Any  # of the type of the wrapped environment
 
-def is_channel_last(space: Any) -> bool:
-    """Whether a space holds images of bytes, without channels ``[H, W]`` or with channels last ``[H, W, C]``."""
+
+def is_channel_last(space: object) -> TypeGuard[spaces.Box]:
+    """Return whether a space has uint8 images, without channels ``[H, W]`` or with channels last ``[H, W, C]``."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
     return len(space.shape) == 2 or is_channels_last(space.shape)
 
 
-def with_channel_first(images: Array, dimensions: int) -> Array:
-    """Images ``[…, H, W, C]`` as ``[…, C, H, W]``, or ``[…, H, W]`` as ``[…, 1, H, W]``.
+def to_channel_first(images: Array, dimensions: int) -> Array:
+    """Convert images ``[…, H, W, C]`` to ``[…, C, H, W]``, or ``[…, H, W]`` to ``[…, 1, H, W]``.
 
     Args:
         images: one or more images.
-        dimensions: of one of them: 2 or 3.
+        dimensions: number of dimensions of one image, 2 or 3.
     """
     return images[..., None, :, :] if dimensions == 2 else np.moveaxis(images, -1, -3)
 
 
-def wrappable(env: Any, wrapper: Any) -> Any:
-    """``env``, if a wrapper of Gymnasium can be put around it.
+def check_wrappable(env: object, wrapper: object) -> gymnasium.Env[Any, Any]:
+    """Return ``env`` if a wrapper of Gymnasium can wrap it.
 
     Raises:
-        EnvironmentMismatchError: if it is something else; the message says what is needed.
+        EnvironmentMismatchError: if it is not a ``gymnasium.Env``.
     """
     if isinstance(env, gymnasium.Env):
         return env
     raise EnvironmentMismatchError(
         f"{type(wrapper).__name__} wraps a gymnasium.Env, not an object of type "
-        f"{type(env).__module__}.{type(env).__qualname__}: make the environment with gymnasium.make, and wrap it "
-        "before it is joined with others in a vector environment"
+        f"{type(env).__module__}.{type(env).__qualname__}: create the environment with gymnasium.make, and wrap "
+        "it before you put it into a vector environment"
     )
 
 
 class ChannelFirst(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Images ``[H, W, C]`` or ``[H, W]`` as ``[C, H, W]``, which encoders take.
+    """Convert images ``[H, W, C]`` or ``[H, W]`` to ``[C, H, W]``, which encoders take.
 
     Args:
-        env: environment whose observations are such images, or tuples or dicts with some. In these, arrays with three
-            dimensions and channels last are taken for images, and others are left as they are.
+        env: environment whose observations are such images, or tuples or dicts that contain some. There, only arrays
+            with three dimensions and channels last count as images.
 
     Raises:
         EnvironmentMismatchError: if there is no such image.
@@ -62,25 +65,26 @@ class ChannelFirst(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
-        super().__init__(wrappable(env, self))
-        space: Any = env.observation_space
+        super().__init__(check_wrappable(env, self))
+        space = env.observation_space
         self._dimensions = _image_dimensions(space)
         if isinstance(space, spaces.Box) and len(space.shape) in (2, 3):
             first = len(space.shape) == 3 and is_channels_last((*space.shape[1:], space.shape[0]))
             self._dimensions = 0 if first else len(space.shape)
         if not any(tree_leaves(self._dimensions)):
             raise EnvironmentMismatchError(
-                f"ChannelFirst is for images [H, W, C] or [H, W], the observation space is {space}: leave it out"
+                f"the observation space of ChannelFirst is {space}; it must have images [H, W, C] or [H, W]: "
+                "leave it out"
             )
         self.observation_space = _channel_first_space(space, self._dimensions)
 
-    def observation(self, observation: Any) -> Any:
-        """The image, channels first."""
+    def observation(self, observation: Tree) -> Tree:
+        """Convert the images."""
         return tree_map(_channel_first, self._dimensions, observation)
 
 
-def _image_dimensions(space: Any) -> Tree:
-    """For each array 3 if it is an image with its channels last, else 0."""
+def _image_dimensions(space: object) -> Tree:
+    """Return 3 for each image with channels last, 0 for any other array."""
     if isinstance(space, spaces.Dict):
         return {name: _image_dimensions(part) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -88,78 +92,79 @@ def _image_dimensions(space: Any) -> Tree:
     return 3 if isinstance(space, spaces.Box) and is_channels_last(space.shape) else 0
 
 
-def _channel_first(dimensions: int, array: Any) -> Any:
-    return with_channel_first(np.asarray(array), dimensions) if dimensions else array
+def _channel_first(dimensions: int, array: Array) -> Array:
+    return to_channel_first(np.asarray(array), dimensions) if dimensions else array
 
 
-def _channel_first_space(space: Any, dimensions: Tree) -> Any:
+def _channel_first_space(space: Space[Any], dimensions: Tree) -> Space[Any]:
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: _channel_first_space(part, dimensions[name]) for name, part in space.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple(map(_channel_first_space, space, dimensions))
-    if not dimensions:
+    if not dimensions or not isinstance(space, spaces.Box):
         return space
-    low, high = (with_channel_first(bound, dimensions) for bound in (space.low, space.high))
+    low, high = (to_channel_first(bound, dimensions) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype.type)
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Observations with the mask of actions from ``info["action_mask"]``, which algorithms then honour.
+    """Add the mask of actions of ``info["action_mask"]`` to observations, where algorithms use it.
 
-    They become ``{"observation": …, "action_mask": …}``, or get this leaf if they are dicts. Put it around other
-    wrappers of observations.
+    Observations become ``{"observation": …, "action_mask": …}``; dict observations get the part ``action_mask``. This
+    must be the outermost wrapper of observations.
 
     Args:
-        env: environment with discrete actions, or such parts, whose ``info`` has ``action_mask`` ``[A]``: 1 for each
-            action that is allowed, else 0. Of several choices, the options of each, one after the other.
+        env: environment with discrete actions or discrete parts of actions. Its ``info`` has ``action_mask`` ``[A]``: 1
+            for each allowed action, else 0. The masks of several choices are concatenated.
 
     Raises:
-        EnvironmentMismatchError: if no part of actions is discrete, observations have such a part already, or one comes
-            without a mask that fits.
+        EnvironmentMismatchError: if no part of the actions is discrete, observations already have a mask, or ``info``
+            lacks a valid mask.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
-        super().__init__(wrappable(env, self))
-        self._size, space = sum(actions_of(env.action_space).options), env.observation_space
+        super().__init__(check_wrappable(env, self))
+        self._size, space = sum(actions_from_space(env.action_space).options), env.observation_space
         if not self._size:
-            raise EnvironmentMismatchError(f"ActionMask is for discrete actions, but these are {env.action_space}")
-        self._joins = isinstance(space, spaces.Dict)
+            raise EnvironmentMismatchError(
+                f"the action space of ActionMask is {env.action_space}; it must have a discrete part: leave "
+                "ActionMask out"
+            )
+        self._is_dict = isinstance(space, spaces.Dict)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         if MASK in parts:
-            raise EnvironmentMismatchError(
-                f"the observations have a part {MASK!r} already, which needs no wrapper: leave ActionMask out"
-            )
+            raise EnvironmentMismatchError(f"the observations already have a part {MASK!r}: leave ActionMask out")
         self.observation_space = spaces.Dict({**parts, MASK: spaces.MultiBinary(self._size)})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._with_mask(observation, info, ended=False), info
+        return self._add_mask(observation, info, terminated=False), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Make a step."""
+    def step(self, action: Action) -> tuple[Tree, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_mask(observation, info, bool(terminated)), reward, terminated, truncated, info
+        return self._add_mask(observation, info, bool(terminated)), reward, terminated, truncated, info
 
-    def _with_mask(self, observation: Any, info: dict[str, Any], ended: bool) -> dict[str, Any]:
-        mask = np.asarray(info.get(MASK, np.ones(self._size) if ended else ()))
+    def _add_mask(self, observation: Tree, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
+        mask = np.asarray(info.get(MASK, np.ones(self._size) if terminated else ()))
         if mask.shape != (self._size,):
             given = f"one of shape {mask.shape}" if MASK in info else "none"
             raise EnvironmentMismatchError(
                 f"info[{MASK!r}] must have shape ({self._size},), a number for each action, at every step; the "
-                f"environment gave {given}"
+                f"environment returned {given}: correct it"
             )
-        check_mask({MASK: mask}, EnvironmentMismatchError, f"info[{MASK!r}]")
-        parts = observation if self._joins else {"observation": observation}
+        check_action_mask({MASK: mask}, EnvironmentMismatchError, f"info[{MASK!r}]")
+        parts = observation if self._is_dict else {"observation": observation}
         return {**parts, MASK: mask.astype(np.int8)}
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """The last ``num_stack`` observations, oldest first, joined on their first axis; zeros before an episode begins.
+    """Stack the last ``num_stack`` observations on their first axis, oldest first, with zeros before the episode.
 
-    Frames ``[C, H, W]`` (or vectors) become ``[num_stack * C, H, W]``, as `birl.dataset.FrameStackTransitionPicker`
-    stacks them; frames ``[H, W]`` become ``[num_stack, H, W]``.
+    Frames ``[C, H, W]`` (or vectors) become ``[num_stack * C, H, W]``, as with
+    `birl.dataset.FrameStackTransitionPicker`; frames ``[H, W]`` become ``[num_stack, H, W]``.
 
     Args:
         env: environment.
@@ -168,55 +173,55 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack)
-        super().__init__(wrappable(env, self))
+        super().__init__(check_wrappable(env, self))
         space = env.observation_space
         if not isinstance(space, spaces.Box):
             raise ConfigError(
-                f"the observation space of FrameStack is {space}; it must be a Box, one array: join the parts before, "
-                "stack them in the environment, or remember by a recurrent encoder instead"
+                f"the observation space of FrameStack is {space}; it must be a Box: concatenate the parts first, "
+                "stack them in the environment, or use a recurrent encoder instead"
             )
         if is_channels_last(space.shape):
             raise EnvironmentMismatchError(
-                f"FrameStack joins frames on their first axis, but the observation space {space} has channels last: "
-                "wrap the environment in ChannelFirst first"
+                f"the observation space of FrameStack is {space}; it must have channels first: wrap the environment in "
+                "ChannelFirst first"
             )
         check("num_stack of FrameStack", num_stack, int, low=1)
         self._add_axis = len(space.shape) == 2
         self._frames: deque[Array] = deque(maxlen=num_stack)
-        low, high = (self._join([bound] * num_stack) for bound in (space.low, space.high))
-        # Zeros stand for what was before the episode.
+        low, high = (self._stack([bound] * num_stack) for bound in (space.low, space.high))
+        # Zeros fill the stack before the episode.
         zero = np.zeros((), space.dtype)
         self.observation_space = spaces.Box(np.minimum(low, zero), np.maximum(high, zero), dtype=space.dtype.type)
 
-    def _join(self, frames: Any) -> Array:
+    def _stack(self, frames: Sequence[Array] | deque[Array]) -> Array:
         return np.stack(frames) if self._add_axis else np.concatenate(frames)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         count = self._frames.maxlen or 1
         self._frames.extend([np.zeros_like(observation)] * (count - 1))
         self._frames.append(np.array(observation))
-        return self._join(self._frames), info
+        return self._stack(self._frames), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Make a step."""
+    def step(self, action: Action) -> tuple[Tree, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
         observation, *rest = self.env.step(action)
         self._frames.append(np.array(observation))
-        return self._join(self._frames), *rest  # type: ignore[return-value]
+        return self._stack(self._frames), *rest  # type: ignore[return-value]
 
 
 class GoalConcatWrapper(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Observation and goal of a goal-conditioned environment as one vector, or as a tuple.
+    """Concatenate observation and goal of a goal-conditioned environment, or return them as a tuple.
 
     Args:
         env: environment with a Dict observation space.
         observation_key: name of the observation.
-        goal_key: name of the goal. A dict of vectors is joined in the order of its sorted names.
-        tuple_observation: give ``(observation, goal)`` instead of one vector.
+        goal_key: name of the goal. A dict of vectors is concatenated in the order of its sorted names.
+        tuple_observation: return ``(observation, goal)`` instead of one vector.
 
     Raises:
-        EnvironmentMismatchError: if there is no such observation and goal.
+        EnvironmentMismatchError: if the observation or the goal is missing.
     """
 
     def __init__(
@@ -229,44 +234,46 @@ class GoalConcatWrapper(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.u
         gymnasium.utils.RecordConstructorArgs.__init__(
             self, observation_key=observation_key, goal_key=goal_key, tuple_observation=tuple_observation
         )
-        super().__init__(wrappable(env, self))
+        super().__init__(check_wrappable(env, self))
         self._keys, self._tuple = (observation_key, goal_key), tuple_observation
         space = env.observation_space
         if not isinstance(space, spaces.Dict) or not {observation_key, goal_key} <= set(space.spaces):
             raise EnvironmentMismatchError(
-                f"the observation space {space} has no {observation_key!r} and {goal_key!r}: name those it has with "
+                f"the observation space {space} must have {observation_key!r} and {goal_key!r}: give their names as "
                 "observation_key= and goal_key="
             )
-        boxes = [_box(space[key]) for key in self._keys]
-        self.observation_space = spaces.Tuple(boxes) if tuple_observation else _joined(boxes)
+        boxes = [_flatten_goal_space(space[key]) for key in self._keys]
+        self.observation_space = spaces.Tuple(boxes) if tuple_observation else _concatenate(boxes)
 
-    def observation(self, observation: Any) -> Any:
-        """Observation and goal, which may have leading dimensions."""
-        return with_goal(observation, *self._keys, self._tuple)
+    def observation(self, observation: dict[str, Tree]) -> Tree:
+        """Concatenate observation and goal, which may have leading dimensions."""
+        return concatenate_goal(observation, *self._keys, self._tuple)
 
 
-def with_goal(given: Any, observation_key: str, goal_key: str, as_tuple: bool) -> Any:
-    """Observation and goal of a dict as one vector or as a tuple, as `GoalConcatWrapper` gives them."""
-    first, goal = flat_goal(given[observation_key]), flat_goal(given[goal_key])
+def concatenate_goal(given: dict[str, Tree], observation_key: str, goal_key: str, as_tuple: bool) -> Tree:
+    """Concatenate observation and goal of a dict, or return them as a tuple, as `GoalConcatWrapper` does."""
+    first, goal = flatten_goal(given[observation_key]), flatten_goal(given[goal_key])
     return (first, goal) if as_tuple else np.concatenate([first, goal.astype(first.dtype)], axis=-1)
 
 
-def flat_goal(goal: Any) -> Array:
-    """A vector, or a dict of vectors joined in the order of their sorted names."""
+def flatten_goal(goal: Tree) -> Array:
+    """Return a vector, or concatenate a dict of vectors in the order of their sorted names."""
     if isinstance(goal, dict):
-        return np.concatenate([flat_goal(goal[key]) for key in sorted(goal)], axis=-1)
+        return np.concatenate([flatten_goal(goal[key]) for key in sorted(goal)], axis=-1)
     return np.asarray(goal)
 
 
-def _box(space: Any) -> spaces.Box:
-    """The space of the results of `flat_goal`."""
+def _flatten_goal_space(space: Space[Any]) -> spaces.Box:
+    """Return the space of the results of `flatten_goal`."""
     if isinstance(space, spaces.Dict):
-        return _joined([_box(space[key]) for key in sorted(space.spaces)])
+        return _concatenate([_flatten_goal_space(space[key]) for key in sorted(space.spaces)])
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise EnvironmentMismatchError(f"observations and goals must be vectors, one of them is {space}: flatten it")
+        raise EnvironmentMismatchError(
+            f"the space of an observation or goal is {space}; it must be a vector: flatten it"
+        )
     return space
 
 
-def _joined(boxes: list[spaces.Box]) -> spaces.Box:
+def _concatenate(boxes: list[spaces.Box]) -> spaces.Box:
     low, high = np.concatenate([box.low for box in boxes]), np.concatenate([box.high for box in boxes])
     return spaces.Box(low, high, dtype=boxes[0].dtype.type)

@@ -1,63 +1,95 @@
 """Models and checkpoints: one safetensors file that cannot run code.
 
-Everything but the arrays is text in the metadata of the file:
+The metadata of the file are text:
 
 ``sha256``
     digest of the rest of the header
 ``format``, ``version``, ``kind``
     ``"birl"``, ``"2"``, and the kind of archive, such as ``"model"``
 ``config``, ``state``
-    JSON: the settings, and the nested state with a reference in place of each array (see `pack`)
+    JSON: the settings, and the nested state, in which a reference replaces each array (see `pack`)
 ``data``
-    SHA-256 of the arrays, in the order in which they lie
+    SHA-256 of the arrays, in file order
 
 Any changed bit is detected, and any program that reads `safetensors <https://huggingface.co/docs/safetensors>`_ can
-read the arrays. Loading allocates memory for two things only: for a header of at most `MAX_JSON_BYTES` with at most
-`MAX_VALUES` values, and for arrays whose sizes add up to the length of the file, which the safetensors library
-checks. Nothing in a file names a Python class, a path or a function.
+read the arrays. Loading allocates memory only for a header of at most `MAX_JSON_BYTES` with at most `MAX_VALUES`
+values, and for arrays whose sizes add up to the length of the file, which the safetensors library checks. A file never
+names a Python class, a path or a function.
 
-The digests detect accidents. They are not a signature: whoever writes a new file can write valid digests.
+The digests detect accidents. They are not a signature: the author of a new file can write valid digests.
 
-This module writes the file itself: the library would replace it without flushing it to the disk, and needs a second
-copy of all data to write to a file object.
+This module writes the file itself, because the library replaces a file without flushing it to the disk, and needs a
+second copy of all data to write to a file object.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, Final, TypeAlias
 
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
 from torch import Tensor
 
 from birl.errors import ConfigError, ForeignFileError
 from birl.files.atomic import atomic_write, write_error
-from birl.files.budget import MAX_JSON_BYTES
-from birl.files.reading import Target, bytes_left, corrupt, foreign, open_binary, take
+from birl.files.reading import (
+    MAX_JSON_BYTES,
+    PathOrFile,
+    bytes_left,
+    corrupt_file_error,
+    foreign_file_error,
+    open_binary,
+    read_exactly,
+)
 from birl.files.state_tree import pack, unpack
 from birl.files.strict_json import dump_json, parse_json
-from birl.files.tensors import DTYPES, array_bytes, load_tensors
-from birl.types import State
+from birl.types import Array, State
 
 ReadArrays: TypeAlias = Callable[[], dict[str, Tensor]]
 
+DTYPES: Final = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+_NUMPY_DTYPES: Final = "?bBhHiIlLqQefd"
+_MAX_DIMENSIONS: Final = 32  # of numpy 1
+_MAX_ELEMENTS: Final = 2**60
+
 _VERSION: Final = "2"
 _START: Final = b'{"__metadata__":{"sha256":"'
-_COVERED: Final = 8 + len(_START) + 64  # start of the part of the header that the digest covers
+_DIGEST_END: Final = 8 + len(_START) + 64  # the digest covers the header from here on
 _READERS: Final = {
     "model": "birl.load_learnable(path)",
     "parameters": "load_model(path) of an algorithm with the same networks",
     "policy": "birl.ope.load_policy(path)",
     "checkpoint": "fit(…, checkpoint=its folder)",
 }
-"""How users read each kind of archive."""
+"""The call that reads each kind of archive."""
 
 _METADATA: Final = {"sha256", "format", "version", "kind", "config", "state", "data"}
 
 
-def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) -> None:
+def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: State) -> None:
     """Write an archive. A file at ``path`` is replaced atomically; the same input gives the same bytes.
 
     Args:
@@ -71,13 +103,15 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
         WriteError: if the file cannot be written.
     """
     if not isinstance(path, str | os.PathLike) and not hasattr(path, "write"):
-        raise ConfigError(f"{path!r:.80} is no file: give a path, or a file opened with open(path, 'wb')")
-    settings, in_config = pack(config)
-    if in_config:
-        raise ConfigError(f"a config holds no arrays: {next(iter(in_config))!r:.200} is one")
+        raise ConfigError(f"{path!r:.80} is not a file: give a path, or a file opened with open(path, 'wb')")
+    settings, config_arrays = pack(config)
+    if config_arrays:
+        raise ConfigError(
+            f"the config value {next(iter(config_arrays))!r:.200} is an array; allowed are JSON values: give a list"
+        )
     tree, arrays = pack(state)
     encoded = [(name, *array_bytes(name, value)) for name, value in arrays.items()]
-    # Widest items first: every array is then aligned, for readers that map the file into memory.
+    # Widest items first: every array is then aligned for readers that map the file into memory.
     encoded.sort(key=lambda entry: (-entry[1].itemsize, entry[0]))
     content: list[bytes | memoryview] = [data for *_, data in encoded]
     header: dict[str, Any] = {
@@ -96,13 +130,13 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
         header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [position, position + data.nbytes]}
         position += data.nbytes
     text = dump_json(header, "the state").encode("utf-8")
-    covered = text[_COVERED - 8 :] + b" " * (-len(text) % 8)
-    start = struct.pack("<Q", _COVERED - 8 + len(covered)) + _START + _sha256([covered]).encode("ascii")
+    covered = text[_DIGEST_END - 8 :] + b" " * (-len(text) % 8)
+    start = struct.pack("<Q", _DIGEST_END - 8 + len(covered)) + _START + _sha256([covered]).encode("ascii")
 
     def write(file: BinaryIO) -> None:
         for buffer in (start, covered, *content):
             view = memoryview(buffer)
-            while len(view):  # an unbuffered file may write less than it is given
+            while len(view):  # an unbuffered file may write a part only
                 view = view[file.write(view) or len(view) :]
 
     if isinstance(path, str | os.PathLike):
@@ -114,27 +148,27 @@ def save_archive(path: Target, kind: str, config: dict[str, Any], state: State) 
         raise write_error(repr(path), error) from error
 
 
-def load_archive(path: Target, kind: str) -> tuple[dict[str, Any], State]:
+def load_archive(path: PathOrFile, kind: str) -> tuple[dict[str, Any], State]:
     """Read an archive that `save_archive` wrote.
 
-    Arrays come back as numpy arrays or CPU tensors, as they were saved, with their dtypes.
+    Arrays are read as numpy arrays or CPU tensors, as they were saved, with their dtypes.
 
     Args:
         path: a path, or a binary file object that can seek; it is read from its position to its end.
-        kind: the kind it was saved as.
+        kind: the kind of archive that is expected.
 
     Returns:
         config and state.
 
     Raises:
         CorruptFileError: if the file is truncated or any bit of it is wrong.
-        ForeignFileError: if it is no birl file, of another kind, or from a newer birl.
+        ForeignFileError: if it is not a birl file, is of another kind, or comes from a newer birl.
         FileError: if there is no such file or it cannot be read.
     """
     return _load(path, kind, with_state=True)
 
 
-def load_config(path: Target, kind: str) -> dict[str, Any]:
+def load_config(path: PathOrFile, kind: str) -> dict[str, Any]:
     """Read the config of an archive without reading (or checking) the arrays.
 
     Raises:
@@ -143,7 +177,7 @@ def load_config(path: Target, kind: str) -> dict[str, Any]:
     return _load(path, kind, with_state=False)[0]
 
 
-def _load(path: Target, kind: str, *, with_state: bool) -> tuple[dict[str, Any], State]:
+def _load(path: PathOrFile, kind: str, *, with_state: bool) -> tuple[dict[str, Any], State]:
     with open_binary(path) as (file, label):
         found, config, tree, read_arrays = _read(path, file, label)
         if found != kind:
@@ -154,8 +188,8 @@ def _load(path: Target, kind: str, *, with_state: bool) -> tuple[dict[str, Any],
         return settings, unpack(tree, read_arrays(), label) if with_state else {}
 
 
-def _read(path: Target, file: BinaryIO, label: str) -> tuple[str, Any, Any, ReadArrays]:
-    """Kind, config, state, and a function that reads the arrays."""
+def _read(path: PathOrFile, file: BinaryIO, label: str) -> tuple[str, Any, Any, ReadArrays]:
+    """Read the kind, the config and the state; also return a function that reads the arrays."""
     start = file.tell()
     header = _read_header(file, label)
     metadata = header.pop("__metadata__")
@@ -163,33 +197,35 @@ def _read(path: Target, file: BinaryIO, label: str) -> tuple[str, Any, Any, Read
 
     def read_arrays() -> dict[str, Tensor]:
         file.seek(start)
-        source = path if isinstance(path, str | os.PathLike) else take(file, bytes_left(file), label)
+        source = path if isinstance(path, str | os.PathLike) else read_exactly(file, bytes_left(file), label)
         tensors = load_tensors(source, header, label)
         if _sha256(array_bytes(name, tensors[name])[2] for name in header if name in tensors) != metadata["data"]:
-            raise corrupt(label, "the content of the arrays does not match its digest")
+            raise corrupt_file_error(label, "the content of the arrays does not match its digest")
         return tensors
 
     return metadata["kind"], config, tree, read_arrays
 
 
 def _read_header(file: BinaryIO, label: str) -> dict[str, Any]:
-    """Read the header of birl's safetensors file: its metadata, and an entry for each array."""
-    head = take(file, min(_COVERED, bytes_left(file)), label)
+    """Read the header of a file: its metadata, and an entry for each array."""
+    head = read_exactly(file, min(_DIGEST_END, bytes_left(file)), label)
     start = head[8 : 8 + len(_START)]
     if head and not (start and _START.startswith(start)):
-        raise foreign(label, head)
-    if len(head) < _COVERED:
-        raise corrupt(label, f"it ends after {len(head)} bytes")
+        raise foreign_file_error(label, head)
+    if len(head) < _DIGEST_END:
+        raise corrupt_file_error(label, f"it ends after {len(head)} bytes")
     size = struct.unpack_from("<Q", head)[0] + 8
     if size > MAX_JSON_BYTES:
-        raise corrupt(label, f"it announces a header of {size} bytes, at most {MAX_JSON_BYTES} are allowed")
-    covered = take(file, size - _COVERED, label)
+        raise corrupt_file_error(label, f"it announces a header of {size} bytes, at most {MAX_JSON_BYTES} are allowed")
+    covered = read_exactly(file, size - _DIGEST_END, label)
     if _sha256([covered]).encode("ascii") != head[-64:]:
-        raise corrupt(label, "its header does not match its digest")
+        raise corrupt_file_error(label, "its header does not match its digest")
     header = parse_json(head[8:] + covered, label)
     metadata = header["__metadata__"]
     if set(metadata) != _METADATA or not all(isinstance(value, str) for value in metadata.values()):
-        raise corrupt(label, f"its metadata are {sorted(metadata)!r:.200}; they must be {sorted(_METADATA)}, all texts")
+        raise corrupt_file_error(
+            label, f"its metadata are {sorted(metadata)!r:.200}; they must be {sorted(_METADATA)}, all texts"
+        )
     if metadata["format"] != "birl":
         raise ForeignFileError(f"{label}: not a file that birl wrote")
     if metadata["version"] != _VERSION:
@@ -204,3 +240,69 @@ def _sha256(buffers: Iterable[bytes | memoryview]) -> str:
     for buffer in buffers:
         digest.update(buffer)
     return digest.hexdigest()
+
+
+def array_bytes(name: str, value: Tensor | Array) -> tuple[torch.dtype, tuple[int, ...], memoryview]:
+    """Return dtype, shape and bytes of an array or tensor; the bytes are a view where possible.
+
+    Raises:
+        ConfigError: if it cannot be saved.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype.char not in _NUMPY_DTYPES:
+            raise ConfigError(f"cannot save {name!r:.200}: dtype {value.dtype}; allowed: bool, ints and floats")
+        dtype = torch.from_numpy(np.empty(0, value.dtype.newbyteorder("="))).dtype
+        little_endian = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
+        return dtype, value.shape, little_endian.reshape(-1).view(np.uint8).data
+    if value.layout != torch.strided or value.device.type == "meta" or value.dtype not in DTYPES:
+        raise ConfigError(
+            f"cannot save {name!r:.200}: a {value.layout} tensor of {value.dtype} on {value.device}; "
+            "allowed: dense tensors of bool, ints and floats"
+        )
+    # as_strided: with one element or none, a contiguous tensor can have any stride, and cannot be reinterpreted.
+    flat = value.detach().cpu().resolve_neg().contiguous().as_strided((value.numel(),), (1,))
+    return value.dtype, tuple(value.shape), flat.view(torch.uint8).numpy().data
+
+
+def load_tensors(source: str | os.PathLike[str] | bytes, header: object, label: str) -> dict[str, Tensor]:
+    """Read all tensors of a safetensors file, each into its own memory.
+
+    The library compares every size with the length of the file before it allocates anything.
+
+    Args:
+        source: path or content of the file.
+        header: its parsed header.
+        label: its name for messages.
+
+    Raises:
+        CorruptFileError: if it is not a safetensors file, or holds arrays that `array_bytes` does not write.
+    """
+    if not isinstance(header, dict):
+        raise corrupt_file_error(label, "its list of arrays is not an object")
+    for name, entry in header.items():
+        if not _is_entry(entry):
+            raise corrupt_file_error(label, f"array {name!r:.100} is described as {entry!r:.200}")
+    try:
+        if isinstance(source, bytes):
+            tensors = safetensors.torch.load(source)
+        else:  # pread: a mapped file that shrinks while it is read would kill the process
+            with safetensors.safe_open(source, framework="pt", backend="pread") as file:
+                tensors = file.get_tensors()
+    except safetensors.SafetensorError as error:
+        raise corrupt_file_error(label, str(error)) from error
+    for name, tensor in tensors.items():
+        # A bool that is neither 0 nor 1 is undefined behaviour in the code that uses it.
+        if tensor.dtype is torch.bool and tensor.numel() and tensor.view(torch.uint8).max() > 1:
+            raise corrupt_file_error(label, f"array {name!r:.100} is not bool")
+    return tensors
+
+
+def _is_entry(entry: object) -> bool:
+    """Return whether torch and numpy can represent the array; the library checks its size."""
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": list(), **rest}:
+            # Sizes next to a zero count as well: strides are computed from them.
+            extents = [max(extent, 1) for extent in shape if type(extent) is int]
+            few = len(extents) == len(shape) <= _MAX_DIMENSIONS
+            return not rest and dtype in DTYPES.values() and few and math.prod(extents) < _MAX_ELEMENTS
+    return False

@@ -28,8 +28,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
 
     Args:
         path: the file.
-        content: its bytes, or a function that writes them to the open file it is given, which it may also read, unless
-            it is a device or pipe.
+        content: its bytes, or a function that writes them to the open file. The function may also read the file,
+            unless it is a device or a pipe.
 
     Raises:
         WriteError: for every ``OSError``: full disk, no permission, no such folder.
@@ -50,7 +50,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
                 os.fsync(file.fileno())
             if mode is not None:
                 os.chmod(temporary, stat.S_IMODE(mode))
-            _remove_stale(target, temporary)
+            _remove_stale_files(target, temporary)
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
 
 
 def _existing_mode(path: Path) -> int | None:
-    """Mode of the file to be replaced, or ``None`` if there is none."""
+    """Return the mode of the existing file, or ``None``."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -74,8 +74,8 @@ def _existing_mode(path: Path) -> int | None:
     return mode
 
 
-def _remove_stale(target: Path, temporary: Path) -> None:
-    """Remove the temporary files of killed processes, judged by the file system's own clock."""
+def _remove_stale_files(target: Path, temporary: Path) -> None:
+    """Remove old temporary files of killed processes; their age is measured by the clock of the file system."""
     with contextlib.suppress(OSError):
         now = temporary.stat().st_mtime
         for other in target.parent.iterdir():
@@ -84,10 +84,12 @@ def _remove_stale(target: Path, temporary: Path) -> None:
                 other.unlink()
 
 
-def remove_torn(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove what killed processes left of the files in ``folder`` with these names. For places without other writers.
+def remove_temporary_files(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove temporary files that killed processes left in a folder without other writers.
 
-    Only names that `atomic_write` makes are looked at.
+    Args:
+        folder: the folder.
+        names: names of the files that were to be replaced. Only temporary names of `atomic_write` match.
     """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -97,7 +99,7 @@ def remove_torn(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename survive a power cut."""
+    """Flush the folder, so that the rename survives a power cut."""
     # The new file is already complete and in place, so failing to flush the folder is not an error.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -108,7 +110,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_error(label: str, error: OSError) -> WriteError:
-    """The `WriteError` for ``error``, with advice on what to do."""
+    """Return the `WriteError` for ``error``, with advice."""
     advice = {
         errno.ENOSPC: "the disk is full: free some space and try again",
         errno.EDQUOT: "the disk quota is used up: free some space and try again",

@@ -1,4 +1,4 @@
-"""Locks on folders, of the operating system: they end with the process that holds them."""
+"""Locks on folders. The operating system releases them when their process ends."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from filelock import FileLock
 
 from birl.files.atomic import atomic_write
 
-_PATIENCE: Final = 1.0  # seconds: workers of a killed process may outlive it for a moment
-_NO_LOCKS: Final = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_TIMEOUT: Final = 1.0  # seconds: workers of a killed process may outlive it briefly
+_UNSUPPORTED: Final = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 class FolderLock:
-    """A lock in a folder that exists, for this process or one of its threads.
+    """A lock on an existing folder, for this process or one of its threads.
 
     Args:
         folder: the folder.
-        name: the lock's file is ``.<name>.lock``; ``.<name>.holder`` says who holds it.
-        many: what would not be noticed without locks, for a warning: ``"two runs"``.
+        name: the lock's file is ``.<name>.lock``; ``.<name>.holder`` describes the process that holds it.
+        conflict: what the lock prevents, such as ``"two runs"``, for a warning.
     """
 
-    def __init__(self, folder: Path, name: str, many: str) -> None:
-        self._folder, self._file, self._many = folder, folder / f".{name}.holder", many
-        self._lock = FileLock(folder / f".{name}.lock", timeout=_PATIENCE, thread_local=False)
+    def __init__(self, folder: Path, name: str, conflict: str) -> None:
+        self._folder, self._file, self._conflict = folder, folder / f".{name}.holder", conflict
+        self._lock = FileLock(folder / f".{name}.lock", timeout=_TIMEOUT, thread_local=False)
 
     def acquire(self) -> bool:
-        """Take the lock. False, with a warning, where the file system has none.
+        """Take the lock. Return False, with a warning, where the file system has no locks.
 
         Raises:
-            filelock.Timeout: if somebody has it, see `holder`.
+            filelock.Timeout: if another process holds it, see `holder`.
             OSError: if the folder cannot be written.
         """
         try:
             self._lock.acquire()
         except (OSError, NotImplementedError) as error:
-            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
                 raise
             warnings.warn(
-                f"{self._folder} cannot be locked: {self._many} there would not be noticed",
+                f"{self._folder} cannot be locked: {self._conflict} in it would not be detected",
                 RuntimeWarning,
                 stacklevel=3,
             )
             return False
         return True
 
-    def sign(self) -> None:
-        """Say who holds it."""
+    def write_holder(self) -> None:
+        """Record this process as the holder."""
         since = datetime.now(UTC).isoformat("T", "seconds")
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
         atomic_write(self._file, json.dumps(holder).encode())
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         with contextlib.suppress(OSError):
             self._file.unlink()
         self._lock.release()
 
     @property
     def holder(self) -> str:
-        """The process that holds the lock, in words."""
+        """Description of the process that holds the lock."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
             return f"process {int(found['pid'])} on {found['host']!s:.80}, since {found['since']!s:.40}"

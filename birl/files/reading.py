@@ -1,49 +1,127 @@
-"""Reading files that may be damaged or hostile."""
+"""Reading files that may be damaged or hostile: the limits, and the functions that keep them.
+
+A small file can ask for a lot of memory. These limits hold for all files:
+
+- The arrays of a file may take 64 MiB plus `PACKED` times the size of a file that may be compressed, or `PLAIN` times
+  the size of any other file. Their size is known before memory is allocated. The environment variable
+  ``BIRL_FILE_MEMORY``, a number of GiB, allows more.
+- JSON texts, pickles and everything else that becomes Python objects have at most `MAX_JSON_BYTES` bytes and
+  `MAX_VALUES` values.
+- Networks that a file describes have at most `MAX_NETWORK_ARRAYS` parameters, and not many more than the file holds.
+  They are counted on the meta device, before they get memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError
 
-Target: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+PathOrFile: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+
+MAX_JSON_BYTES: Final = 16 * 2**20
+"""Largest JSON text in a file. Larger data belong in arrays."""
+MAX_VALUES: Final = 1_000_000
+"""Largest number of values in one text. It bounds the memory and time of parsing."""
+MAX_NETWORK_ARRAYS: Final = 10_000
+"""Largest number of parameters (arrays, not numbers) of the networks that a file describes."""
+PACKED: Final = 100
+"""Real data rarely shrink more than 50 times; zeros shrink 1000 times."""
+PLAIN: Final = 4
+"""Every number is stored once, but a file can be smaller than its shared parts together."""
+_ALWAYS_ALLOWED: Final = 64 * 2**20
+_VARIABLE: Final = "BIRL_FILE_MEMORY"
 
 
-def corrupt(label: str, reason: str) -> CorruptFileError:
-    """The error for a damaged file."""
+class MemoryBudget:
+    """The memory that the arrays of one file may take.
+
+    Args:
+        label: name of the file, for messages.
+        size: its number of bytes.
+        ratio: `PACKED` or `PLAIN`.
+
+    Attributes:
+        size: number of bytes of the file.
+        left: bytes that may still be spent.
+
+    Raises:
+        ConfigError: if ``BIRL_FILE_MEMORY`` is not a positive number.
+    """
+
+    def __init__(self, label: str, size: int, ratio: int) -> None:
+        self._label, self.size = label, size
+        self._total = self.left = max(_ALWAYS_ALLOWED + ratio * size, _limit_of_user())
+
+    def spend(self, nbytes: int, what: str) -> None:
+        """Count ``nbytes``, which are about to be allocated for ``what``.
+
+        Raises:
+            CorruptFileError: if the file would take more memory than allowed.
+        """
+        if nbytes > self.left:
+            needed = self._total - self.left + nbytes
+            raise CorruptFileError(
+                f"{self._label}: with {what:.80} it takes {_to_gib(needed)} GiB of memory, but a file of {self.size} "
+                f"bytes may take {_to_gib(self._total)} GiB: use another copy, or, if you know why it is so small, set "
+                f"the environment variable {_VARIABLE} to at least that number of GiB"
+            )
+        self.left -= nbytes
+
+
+def _to_gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.3g}"
+
+
+def _limit_of_user() -> int:
+    text = os.environ.get(_VARIABLE, "")
+    if not text:
+        return 0
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < math.inf:
+        raise ConfigError(f"the environment variable {_VARIABLE} is {text!r:.40}; it must be a number of GiB > 0")
+    return int(value * 2**30)
+
+
+def corrupt_file_error(label: str, reason: str) -> CorruptFileError:
+    """Return the error for a damaged file."""
     return CorruptFileError(
         f"{label}: {reason}. The file is damaged or incomplete: use another copy or an earlier checkpoint"
     )
 
 
-def foreign(label: str, head: bytes) -> ForeignFileError:
-    """The error for a file of another program, recognised by its first bytes."""
+def foreign_file_error(label: str, head: bytes) -> ForeignFileError:
+    """Return the error for a file of another program, which its first bytes reveal."""
     if head.startswith(b"\x89HDF"):
-        found = "an HDF5 file (a dataset is loaded with ReplayBuffer.load)"
+        found = "an HDF5 file (load a dataset with ReplayBuffer.load)"
     elif head.startswith(b"\x80"):
         found = "a Python pickle (it could run code and is never loaded)"
     elif head.startswith(b"PK\3\4"):
-        found = "a zip of another program (those of d3rlpy and torch hold pickles and are never loaded)"
+        found = "a zip file of another program (those of d3rlpy and torch hold pickles and are never loaded)"
     else:
         found = "a file of another program, or damaged at its beginning"
     return ForeignFileError(f"{label}: {found}, not a file that birl wrote")
 
 
 @contextlib.contextmanager
-def open_binary(path: Target) -> Iterator[tuple[BinaryIO, str]]:
-    """The open file of a path, or a file object unchanged, and its name for messages.
+def open_binary(path: PathOrFile) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a path, or take an open file as it is; give the file and its name for messages.
 
     Raises:
-        ConfigError: if it is neither.
-        FileError: if it cannot be read, on entry or in the block, or is a pipe.
+        ConfigError: if ``path`` is neither.
+        FileError: if the file cannot be read, on entry or in the block, or is a pipe.
     """
     if not isinstance(path, str | os.PathLike) and not (hasattr(path, "read") and hasattr(path, "seek")):
-        raise ConfigError(f"{path!r:.80} is no file: give a path, or a file opened with open(path, 'rb')")
+        raise ConfigError(f"{path!r:.80} is not a file: give a path, or a file opened with open(path, 'rb')")
     try:
         if isinstance(path, str | os.PathLike):
             if stat.S_ISFIFO(os.stat(path).st_mode):  # opening it would wait for a writer
@@ -61,26 +139,26 @@ def open_binary(path: Target) -> Iterator[tuple[BinaryIO, str]]:
 
 
 def bytes_left(file: BinaryIO) -> int:
-    """Number of bytes between the position and the end."""
+    """Return the number of bytes between the position and the end."""
     position = file.tell()
     end = file.seek(0, os.SEEK_END)
     file.seek(position)
     return end - position
 
 
-def take(file: BinaryIO, count: int, label: str) -> bytes:
-    """Read exactly ``count`` bytes; checks that the file has them before it allocates anything.
+def read_exactly(file: BinaryIO, count: int, label: str) -> bytes:
+    """Read exactly ``count`` bytes; check that the file has them before allocating anything.
 
     Raises:
         CorruptFileError: if the file ends before.
     """
     if not 0 <= count <= bytes_left(file):
-        raise corrupt(label, f"it ends after {file.seek(0, os.SEEK_END)} bytes")
+        raise corrupt_file_error(label, f"it ends after {file.seek(0, os.SEEK_END)} bytes")
     pieces, missing = [], count
     while missing:
-        piece = file.read(missing)  # an unbuffered file may return less than was asked for
+        piece = file.read(missing)  # an unbuffered file may return less than requested
         if not piece:
-            raise corrupt(label, f"it ends after {file.tell()} bytes")
+            raise corrupt_file_error(label, f"it ends after {file.tell()} bytes")
         pieces.append(piece)
         missing -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,8 +1,8 @@
-"""Config values that can be written to JSON as ``{"type": ..., "params": {...}}`` and read back.
+"""Config values that are written to JSON as ``{"type": ..., "params": {...}}`` and read back.
 
 A factory or scaler is a dataclass that derives from a *kind* such as `EncoderFactory` and gives its name in files as a
-class keyword: ``class MyFactory(EncoderFactory, type="mine")``. Defining the class is enough: there is no registry to
-fill, and no file can cause an import.
+class keyword: ``class MyFactory(EncoderFactory, type="mine")``. Defining the class is enough; it needs no registration,
+and a file cannot cause an import.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Serializable:
         """Refuse arguments that ``__init__`` does not take.
 
         Raises:
-            ConfigError: naming the nearest field, or one that is missing.
+            ConfigError: naming the most similar field, or a missing one.
         """
         try:
-            if args or kwargs:  # copies are made without
+            if args or kwargs:  # copies are made without arguments
                 _signature(cls.__init__).bind(cls, *args, **kwargs)
         except TypeError as error:
             known = list(_signature(cls.__init__).parameters)[1:]
@@ -58,11 +58,11 @@ class Serializable:
         return super().__new__(cls)
 
     @classmethod
-    def from_short(cls, value: Any) -> Any:
-        """The object of this kind for its name (with defaults) or JSON form; any other value as it is.
+    def from_shorthand(cls, value: object) -> Any:
+        """Return the object for its name (with defaults) or JSON form; return any other value unchanged.
 
         Raises:
-            ConfigError: if there is no such object.
+            ConfigError: if no class has this name, or the parameters do not fit.
         """
         given = {"type": value} if isinstance(value, str) else value
         if not isinstance(given, dict):
@@ -71,7 +71,7 @@ class Serializable:
 
     @classmethod
     def register(cls, known: type[Serializable]) -> None:
-        """Kept for d3rlpy code; classes are known by name as soon as they are defined.
+        """Do nothing but check the class: it is registered by its definition. Kept for d3rlpy code.
 
         Raises:
             ConfigError: if ``known`` is not a class of this kind with a name.
@@ -85,32 +85,32 @@ class Serializable:
         return cls._type
 
     def get_params(self) -> dict[str, Any]:
-        """The dataclass fields that recreate this object; empty for other classes."""
+        """Return the dataclass fields that recreate this object; empty for other classes."""
         if not dataclasses.is_dataclass(self):
             return {}
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
 
     def convert_numpy_numbers(self) -> None:
-        """For ``__post_init__``: convert numpy numbers in the dataclass's fields, also in lists, to Python's."""
+        """Convert numpy numbers in the dataclass's fields, also in lists, to Python's. For ``__post_init__``."""
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, item.name, as_python(getattr(self, item.name)))
+            object.__setattr__(self, item.name, to_python(getattr(self, item.name)))
 
     def serialize(self) -> dict[str, Any]:
-        """JSON form: ``{"type": name, "params": {...}}``."""
+        """Return the JSON form: ``{"type": name, "params": {...}}``."""
         return {"type": self.get_type(), "params": encode(self.get_params())}
 
     def serialize_to_dict(self) -> dict[str, Any]:
-        """d3rlpy's name of `serialize`."""
+        """Call `serialize`, under d3rlpy's name."""
         return self.serialize()
 
     @classmethod
     def deserialize_from_dict(cls, data: dict[str, Any]) -> Self:
-        """d3rlpy's name of `deserialize`."""
+        """Call `deserialize`, under d3rlpy's name."""
         return cls.deserialize(data)
 
     @classmethod
     def named(cls, name: str) -> type[Self]:
-        """The class of this kind with this name in files.
+        """Return the class of this kind with this name in files.
 
         Raises:
             ConfigError: if the name is not known.
@@ -118,13 +118,13 @@ class Serializable:
         if not isinstance(name, str) or name not in cls._known:
             raise ConfigError(
                 f"no {cls._kind} is called {name!r}{did_you_mean(str(name), cls._known) or '.'} Known: "
-                f"{', '.join(sorted(cls._known))}. If it is one of yours, import the module that defines it first."
+                f"{', '.join(sorted(cls._known))}. If it is your own class, import its module first."
             )
         return cls._known[name]  # type: ignore[return-value]
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
-        """Build the object that `serialize` described.
+        """Build the object from its JSON form.
 
         Raises:
             ConfigError: if the name is not known or the parameters do not fit.
@@ -144,7 +144,7 @@ def _signature(init: Callable[..., None]) -> inspect.Signature:
 
 
 def kind_of(owner: type, name: str) -> type[Serializable] | None:
-    """The kind of factory or scaler that the field ``name`` of a class holds, if it holds one."""
+    """Return the kind of factory or scaler of the field ``name`` of a class, or ``None``."""
     hint = typing.get_type_hints(owner).get(name)
     for option in (hint, *typing.get_args(hint)):
         if isinstance(option, type) and issubclass(option, Serializable):
@@ -152,18 +152,20 @@ def kind_of(owner: type, name: str) -> type[Serializable] | None:
     return None
 
 
-def as_python(value: Any) -> Any:
-    """``value``, with numpy numbers, also in lists, as Python's."""
+def to_python(value: object) -> Any:
+    """Return ``value`` with its numpy numbers, also in lists, converted to Python's."""
     if isinstance(value, np.generic):
         return value.tolist()
-    return type(value)(map(as_python, value)) if type(value) in (list, tuple) else value
+    if type(value) is tuple:
+        return tuple(map(to_python, value))
+    return list(map(to_python, value)) if type(value) is list else value
 
 
-def encode(value: Any) -> Any:
-    """JSON form of a config value: nested `Serializable`, arrays, enums, tuples, dicts and plain scalars.
+def encode(value: object) -> Any:
+    """Return the JSON form of a config value: nested `Serializable`, arrays, enums, tuples, dicts and plain scalars.
 
     Raises:
-        ConfigError: for a value that has no JSON form.
+        ConfigError: for a value without a JSON form.
     """
     if isinstance(value, Serializable):
         return {"kind": value._kind, **value.serialize()}
@@ -180,8 +182,8 @@ def encode(value: Any) -> Any:
     raise ConfigError(f"{value!r:.100} of type {type(value).__name__} cannot be written to JSON")
 
 
-def decode(value: Any) -> Any:
-    """Inverse of `encode`, except that tuples and arrays come back as lists."""
+def decode(value: object) -> Any:
+    """Rebuild a value that `encode` wrote, except that tuples and arrays become lists."""
     if isinstance(value, dict):
         if "kind" in value and "type" in value:
             kind = {each.__name__: each for each in Serializable.__subclasses__()}.get(value["kind"])

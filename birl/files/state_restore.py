@@ -1,39 +1,41 @@
-"""States from files: compared with the states that they replace before they are used, and set all or not at all."""
+"""Restoring states from files: compare them with the present states, then set all of them or none."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from birl.errors import BirlError, CorruptFileError, NonFiniteError
 from birl.types import Array, State
 
-_KINDS: Final[tuple[Any, ...]] = (bool | np.bool_, int | np.integer, float | np.floating | int | np.integer, str, dict)
-_LEFT: Final = ("explorer", "sampler", "optimizers", "torch_generator", "policy")
-"""Keys whose states are not compared: users write explorers and samplers, which alone know their states; optimisers are
-checked by `birl.optimizers.saved_state`, generators of another kind of device are not used, and a learner itself
-compares the policy that it evaluates."""
+_SCALARS: Final = (bool | np.bool_, int | np.integer, float | np.floating | int | np.integer, str, dict)
+_UNCOMPARED: Final = ("explorer", "sampler", "optimizers", "torch_generator", "policy")
+"""Keys whose states are not compared. Only users know the states of their explorers and samplers;
+`birl.optimizers.saved_state` checks optimisers, generators of another kind of device are not used, and a learner
+compares its policy itself."""
 
 
-class Part(Protocol):
-    """An object with a state."""
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state a checkpoint can hold."""
 
     def get_state(self) -> State:
-        """A copy of what `set_state` takes."""
+        """Return a copy of everything that later behaviour depends on."""
         ...
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
+        """Continue from a state that `get_state` returned, bit for bit."""
         ...
 
 
 @contextlib.contextmanager
-def damage_as_typed_errors(label: object, what: str = "its content does not fit together") -> Iterator[None]:
-    """Report any other error of reading a file of valid form but impossible content as a `CorruptFileError`."""
+def convert_to_corrupt_error(label: object, what: str = "its content is inconsistent") -> Iterator[None]:
+    """Raise a `CorruptFileError` in place of any untyped error: the form of the file was valid, its content is not."""
     try:
         yield
     except BirlError:
@@ -45,11 +47,11 @@ def damage_as_typed_errors(label: object, what: str = "its content does not fit 
 
 
 @contextlib.contextmanager
-def all_or_nothing(parts: Mapping[str, Part]) -> Iterator[None]:
-    """If the block raises, bring the parts back to the states that they had before it."""
+def restore_on_error(parts: Mapping[str, Stateful]) -> Iterator[None]:
+    """If the block raises, restore the former states of the parts."""
     before = {}
     for name, part in parts.items():
-        with contextlib.suppress(NonFiniteError):  # a diverged learner has nothing to go back to
+        with contextlib.suppress(NonFiniteError):  # a diverged learner has no valid state
             before[name] = part.get_state()
     try:
         yield
@@ -59,39 +61,39 @@ def all_or_nothing(parts: Mapping[str, Part]) -> Iterator[None]:
         raise
 
 
-def put_back(
-    parts: Mapping[str, Part],
-    saved: Any,
+def restore_states(
+    parts: Mapping[str, Stateful],
+    saved: Mapping[str, State],
     label: object,
-    free: str | tuple[str, ...] = ("evaluator ", "hook "),
+    user_prefixes: str | tuple[str, ...] = ("evaluator ", "hook "),
 ) -> None:
-    """Set the states of parts, once all of them have been compared with the present ones (see `compare`).
+    """Compare saved states with the present ones (see `compare_states`), then set them.
 
     Args:
-        parts: by name.
-        saved: their states; a part that it lacks keeps its own.
+        parts: the parts by name.
+        saved: states by name; a part without a saved state keeps its own.
         label: name of the file for messages.
-        free: names that begin so are users' parts, whose states are not compared.
+        user_prefixes: prefixes of the names of users' parts, whose states are not compared.
 
     Raises:
         CorruptFileError: naming the part whose state does not fit it.
     """
-    with damage_as_typed_errors(label):
+    with convert_to_corrupt_error(label):
         found = {name: saved[name] for name in parts if name in saved}
     for name, state in found.items():
-        if not name.startswith(free):
+        if not name.startswith(user_prefixes):
             with contextlib.suppress(NonFiniteError):
-                compare(state, parts[name].get_state(), name, label)
+                compare_states(state, parts[name].get_state(), name, label)
     for name, state in found.items():
-        with damage_as_typed_errors(label, f"the state of its {name} cannot be used"):
+        with convert_to_corrupt_error(label, f"the state of its {name} cannot be used"):
             parts[name].set_state(state)
 
 
-def compare(saved: Any, own: Any, where: str, label: object) -> None:
-    """Compare a saved state with one that is known to be right: types, dtypes, and shapes.
+def compare_states(saved: object, own: object, where: str, label: object) -> None:
+    """Compare types, dtypes and shapes of a saved state with those of a valid one.
 
-    Dicts are compared by the keys that both have, tensors by dtype and shape, arrays by dtype and number of dimensions,
-    because those of data grow. Lists may have any items, and ``None`` here says nothing of what was saved.
+    Dicts are compared by their common keys, tensors by dtype and shape, and arrays by dtype and number of dimensions,
+    because arrays of data grow. Lists may have any items, and ``None`` in the valid state matches anything.
 
     Raises:
         CorruptFileError: naming the value that does not fit.
@@ -99,37 +101,37 @@ def compare(saved: Any, own: Any, where: str, label: object) -> None:
     if own is None or (saved is None and not isinstance(own, dict | Tensor | np.ndarray)):
         return
     if isinstance(own, dict) and isinstance(saved, dict):
-        for key in own.keys() & saved.keys() - {*_LEFT}:
-            compare(saved[key], own[key], f"{where}.{key}", label)
+        for key in own.keys() & saved.keys() - {*_UNCOMPARED}:
+            compare_states(saved[key], own[key], f"{where}.{key}", label)
         return
-    if not _alike(saved, own):
+    if not _matches(saved, own):
         raise CorruptFileError(
-            f"{label} is a birl file, but its {where:.200} is {_described(saved)}; it must be like {_described(own)}. "
-            "Go on with the data, environment and networks it was made with; if they are, restore it from a copy"
+            f"{label} is a birl file, but its {where:.200} is {_format(saved)}; it must be like {_format(own)}. "
+            "Use the data, environment and networks of the saved run; if you do, restore the file from a copy"
         )
 
 
-def _alike(saved: Any, own: Any) -> bool:
+def _matches(saved: object, own: object) -> bool:
     if isinstance(own, Tensor):
         return isinstance(saved, Tensor) and saved.dtype == own.dtype and saved.shape == own.shape
     if isinstance(own, np.ndarray):
         return isinstance(saved, np.ndarray) and saved.dtype == own.dtype and saved.ndim == own.ndim
     if isinstance(own, list | tuple):
         return isinstance(saved, list | tuple)
-    for kind in _KINDS:
+    for kind in _SCALARS:
         if isinstance(own, kind):
-            return isinstance(saved, kind) and not (isinstance(saved, bool) and kind is not _KINDS[0])
+            return isinstance(saved, kind) and not (isinstance(saved, bool) and kind is not _SCALARS[0])
     return True
 
 
-def _described(value: Any) -> str:
+def _format(value: object) -> str:
     if isinstance(value, Tensor | np.ndarray):
         return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
     return f"{value!r:.60}"
 
 
-def checked_array(value: Any, shape: tuple[int | None, ...], dtype: Any, what: str) -> Array:
-    """An array of this dtype and shape, where ``None`` is any length.
+def check_array(value: object, shape: tuple[int | None, ...], dtype: npt.DTypeLike, what: str) -> Array:
+    """Return an array that has this dtype and shape; a length of ``None`` matches any.
 
     Raises:
         CorruptFileError: for any other value.
@@ -139,6 +141,6 @@ def checked_array(value: Any, shape: tuple[int | None, ...], dtype: Any, what: s
     if not fits or array.dtype != dtype:
         wanted = tuple("any" if length is None else length for length in shape)
         raise CorruptFileError(
-            f"{what} is {_described(array)}; it must be {np.dtype(dtype)} of shape {wanted}: restore it from a copy"
+            f"{what} is {_format(array)}; it must be {np.dtype(dtype)} of shape {wanted}: restore it from a copy"
         )
     return array

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from torch import Tensor
 
 from birl.errors import ConfigError
-from birl.files.reading import corrupt
+from birl.files.reading import corrupt_file_error
 from birl.types import Array, State
 
 _MAX_DEPTH: Final = 64
 
 
-def pack(state: State) -> tuple[dict[str, Any], dict[str, Tensor | Array]]:
+def pack(state: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Tensor | Array]]:
     """Split a nested state into a JSON tree and its arrays.
 
     Arrays become ``{"$array": name}``, tensors ``{"$tensor": name}``, numpy scalars ``{"$scalar": name}``,
@@ -29,7 +30,7 @@ def pack(state: State) -> tuple[dict[str, Any], dict[str, Tensor | Array]]:
     return _pack(dict(state), "", 0, arrays), arrays
 
 
-def _pack(value: Any, path: str, depth: int, arrays: dict[str, Tensor | Array]) -> Any:
+def _pack(value: object, path: str, depth: int, arrays: dict[str, Tensor | Array]) -> Any:
     if depth > _MAX_DEPTH:
         raise ConfigError(f"the state is nested more than {_MAX_DEPTH} levels deep at {path!r:.200}")
     if isinstance(value, Tensor):
@@ -50,7 +51,7 @@ def _pack(value: Any, path: str, depth: int, arrays: dict[str, Tensor | Array]) 
         result = {}
         for key, item in value.items():
             if type(key) is not str:
-                raise ConfigError(f"keys of a state are strings: got {key!r:.100} at {path!r:.200}")
+                raise ConfigError(f"the key {key!r:.100} at {path!r:.200} of a state is not a string: give strings")
             result["$" + key if key.startswith("$") else key] = _pack(item, prefix + key, depth + 1, arrays)
         return result
     raise ConfigError(
@@ -60,14 +61,14 @@ def _pack(value: Any, path: str, depth: int, arrays: dict[str, Tensor | Array]) 
 
 
 def _store(array: Tensor | Array, name: str, arrays: dict[str, Tensor | Array]) -> str:
-    while name in arrays or name == "__metadata__":  # two paths can be spelled alike if keys contain slashes
+    while name in arrays or name == "__metadata__":  # keys with slashes can give equal paths
         name += "'"
     arrays[name] = array
     return name
 
 
-def unpack(tree: Any, tensors: dict[str, Tensor], label: str = "state") -> State:
-    """Inverse of `pack`. Arrays share the memory of ``tensors``, each of which must be used exactly once.
+def unpack(tree: object, tensors: dict[str, Tensor], label: str = "state") -> State:
+    """Rebuild a state that `pack` split. Arrays share the memory of ``tensors``; each must be used exactly once.
 
     Args:
         tree: the parsed JSON.
@@ -75,20 +76,20 @@ def unpack(tree: Any, tensors: dict[str, Tensor], label: str = "state") -> State
         label: the source, for messages.
 
     Raises:
-        CorruptFileError: for a tree that `pack` cannot have made.
+        CorruptFileError: for a tree that `pack` never makes.
     """
     unused = dict(tensors)
     state = _unpack(tree, 0, unused, label)
     if not isinstance(state, dict):
-        raise corrupt(label, "the outermost value is not an object")
+        raise corrupt_file_error(label, "the outermost value is not an object")
     if unused:
-        raise corrupt(label, f"{len(unused)} arrays belong to nothing, {next(iter(unused))!r:.100} among them")
+        raise corrupt_file_error(label, f"{len(unused)} arrays are not referenced, such as {next(iter(unused))!r:.100}")
     return state
 
 
-def _unpack(value: Any, depth: int, unused: dict[str, Tensor], label: str) -> Any:
+def _unpack(value: object, depth: int, unused: dict[str, Tensor], label: str) -> Any:
     if depth > _MAX_DEPTH:
-        raise corrupt(label, f"nested more than {_MAX_DEPTH} levels deep")
+        raise corrupt_file_error(label, f"nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, list):
         return [_unpack(item, depth + 1, unused, label) for item in value]
     if not isinstance(value, dict):
@@ -108,11 +109,13 @@ def _unpack(value: Any, depth: int, unused: dict[str, Tensor], label: str) -> An
             return float(text)
         case {"$tuple": list(items), **rest} if not rest:
             return tuple(_unpack(item, depth + 1, unused, label) for item in items)
-    raise corrupt(label, f"{value!r:.100} is no value, or refers to an array that is missing or in use already")
+    raise corrupt_file_error(
+        label, f"{value!r:.100} is not a value, or refers to an array that is missing or used twice"
+    )
 
 
 def _as_array(tensor: Tensor, name: str, label: str) -> Array:
     try:
         return tensor.numpy()
     except TypeError:
-        raise corrupt(label, f"array {name!r:.100} has a dtype that numpy does not have") from None
+        raise corrupt_file_error(label, f"array {name!r:.100} has a dtype that numpy lacks") from None

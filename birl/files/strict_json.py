@@ -1,4 +1,4 @@
-"""Strict JSON with bounds on the memory and time that parsing takes."""
+"""Strict JSON, with limits on the memory and time of parsing."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import math
 from typing import Any, NoReturn
 
 from birl.errors import ConfigError
-from birl.files.budget import MAX_JSON_BYTES, MAX_VALUES
-from birl.files.reading import corrupt
+from birl.files.reading import MAX_JSON_BYTES, MAX_VALUES, corrupt_file_error
 
 
-def dump_json(value: Any, name: str) -> str:
+def dump_json(value: object, name: str) -> str:
     """Write strict JSON that `parse_json` reads.
 
     Args:
         value: JSON values.
-        name: what they are, for messages.
+        name: name of the value, for messages.
 
     Raises:
-        ConfigError: if they cannot be written, or `parse_json` would reject them.
+        ConfigError: if the value cannot be written, or `parse_json` would reject it.
     """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -35,7 +34,7 @@ def dump_json(value: Any, name: str) -> str:
 
 
 def _count_values(text: str) -> int:
-    """Upper bound of the number of values in a JSON text."""
+    """Return an upper bound of the number of values in a JSON text."""
     return 1 + sum(text.count(sign) for sign in ",[{")
 
 
@@ -70,4 +69,4 @@ def parse_json(data: bytes, label: str) -> Any:
             raise ValueError(f"more than allowed ({len(data)} bytes)")
         return json.loads(text, parse_float=number, parse_constant=constant, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise corrupt(label, f"not valid JSON: {error}") from error
+        raise corrupt_file_error(label, f"not valid JSON: {error}") from error

@@ -10,7 +10,7 @@ import numpy as np
 from birl.checks import check
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.errors import CorruptFileError
-from birl.spaces import allowed_actions
+from birl.spaces import read_action_mask
 from birl.types import Array, Environment, State, Tree
 
 SelectActions: TypeAlias = Callable[[Tree, Array, Array], Array]
@@ -78,7 +78,7 @@ def evaluate(
     while True:
         for index in np.flatnonzero(stepper.is_first).tolist():
             episode[index], started = started, started + 1
-        allowed = allowed_actions(stepper.actions, stepper.observation)
+        allowed = read_action_mask(stepper.actions, stepper.observation)
         action = actor(stepper.observation, stepper.is_first, stepper.reward)
         if epsilon > 0:
             uniform = stepper.actions.sample(stepper.n, generator, allowed)

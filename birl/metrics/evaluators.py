@@ -17,7 +17,7 @@ from birl.dataset.reader import Reader
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, EmptyDataError
 from birl.preprocessing import RewardScaler
-from birl.spaces import open_masks
+from birl.spaces import fill_empty_masks
 from birl.types import ActionSpace, Array, Tree
 
 
@@ -100,8 +100,8 @@ class OverTransitions(EvaluatorProtocol):
         for owner, found in (("dataset", info and info.action_space), ("algorithm", action_type and action_type())):
             if isinstance(found, ActionSpace) and not kind & found:
                 raise ConfigError(
-                    f"the {owner} has {found.words} actions, {type(self).__name__} takes "
-                    f"{kind.words} ones: use {self._sibling}"
+                    f"the {owner} has {found.label} actions, {type(self).__name__} takes "
+                    f"{kind.label} ones: use {self._sibling}"
                 )
 
     @abc.abstractmethod
@@ -126,7 +126,7 @@ class TDErrorEvaluator(OverTransitions):
         value = algo.predict_value(batch.observations, _actions(batch, algo))
         following, spec = batch.next_observations, getattr(algo, "spec", None)
         if spec is not None:
-            following, _ = open_masks(spec.actions, following)  # masks after an episode's end may allow no action
+            following, _ = fill_empty_masks(spec.actions, following)  # masks after an episode's end may allow no action
         next_value = algo.predict_value(following, algo.predict(following))
         reward = batch.rewards[:, 0]
         if algo.reward_scaler is not None:

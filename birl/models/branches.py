@@ -41,10 +41,10 @@ class BranchReturns(Returns):
             """``V + A_d - mean A_d`` (eq. 1), by branch."""
             *advantages, value = rows.split([*actions.sizes, 1], -2)
             centred = torch.cat([value + each - each.mean(-2, keepdim=True) for each in advantages], -2)
-            return actions.branched(centred.transpose(-1, -2)).movedim(-3, -1)
+            return actions.to_branches(centred.transpose(-1, -2)).movedim(-3, -1)
 
         inner = returns.reshaped(split, 1)
-        return cls(inner.among(actions.branched_mask(mask, returns.mean())))
+        return cls(inner.among(actions.mask_to_branches(mask, returns.mean())))
 
     @property
     def allowed(self) -> Tensor | None:

@@ -390,23 +390,23 @@ class Joint:
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Actions ``[(n,) ..., W]`` and log-probabilities ``[(n,) ...]``."""
         drawn = [part.sample(n) for part in self.parts]
-        return self.actions.joined([action for action, _ in drawn]), self._total([log_prob for _, log_prob in drawn])
+        return self.actions.join([action for action, _ in drawn]), self._total([log_prob for _, log_prob in drawn])
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Sum ``[...]`` over the parts; extra leading dimensions of ``action`` broadcast."""
-        pairs = zip(self.parts, self.actions.read(action), strict=True)
+        pairs = zip(self.parts, self.actions.split(action), strict=True)
         return self._total([part.log_prob(each) for part, each in pairs])
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
         """See `Distribution.log_probability`. Quantities without bounds are not clipped."""
         slopes = log_slope.split(self.actions.widths, -1)
-        free = [isinstance(part, Continuous) and part.free for part in self.actions.parts]
-        rows = zip(self.parts, self.actions.read(action), slopes, free, strict=True)
+        free = [isinstance(part, Continuous) and part.unbounded for part in self.actions.parts]
+        rows = zip(self.parts, self.actions.split(action), slopes, free, strict=True)
         return self._total([part.log_probability(each, slope, clipped and not own) for part, each, slope, own in rows])
 
     def mode(self) -> Tensor:
         """The modes of all parts."""
-        return self.actions.joined([part.mode() for part in self.parts])
+        return self.actions.join([part.mode() for part in self.parts])
 
     def entropy(self) -> Tensor:
         """Sum ``[...]`` in nats."""

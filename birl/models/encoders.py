@@ -89,9 +89,9 @@ class EncoderFactory(Serializable):
         )
 
     @classmethod
-    def from_short(cls, value: Any) -> Any:
+    def from_shorthand(cls, value: Any) -> Any:
         """As in `Serializable`; a list of sizes stands for a `VectorEncoderFactory` with these layers."""
-        return VectorEncoderFactory(list(value)) if isinstance(value, list | tuple) else super().from_short(value)
+        return VectorEncoderFactory(list(value)) if isinstance(value, list | tuple) else super().from_shorthand(value)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
         """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""

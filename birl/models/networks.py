@@ -49,7 +49,9 @@ class Network(nn.Module):
             action = self.spec.actions.as_input(action)
         if isinstance(self.encoder, Recurrent):
             return self._unroll(self.encoder, inputs, action)
-        observation = self.spec.encoded(inputs.observation if inputs.following is None else inputs.following)
+        observation = self.spec.encoder_observation(
+            inputs.observation if inputs.following is None else inputs.following
+        )
         leading = self._leading(observation)
         # compare the numbers of dimensions first: torch.export would take a comparison of sizes for a condition
         if action is not None and (action.dim() - 1 != len(leading) or action.shape[:-1] != leading):
@@ -61,7 +63,7 @@ class Network(nn.Module):
         return features if len(leading) == 1 else _unflatten(features, leading)
 
     def _unroll(self, encoder: Recurrent, inputs: Inputs, action: Tensor | None) -> Tensor:
-        observation = self.spec.encoded(inputs.observation)
+        observation = self.spec.encoder_observation(inputs.observation)
         leading = self._leading(observation)
         state = self._start_state(inputs, leading[-1])
         is_first = inputs.is_first
@@ -70,7 +72,7 @@ class Network(nn.Module):
         shape = leading if len(leading) == 2 else torch.Size((1, *leading))
         flat = self._flatten(observation)
         following: Tensor | None
-        after = None if inputs.following is None else self._flatten(self.spec.encoded(inputs.following))
+        after = None if inputs.following is None else self._flatten(self.spec.encoder_observation(inputs.following))
         if after is not None and self._noisy:  # in one pass, which has one noise
             both = tree_map(lambda *x: torch.cat(x), flat, after)
             sequence, following = (_unflatten(each, shape) for each in encoder.embed(both).chunk(2, -2))

@@ -12,7 +12,7 @@ from birl.models.distribution_factories import DistributionFactory, NormalFactor
 from birl.models.distributions import Beta, Categorical, Distribution, Joint, Normal, SquashedNormal
 from birl.models.encoders import EncoderFactory
 from birl.models.networks import LinearNetwork
-from birl.spaces import Composite, masks_of_choices
+from birl.spaces import Composite, choice_masks
 from birl.spaces.specs import Spec
 from birl.types import Inputs
 
@@ -210,7 +210,7 @@ class JointPolicy(_FactoryPolicy):
         log_std = None if self.log_std is None else self.log_std.expand(self._quantities)
         parts: list[Distribution] = []
         mask = inputs.mask if self.spec.masked else None
-        masks = iter([] if mask is None else masks_of_choices(self.actions, mask))
+        masks = iter([] if mask is None else choice_masks(self.actions, mask))
         outputs = self.linear(features).split(self._sizes, -1)
         for part, output in zip(self.actions.parts, outputs, strict=True):
             if part.discrete:
@@ -225,7 +225,7 @@ class JointPolicy(_FactoryPolicy):
 
 def _categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categorical:
     """The distribution of one choice or several with logits ``[..., size]``."""
-    return Categorical(actions.branched(logits), actions.branched_mask(mask, logits), bool(actions.shape))
+    return Categorical(actions.to_branches(logits), actions.mask_to_branches(mask, logits), bool(actions.shape))
 
 
 StochasticPolicy: TypeAlias = CategoricalPolicy | NormalPolicy | DistributionPolicy | JointPolicy

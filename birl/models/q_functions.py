@@ -80,7 +80,7 @@ class _HeadFactory(QFunctionFactory):
         if self.trunk_gradient is not None and self.dueling is False:
             raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
         if hasattr(self, "risk"):
-            object.__setattr__(self, "risk", RiskMeasure.from_short(self.risk))
+            object.__setattr__(self, "risk", RiskMeasure.from_shorthand(self.risk))
             hint = ", such as birl.models.CVaR()"
             check(f"{own}.risk", self.risk, RiskMeasure, hint, optional=True)  # type: ignore[type-abstract]
         for name, default in self._options(type(self)).items():

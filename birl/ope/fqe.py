@@ -282,7 +282,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         """Build the Q-functions for all actions of the policy, including those that are not in the data."""
         own = self._algo.spec
-        if not own.takes(spec):
+        if not own.accepts(spec):
             raise ShapeError(
                 f"{type(self).__name__} is to be built for {spec}, but the policy of {type(self._algo).__name__} was "
                 f"built for {own}; both must be the same: give data like those of the policy"

@@ -74,7 +74,7 @@ def record_query(dataset: str | Path, digest: str, purpose: str, question: str, 
         ) from error
     try:
         if locked:
-            lock.sign()
+            lock.write_holder()
         queries = _read(file)
         query = {"digest": digest, "purpose": purpose, "question": question}
         same = [all(each[key] == value for key, value in query.items()) for each in queries]

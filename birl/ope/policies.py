@@ -30,7 +30,7 @@ from birl.checks import check
 from birl.dataset.log_record import LogRecord, joined
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError
 from birl.files import load_archive, save_archive
-from birl.files.state_restore import damage_as_typed_errors
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.models import is_recurrent
 from birl.models.distributions import NEVER, Categorical, Normal
 from birl.spaces import Actions, Continuous
@@ -313,7 +313,7 @@ class Gaussian(_SinglePolicy):
 
         def policy(nets: Any, inputs: Inputs) -> Normal:
             mean = built.policy.greedy(nets, inputs)
-            return Normal(actions.within(mean) if built.clips else mean, log_std)
+            return Normal(actions.clamp(mean) if built.clips else mean, log_std)
 
         return policy
 
@@ -404,7 +404,7 @@ def load_policy(fname: File, device: bool | int | str | None = False) -> Stochas
         device: see `AlgorithmConfig.create`.
     """
     data, state = load_archive(fname, "policy")
-    with damage_as_typed_errors(fname):
+    with convert_to_corrupt_error(fname):
         return restore_policy(data, state, device)
 
 
@@ -439,7 +439,7 @@ def _check_choices(policy: _SinglePolicy, built: BuiltPolicy) -> None:
 def _allowed_mask(spec: Spec, inputs: Inputs, like: Tensor) -> Tensor | None:
     """The mask of allowed actions for each dimension."""
     actions: Any = spec.actions
-    mask: Tensor | None = actions.branched_mask(inputs.mask if spec.masked else None, like)
+    mask: Tensor | None = actions.mask_to_branches(inputs.mask if spec.masked else None, like)
     return mask
 
 

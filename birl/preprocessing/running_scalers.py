@@ -21,7 +21,7 @@ from birl.errors import ConfigError, EmptyDataError, NonFiniteError, ShapeError,
 from birl.preprocessing.base import Scaler, Steps, as_float, merge_sums, row_blocks
 from birl.preprocessing.observation_scalers import ObservationScaler
 from birl.preprocessing.reward_scalers import RewardScaler
-from birl.spaces.observations import picked
+from birl.spaces.observations import match_parts
 from birl.types import (
     FLOAT32_MAX,
     Array,
@@ -277,7 +277,7 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
             NonFiniteError: if there is NaN or infinity.
         """
         self._check_not_frozen()
-        parts = picked(self._structure, without_mask(as_parts(observations)))
+        parts = match_parts(self._structure, without_mask(as_parts(observations)))
         rows = [np.asarray(leaf) for leaf in tree_leaves(parts)]
         leaves = self._leaves
         if leaves is None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from birl.preprocessing import ActionScaler, ObservationScaler, RewardScaler
 from birl.spaces import Actions
-from birl.spaces.observations import Choices, picked
-from birl.types import Array, ArrayOrTensor, Tree, beside_mask, tree_leaves, tree_map
+from birl.spaces.observations import Choices, match_parts
+from birl.types import Array, ArrayOrTensor, Tree, map_unmasked, tree_leaves, tree_map
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -58,7 +58,7 @@ class Units:
 
     def observation(self, observation: Tree) -> Tree:
         """Convert observations to scaled float tensors, choices to one-hot vectors. Drops unused parts of dicts."""
-        return self.as_input(tree_map(self.tensor, picked(self.observations, observation)))
+        return self.as_input(tree_map(self.tensor, match_parts(self.observations, observation)))
 
     def as_input(self, tensors: Tree) -> Tree:
         """Convert observations that are tensors on the device, see `observation`. Action masks are not scaled."""
@@ -66,7 +66,7 @@ class Units:
             numbers = tree_map(to_float, tensors)
         else:
             scale = self.observation_scaler.transform
-            numbers = beside_mask(scale, tensors) if self.actions.options else scale(tensors)
+            numbers = map_unmasked(scale, tensors) if self.actions.options else scale(tensors)
         if not self._has_choices:
             return numbers
         return tree_map(
@@ -75,7 +75,7 @@ class Units:
         )
 
     def action(self, action: Array | Tensor) -> Tensor:
-        """Convert stored actions ``[..., *actions.leaf.shape]`` to the policy's actions in its range."""
+        """Convert stored actions ``[..., *actions.storage_spec.shape]`` to the policy's actions in its range."""
         tensor = self.actions.from_stored(self.tensor(action))
         return tensor if self.action_scaler is None else self.action_scaler.transform(tensor)
 
@@ -86,7 +86,7 @@ class Units:
     def environment_action(self, action: Tensor) -> Tensor:
         """Convert the policy's actions to those of the environment, the inverse of `action`."""
         action = action if self.action_scaler is None else self.action_scaler.reverse_transform(action)
-        return self.actions.given(action)
+        return self.actions.to_environment(action)
 
     def log_slope(self, action: Tensor) -> Tensor:
         """Return the logarithm of the slope of `environment_action` at the policy's actions ``[..., A]``."""

@@ -16,7 +16,7 @@ from birl.dataset import ReplayBufferBase
 from birl.envs import Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import write_error
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.logging.averages import Averages
 from birl.run.agent_core import (
     AgentCore,
@@ -40,8 +40,8 @@ from birl.run.fingerprint import ACTIONS, buffer_settings, part_settings, replay
 from birl.run.protocols import ExplorerProtocol, Stateful, StepBuffer, Trainable
 from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
-from birl.spaces import all_finite, environment_actions, one_of, open_masks
-from birl.spaces.observations import check_inside, check_mask, named_map, picked
+from birl.spaces import action_at, all_finite, fill_empty_masks, unflatten_actions
+from birl.spaces.observations import check_action_mask, check_observations, map_named_leaves, match_parts
 from birl.types import MASK, Array, Environment, State, Tree, parts_like, tree_map
 
 
@@ -99,7 +99,7 @@ class Agent:
         self.algorithm, self.step = algorithm, 0
         self._env, self._settings = env, {**settings, ACTIONS: algorithm.describe()["action_size"]}
         self._example = core.example
-        self._names = named_map(lambda _, name: name, self._example)
+        self._names = map_named_leaves(lambda _, name: name, self._example)
         self._training = self._current = _Episodes.start(core)
         self._averages = Averages()
         self._parts = {"learner": algorithm, **parts, "agent": self}
@@ -131,12 +131,12 @@ class Agent:
                 "terminated, truncated), or start new episodes with reset()"
             )
         # A vector environment may request an action after an episode's end; `observe` must mark that step as not valid.
-        opened, closed = open_masks(now.core.actions, self._batch("observation", observation), now.closed)
+        opened, closed = fill_empty_masks(now.core.actions, self._batch("observation", observation), now.closed)
         selected = now.core.select_action(opened, now.is_first, now.reward, self.step)
         now.closed = closed
         space = single_spaces(self._env)[1]
-        action = environment_actions(space, np.array(selected, now.core.actions.leaf.dtype))
-        return action if self.n > 1 else one_of(space, action, 0)
+        action = unflatten_actions(space, np.array(selected, now.core.actions.storage_spec.dtype))
+        return action if self.n > 1 else action_at(space, action, 0)
 
     def observe(
         self,
@@ -198,7 +198,7 @@ class Agent:
         stored = rewards.astype(np.float32)
         now.core.observe(Step(following, stored, terminal, cut, made, returns))
         now.is_first = np.where(made, done, now.is_first)
-        now.closed = open_masks(now.core.actions, following, done)[1]
+        now.closed = fill_empty_masks(now.core.actions, following, done)[1]
         now.reward, now.returns = np.where(now.is_first, np.float32(0), stored), np.where(done, 0.0, sums)
         if now is self._training:
             for value in returns.values():
@@ -337,7 +337,7 @@ class Agent:
         step = check("step", state["step"], int, low=0, error=CorruptFileError)
         like = {"is_first": own.is_first, "closed": own.closed, "reward": own.reward, "returns": own.returns}
         is_first, closed, reward, returns = (
-            checked_array(state[name], array.shape, array.dtype, name) for name, array in like.items()
+            check_array(state[name], array.shape, array.dtype, name) for name, array in like.items()
         )
         own.core.set_state(state["agent"])
         self._averages.set_state(state["averages"])
@@ -351,15 +351,15 @@ class Agent:
         try:
             parts = parts_like(observation, self._example)
             with contextlib.suppress(ShapeError):  # the error for missing parts is raised below
-                parts = picked(self._example, parts)
+                parts = match_parts(self._example, parts)
             batch = tree_map(
                 lambda like, x, part: self._leaf(f"{name} {part!r}" if part else name, like, x),
                 *(self._example, parts, self._names),
             )
             read = self.algorithm.spec.observations  # the buffer may store more
-            check_inside(read, picked(read, batch), name)
+            check_observations(read, match_parts(read, batch), name)
             if self.algorithm.spec.masked:
-                check_mask(batch, ShapeError, f"{name}[{MASK!r}]")
+                check_action_mask(batch, ShapeError, f"{name}[{MASK!r}]")
             return batch
         except BirlError:
             raise

@@ -17,7 +17,7 @@ from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.run.protocols import (
     ExplorerProtocol,
     Minibatch,
@@ -27,8 +27,8 @@ from birl.run.protocols import (
     Trainable,
     TransitionCounter,
 )
-from birl.spaces import actions_of, allowed_actions, check_actions
-from birl.spaces.observations import leaf_spaces, part_names, picked
+from birl.spaces import actions_from_space, check_actions, read_action_mask
+from birl.spaces.observations import leaf_spaces, match_parts, part_names
 from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
 GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
@@ -127,7 +127,7 @@ def check_lanes(storage: object, n: int) -> None:
 
 def example_observation(observations: Tree, env: Environment, n: int) -> Tree:
     """Return zeros ``[n, *shape]`` in the dtypes of the environments' space, for the parts in ``observations``."""
-    leaves = picked(observations, leaf_spaces(single_spaces(env)[0]))
+    leaves = match_parts(observations, leaf_spaces(single_spaces(env)[0]))
     return tree_map(lambda space: np.zeros((n, *space.shape), space.dtype), leaves)
 
 
@@ -220,7 +220,7 @@ class AgentCore:
         explorer: ExplorerProtocol | None = None,
     ) -> None:
         self.n = len(next(tree_leaves(observation)))
-        self.actions = actions_of(action_space)
+        self.actions = actions_from_space(action_space)
         self.example = observation
         values: Any = {"values": True} if getattr(explorer, "needs_values", False) else {}
         self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.n, **values)
@@ -262,7 +262,7 @@ class AgentCore:
         Raises:
             ActionError: if they are not in the environments' space.
         """
-        allowed = allowed_actions(self.actions, observation)  # before the actor, which updates its memory
+        allowed = read_action_mask(self.actions, observation)  # before the actor, which updates its memory
         proposed = self._actor(observation, is_first, reward)
         stored, action = self._environment_actions(proposed, observation, is_first, step)
         check_actions(self.actions, action, allowed)
@@ -271,7 +271,7 @@ class AgentCore:
 
     def _environment_actions(self, action: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         """Return the actions to store, and the actions for the environments, given those of the actor."""
-        action = self.actions.clip(action) if self._unbounded or self.actions.whole else action
+        action = self.actions.clip(action) if self._unbounded or self.actions.integral else action
         return action, action
 
     def _apply_explorer(self, action: Array, observation: Tree, is_first: Array, step: int) -> Array:
@@ -282,7 +282,7 @@ class AgentCore:
             return action
         proxy = _GreedyAlgorithm(self._algorithm, action, getattr(self._actor, "values", None))
         explored = self._explorer.sample(proxy, tree_map(np.array, observation), step)
-        return self.actions.clip(explored) if self.actions.whole else explored
+        return self.actions.clip(explored) if self.actions.integral else explored
 
     def observe(self, step: Step, most: int | None = None) -> None:
         """Store the step that follows the selected actions. If that fails, they still wait for their step.
@@ -359,7 +359,7 @@ class AgentCore:
             like: examples ``[n, …]`` of the others.
         """
         for name, own in {"observation": self.example, "is_first": np.zeros(self.n, bool), **like}.items():
-            tree_map(lambda x, y, name=name: checked_array(y, (*lead, *x.shape), x.dtype, name), own, columns[name])
+            tree_map(lambda x, y, name=name: check_array(y, (*lead, *x.shape), x.dtype, name), own, columns[name])
         wanted = (*lead, self.n)
         for name, column in {"action": columns["action"], **columns["extra"]}.items():
             shape = np.shape(column)
@@ -369,7 +369,11 @@ class AgentCore:
                     f"{name!r:.80} of shape {shape}: restore it from a copy"
                 )
             if name in ("action", "policy_action") and self.actions.discrete:
-                given = self.actions.given(torch.as_tensor(column)).numpy() if name != "action" else np.asarray(column)
+                given = (
+                    self.actions.to_environment(torch.as_tensor(column)).numpy()
+                    if name != "action"
+                    else np.asarray(column)
+                )
                 check_actions(self.actions, given)
 
 
@@ -452,7 +456,7 @@ class ReplayAgentCore(AgentCore):
         if step < self._random_steps:
             if self._begin is not None:
                 self._begin(is_first.copy())
-            action = self.actions.sample(self.n, self._generator, allowed_actions(self.actions, observation))
+            action = self.actions.sample(self.n, self._generator, read_action_mask(self.actions, observation))
         else:
             action = self._apply_explorer(action, observation, is_first, step)
         return (action, action) if self._expert is None else self._relabel(self._expert, action, observation)
@@ -465,8 +469,8 @@ class ReplayAgentCore(AgentCore):
                 f"the expert returned actions of shape {label.shape}; it must return {np.shape(action)}, one for each "
                 f"of {self.n} observations: expert(observations [n, …]), such as algo.predict"
             )
-        check_actions(self.actions, label, allowed_actions(self.actions, observation))
-        label = label.astype(self.actions.leaf.dtype)
+        check_actions(self.actions, label, read_action_mask(self.actions, observation))
+        label = label.astype(self.actions.storage_spec.dtype)
         follows = self._generator.random(self.n) < self._expert_share
         return label, np.where(follows.reshape(-1, *(1,) * (label.ndim - 1)), label, action)
 

@@ -29,7 +29,7 @@ from birl.distributed.worker_pool import LossReport, Placement, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.envs import number_of_environments, reset_generator
 from birl.errors import CorruptFileError
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.logging import LOG
 from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
 from birl.run.environment_run import EnvironmentRun
@@ -382,7 +382,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         if saved["gradients"].keys() != own.keys():
             raise CorruptFileError("the checkpoint has gradients of other parameters than the networks: use a copy")
         gradients = {
-            name: checked_array(saved["gradients"][name], tuple(shape), np.dtype(np.float32), name)
+            name: check_array(saved["gradients"][name], tuple(shape), np.dtype(np.float32), name)
             for name, shape in own.items()
         }
         steps = check("steps", saved["steps"], int, low=0, error=CorruptFileError)

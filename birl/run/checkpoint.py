@@ -14,7 +14,7 @@ import torch
 
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
-from birl.files.state_restore import Part, all_or_nothing, damage_as_typed_errors, put_back
+from birl.files.state_restore import Stateful, convert_to_corrupt_error, restore_on_error, restore_states
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -42,7 +42,7 @@ def checkpoint_step(folder: str | Path) -> int:
     path = checkpoint_path(folder)
     if not path.is_file():
         return 0
-    with damage_as_typed_errors(path):
+    with convert_to_corrupt_error(path):
         return int(load_config(path, _KIND).get(_STEP, 0))
 
 
@@ -175,17 +175,17 @@ class GlobalRandomness:
 
 
 @contextlib.contextmanager
-def restore_parts(parts: Mapping[str, Part], state: State, label: object) -> Iterator[None]:
+def restore_parts(parts: Mapping[str, Stateful], state: State, label: object) -> Iterator[None]:
     """Return a context that restores parts and the global random generators, unless that or its block fails.
 
     Args:
-        parts: parts of the checkpoint by name; see `birl.files.state_restore.put_back`.
+        parts: parts of the checkpoint by name; see `birl.files.state_restore.restore_states`.
         state: from `load_checkpoint`.
         label: name of the file, for messages.
     """
     parts = {**parts, "random": GlobalRandomness()}
-    with all_or_nothing(parts):
-        with damage_as_typed_errors(label):
+    with restore_on_error(parts):
+        with convert_to_corrupt_error(label):
             saved = {**state["parts"], "random": state["random"]}
-        put_back(parts, saved, label)  # evaluators may have been added after it was written
+        restore_states(parts, saved, label)  # evaluators may have been added after it was written
         yield

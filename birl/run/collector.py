@@ -40,7 +40,7 @@ class Collector:
                 self._start_step(self._select_action(step, measure))
             self._in_step = False
             with measure("environment_step"):
-                result = stepper.finish()
+                result = stepper.step_wait()
         else:
             action = self._select_action(step, measure)
             with measure("environment_step"):
@@ -56,7 +56,7 @@ class Collector:
             return self.agent.select_action(stepper.observation, stepper.is_first, stepper.reward, step)
 
     def _start_step(self, action: Array) -> None:
-        self.stepper.begin(action)
+        self.stepper.step_async(action)
         self._in_step = True
 
     def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
@@ -81,7 +81,7 @@ class Collector:
         """Wait for a step that was started and drop it, so that the environments can be used again."""
         if self._in_step:
             self._in_step = False
-            self.stepper.abandon()
+            self.stepper.step_discard()
 
     def get_state(self) -> State:
         """Return the state of environments and agent; stored steps are not included."""

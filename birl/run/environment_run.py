@@ -243,7 +243,7 @@ class LocalExecution:
         ((resets, random),) = _generators(run, 1, rollouts=rollouts)
         stepper = Stepper(run.env, resets, observations=observations)
         overlap = run.options["overlap"] and not rollouts
-        if overlap and not stepper.divisible:
+        if overlap and not stepper.supports_async:
             raise ConfigError(
                 f"overlap=True was given with a {type(run.env.unwrapped).__name__}; only environments that run in "
                 "processes of their own can be stepped in the meantime: use gymnasium.vector.AsyncVectorEnv without a "

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
 from birl.dataset import MixedReplayBuffer, ReplayBuffer, ReplayBufferBase
 from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.reader import MinibatchSource
+from birl.files.state_restore import Stateful as Stateful
 from birl.spaces.specs import Spec
 from birl.types import Array, Environment, State, Tree
 
@@ -26,17 +27,6 @@ Metrics: TypeAlias = "dict[str, Tensor]"
 
 StepBuffer: TypeAlias = ReplayBuffer | MixedReplayBuffer
 """A replay buffer that steps of environments can be appended to."""
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object whose state a checkpoint can hold."""
-
-    def get_state(self) -> State:
-        """Return everything that later behaviour depends on."""
-
-    def set_state(self, state: State) -> None:
-        """Continue from what `get_state` returned, bit for bit."""
 
 
 class ReplaySource(MinibatchSource, Protocol):

@@ -11,7 +11,7 @@ from typing import Final
 from filelock import Timeout
 
 from birl.errors import ResumeError, WriteError
-from birl.files import remove_torn
+from birl.files import remove_temporary_files
 from birl.files.locks import FolderLock
 
 LOCK: Final = ".run.lock"
@@ -48,8 +48,8 @@ def only_run(folder: str | Path) -> Iterator[None]:
         return
     try:
         for folder_of_run in (path, *path.glob("seed_*")):  # this lock covers the folders of several seeds
-            remove_torn(folder_of_run, _RUN_FILES)
-        lock.sign()
+            remove_temporary_files(folder_of_run, _RUN_FILES)
+        lock.write_holder()
         yield
     finally:
         lock.release()

@@ -25,7 +25,7 @@ import numpy as np
 from birl._version import __version__
 from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
-from birl.files.state_restore import compare, damage_as_typed_errors, put_back
+from birl.files.state_restore import compare_states, convert_to_corrupt_error, restore_states
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.averages import GradientStatistics
 from birl.logging.logger import LOG
@@ -392,9 +392,9 @@ class Session:
         """Restore the counters of a checkpoint. Returns the run's name."""
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         own = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
-        with damage_as_typed_errors(label):
+        with convert_to_corrupt_error(label):
             session = state["session"]
-            compare({name: session[name] for name in own}, own, "session", label)
+            compare_states({name: session[name] for name in own}, own, "session", label)
             best, name = session["best"], str(session["experiment_name"])
             step, closed = int(session["step"]), int(session["closed"])
             outside = name != experiment_name and (PurePath(name).is_absolute() or ".." in PurePath(name).parts)
@@ -404,7 +404,7 @@ class Session:
                 )
             best = best if best is not None and best["metric"] == self._score else None
             if best is not None:
-                compare(best, {"metric": "", "score": 0.0, "step": 0}, "best", label)
+                compare_states(best, {"metric": "", "score": 0.0, "step": 0}, "best", label)
                 best = {key: best[key] for key in ("metric", "score", "step")}
         if step > self._n_steps:
             raise ResumeError(
@@ -420,7 +420,7 @@ class Session:
         own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with restore_parts(self._parts, state, label):
-            put_back(own, state["session"], label, free="")  # last, because it changes files
+            restore_states(own, state["session"], label, user_prefixes="")  # last, because it changes files
 
 
 def evaluate_with(

@@ -1,49 +1,87 @@
-"""What observations, actions and masks are, as values.
+"""Observations, actions and masks, as values.
 
-A kind of actions is a value that answers for its actions: how data store them, what networks read and put out, how they
-are drawn and checked. `actions_of` reads it from environments, `actions_told` from arguments and files. Another kind
-is a class here and a line in both; heads and distributions for it are in `birl.models`.
+A kind of actions (`Continuous`, `Discrete`, `MultiDiscrete`, `Composite`) knows how data store its actions, what
+networks read and output, and how to sample, clip and check them. A leaf of observations (`Numbers`, `Choices`) does the
+same for observations; a `Spec` holds both. `actions_from_space` reads actions from environments, `parse_actions` from
+arguments and files, `infer_actions` from logs. A new kind is a class here and a line in each of these functions; its
+heads and distributions are in `birl.models`.
 
-An action has three forms. Environments take it, and data store it, in their own numbers, one ``leaf`` for each step.
-Policies give it in ``shape``: choices counted from 0. Networks have ``size`` outputs for it, and read as many numbers
-of one.
+An action has three forms. Environments and data use the environment's numbers, an array of ``storage_spec`` per step.
+Policies use ``shape``, with options numbered from 0. Networks have ``size`` outputs and inputs.
 """
 
 from __future__ import annotations
 
-from birl.spaces.action_serialization import KINDS, actions_in, actions_told
-from birl.spaces.actions import Continuous, Discrete, all_finite
-from birl.spaces.composite_actions import Actions, Composite, MultiDiscrete, masks_of_choices
-from birl.spaces.environment_actions import (
-    actions_of,
-    allowed_actions,
-    as_rows,
+from typing import Final, NoReturn
+
+from birl.errors import missing_name
+from birl.spaces.action_spaces import (
+    KINDS,
+    action_at,
+    actions_from_space,
     check_actions,
-    environment_actions,
-    one_of,
-    open_masks,
+    fill_empty_masks,
+    flatten_actions,
+    infer_actions,
+    parse_actions,
+    read_action_mask,
     sample_actions,
-    space_of,
+    space_from_actions,
+    unflatten_actions,
 )
+from birl.spaces.actions import Actions, Composite, Continuous, Discrete, MultiDiscrete, all_finite, choice_masks
+from birl.spaces.observations import (
+    Choices,
+    Numbers,
+    ObservationLeaf,
+    infer_observations,
+    observations_from_spaces,
+    parse_observations,
+)
+from birl.spaces.specs import Spec, environment_spec
 
 __all__ = [
     "KINDS",
     "Actions",
+    "Choices",
     "Composite",
     "Continuous",
     "Discrete",
     "MultiDiscrete",
-    "actions_in",
-    "actions_of",
-    "actions_told",
+    "Numbers",
+    "ObservationLeaf",
+    "Spec",
+    "action_at",
+    "actions_from_space",
     "all_finite",
-    "allowed_actions",
-    "as_rows",
     "check_actions",
-    "environment_actions",
-    "masks_of_choices",
-    "one_of",
-    "open_masks",
+    "choice_masks",
+    "environment_spec",
+    "fill_empty_masks",
+    "flatten_actions",
+    "infer_actions",
+    "infer_observations",
+    "observations_from_spaces",
+    "parse_actions",
+    "parse_observations",
+    "read_action_mask",
     "sample_actions",
-    "space_of",
+    "space_from_actions",
+    "unflatten_actions",
 ]
+
+_RENAMED: Final = {
+    "actions_in": "birl.spaces.infer_actions",
+    "actions_of": "birl.spaces.actions_from_space",
+    "actions_told": "birl.spaces.parse_actions",
+    "allowed_actions": "birl.spaces.read_action_mask",
+    "as_rows": "birl.spaces.flatten_actions",
+    "environment_actions": "birl.spaces.unflatten_actions",
+    "one_of": "birl.spaces.action_at",
+    "open_masks": "birl.spaces.fill_empty_masks",
+    "space_of": "birl.spaces.space_from_actions",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing_name(__name__, name, __all__, _RENAMED)

@@ -12,8 +12,8 @@ from torch import Tensor
 from birl.algorithm import AlgorithmConfig
 from birl.dataset import MDPDataset
 from birl.seeding import seed as seed_everything
-from birl.spaces import Actions, actions_told
-from birl.spaces.observations import Choices, as_observations
+from birl.spaces import Actions, parse_actions
+from birl.spaces.observations import Choices, parse_observations
 from birl.types import ActionSpace, Array, Batch, Shape, Tree, tree_map
 
 
@@ -31,7 +31,7 @@ def build_algorithm(
     Args:
         config: its configuration.
         observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
-        action_size: number of action dimensions or of discrete actions; see `birl.spaces.actions_told`.
+        action_size: number of action dimensions or of discrete actions; see `birl.spaces.parse_actions`.
         discrete_action: only for algorithms that handle both kinds of actions.
         seed: of the parameters.
         device: see `AlgorithmConfig.create`.
@@ -77,7 +77,7 @@ def random_dataset(
 
     Args:
         observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
-        action_size: number of action dimensions or of discrete actions; see `birl.spaces.actions_told`.
+        action_size: number of action dimensions or of discrete actions; see `birl.spaces.parse_actions`.
         discrete_action: the kind of actions.
         episodes: number of episodes.
         episode_length: number of steps in each.
@@ -87,16 +87,16 @@ def random_dataset(
         options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` forgets what follows a truncation.
     """
     kind = ActionSpace.DISCRETE if discrete_action else ActionSpace.CONTINUOUS
-    actions = actions_told(action_size, kind if isinstance(action_size, int) else None)
+    actions = parse_actions(action_size, kind if isinstance(action_size, int) else None)
     columns = random_columns(seed, observation_shape, actions, episodes, episode_length, action_scale, marked)
     return MDPDataset(
         columns["observation"],
-        columns["action"].reshape(-1, *actions.leaf.shape),
+        columns["action"].reshape(-1, *actions.storage_spec.shape),
         columns["reward"],
         columns["terminated"].astype(np.float32),
         columns["truncated"].astype(np.float32),
         action_space=actions.kind,
-        action_size=actions.told,
+        action_size=actions.size_argument,
         **{"next_observations": columns["next_observation"], "observation_space": observation_shape, **options},
     )
 
@@ -110,7 +110,7 @@ def random_observations(generator: np.random.Generator, shape: Shape, count: int
             return generator.integers(low, low + sizes, (count, *leaf.shape))
         return generator.normal(size=(count, *leaf.shape)).astype(np.float32)
 
-    return tree_map(draw, as_observations(shape))
+    return tree_map(draw, parse_observations(shape))
 
 
 def random_columns(

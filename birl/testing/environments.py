@@ -14,7 +14,7 @@ import numpy as np
 
 from birl.dataset import MDPDataset
 from birl.errors import ConfigError
-from birl.spaces import actions_of
+from birl.spaces import actions_from_space
 from birl.types import Array
 
 PROBES = ("constant", "observation", "discount", "action", "action_observation", "time_limit")
@@ -221,11 +221,11 @@ def collect_dataset(
         truncated = truncated or (index == n_steps - 1 and not terminated)
         rows.append((observation, action, float(reward), terminated, truncated, following))
         observation = env.reset()[0] if terminated or truncated else following
-    kind = actions_of(env.action_space)
+    kind = actions_from_space(env.action_space)
     observations, actions, rewards, terminals, timeouts, following_ones = zip(*rows, strict=True)
     return MDPDataset(
         np.array(observations, np.float32),
-        np.array(actions, kind.leaf.dtype).reshape(-1, *kind.leaf.shape),
+        np.array(actions, kind.storage_spec.dtype).reshape(-1, *kind.storage_spec.shape),
         np.array(rewards, np.float32),
         np.array(terminals, np.float32),
         np.array(timeouts, np.float32),

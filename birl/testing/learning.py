@@ -88,7 +88,7 @@ def probe_errors(
     errors: dict[str, float] = {}
     x, action, value = np.array(env.action_values(config.gamma), np.float32).T[..., None]
     if algorithm.acts.value is not None:
-        got = algorithm.predict_value(x, action.astype(algorithm.spec.actions.leaf.dtype))
+        got = algorithm.predict_value(x, action.astype(algorithm.spec.actions.storage_spec.dtype))
         errors["action_value"] = float(np.abs(got - value[:, 0]).max())
     best = env.best_actions()
     if hasattr(algorithm.nets, "value") and not best:  # a state has a value where actions do not matter

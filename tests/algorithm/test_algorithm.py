@@ -344,7 +344,7 @@ def test_parameters_alone(tmp_path):
     dqn.save(tmp_path / "dqn.d3")
     with pytest.raises(FileError, match="expected a 'parameters'; birl.load_learnable.path. reads it"):
         again.load_model(tmp_path / "dqn.d3")
-    with pytest.raises(FileError, match="it is no text; birl.load_learnable reads a saved model"):
+    with pytest.raises(FileError, match="it is not text; birl.load_learnable reads a saved model"):
         algos.DQN.from_json(tmp_path / "dqn.d3")
 
 

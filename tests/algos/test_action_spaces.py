@@ -29,12 +29,12 @@ from birl.spaces import (
     Continuous,
     Discrete,
     MultiDiscrete,
-    actions_of,
-    actions_told,
-    as_rows,
-    environment_actions,
-    one_of,
-    space_of,
+    action_at,
+    actions_from_space,
+    flatten_actions,
+    parse_actions,
+    space_from_actions,
+    unflatten_actions,
 )
 from birl.testing import check_algorithm
 from birl.testing.contract import SLOW_CHECKS
@@ -85,7 +85,7 @@ class Strict(gymnasium.Env[Any, Any]):
 
 def configs(space: spaces.Space[Any]) -> list[Any]:
     """Configurations of the algorithms that learn online with these actions."""
-    kind = actions_of(space).kind
+    kind = actions_from_space(space).kind
     every = [
         algos.PPOConfig(
             rollout_length=10, n_epochs=1, batch_size=5, actor_encoder_factory=ENCODER, value_encoder_factory=ENCODER
@@ -118,14 +118,14 @@ def test_environments_are_given_their_own_actions(space: Any, config: Any, n: in
         options = {"update_start_step": 10, "random_steps": 6}
         options |= {"explorer": algos.ConstantEpsilonGreedy(0.5)} if isinstance(algorithm, algos.DQN) else {}
     algorithm.fit_online(env, n_steps=20, n_steps_per_epoch=20, **options, **QUIET)
-    assert algorithm.spec.actions == actions_of(space) and all(len(each.taken) == 20 // n for each in made)
+    assert algorithm.spec.actions == actions_from_space(space) and all(len(each.taken) == 20 // n for each in made)
     scores = birl.metrics.evaluate(algorithm, Strict(space), n_episodes=1)
     assert scores == [28.0]
 
     x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     rows = algorithm.predict(x)
-    batch = environment_actions(space, actions_of(space).clip(rows))
-    assert all(space.contains(one_of(space, batch, index)) for index in range(6))
+    batch = unflatten_actions(space, actions_from_space(space).clip(rows))
+    assert all(space.contains(action_at(space, batch, index)) for index in range(6))
 
     algorithm.save(tmp_path / "model.d3")
     loaded = birl.load_learnable(tmp_path / "model.d3")
@@ -189,13 +189,13 @@ def test_noise_is_kept_within_the_bounds_of_a_matrix() -> None:
 def test_the_order_of_a_dict_does_not_matter() -> None:
     parts: dict[str, Any] = {"move": spaces.Discrete(3), "force": spaces.Box(0, 5, (2,)), "keys": spaces.MultiBinary(2)}
     written, turned = spaces.Dict(**parts), spaces.Dict(**dict(reversed(parts.items())))
-    assert list(written) != list(turned) and actions_of(written) == actions_of(turned)
-    rows = actions_of(written).sample(4, np.random.default_rng(0))
-    one, other = (environment_actions(space, rows) for space in (written, turned))
+    assert list(written) != list(turned) and actions_from_space(written) == actions_from_space(turned)
+    rows = actions_from_space(written).sample(4, np.random.default_rng(0))
+    one, other = (unflatten_actions(space, rows) for space in (written, turned))
     for name in parts:
         np.testing.assert_array_equal(one[name], other[name])
     np.testing.assert_array_equal(one["move"], rows[:, 4])  # the last by name
-    np.testing.assert_array_equal(as_rows(written, other), rows)
+    np.testing.assert_array_equal(flatten_actions(written, other), rows)
 
 
 def test_steps_are_stored_as_they_were_taken() -> None:
@@ -203,8 +203,8 @@ def test_steps_are_stored_as_they_were_taken() -> None:
     env = Strict(space)
     rng = np.random.default_rng(0)
     buffer = birl.dataset.create_fifo_replay_buffer(100, env=env)
-    assert buffer.dataset_info.actions == actions_of(space)
-    rows = actions_of(space).sample(4, rng)
+    assert buffer.dataset_info.actions == actions_from_space(space)
+    rows = actions_from_space(space).sample(4, rng)
     for row in rows:
         buffer.append(np.zeros(3, np.float32), row, 0.0)
     buffer.clip_episode(False)
@@ -697,7 +697,7 @@ ACTIONS: dict[str, Any] = {
 def test_logs_of_a_space_are_kept_and_learned_from(name: str, tmp_path: Path) -> None:
     space = SPACES[name]
     dataset = birl.dataset.MDPDataset(actions=ACTIONS[name], action_size=space, **logged(), storage=tmp_path / "steps")
-    actions = actions_of(space)
+    actions = actions_from_space(space)
     assert dataset.dataset_info.actions == actions
     dataset.dump(tmp_path / "steps.h5")
     for loaded in (
@@ -706,13 +706,13 @@ def test_logs_of_a_space_are_kept_and_learned_from(name: str, tmp_path: Path) ->
     ):
         assert loaded.dataset_info.actions == actions
         rows = np.concatenate([episode.actions for episode in loaded.episodes])
-        np.testing.assert_allclose(rows, as_rows(space, ACTIONS[name]), rtol=1e-6)
+        np.testing.assert_allclose(rows, flatten_actions(space, ACTIONS[name]), rtol=1e-6)
     config = {"several": algos.DiscreteBCConfig, "one from k": algos.DQNConfig, "dict": algos.BCConfig}[name]
     scaler = {"action_scaler": birl.preprocessing.MinMaxActionScaler()} if name == "dict" else {}
     algorithm = config(batch_size=8, encoder_factory=ENCODER, **scaler).create()
     algorithm.fit(loaded, n_steps=3, n_steps_per_epoch=3, **QUIET)
     rows = algorithm.predict(logged()["observations"])
-    assert actions.outside(rows) is None
+    assert actions.first_outside(rows) is None
     if name == "dict":  # quantities are scaled, choices are not
         np.testing.assert_array_equal(algorithm.action_scaler.minimum[[0, 1, 4]], -1)
         np.testing.assert_allclose(algorithm.action_scaler.maximum[2:4], ACTIONS[name]["force"].max(0), rtol=1e-6)
@@ -779,20 +779,20 @@ def test_choices_are_whole_numbers_wherever_they_come_from() -> None:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_what_stands_for_actions_is_read_back(name: str) -> None:
-    actions = actions_of(SPACES[name])
-    assert actions_told(actions.told, actions.kind) == actions
-    assert actions_told(SPACES[name]) == actions and actions_told(actions) == actions
+    actions = actions_from_space(SPACES[name])
+    assert parse_actions(actions.size_argument, actions.kind) == actions
+    assert parse_actions(SPACES[name]) == actions and parse_actions(actions) == actions
     low, high = actions.bounds or (-1, 1)
-    assert actions_of(space_of(actions, low, high)) == actions
+    assert actions_from_space(space_from_actions(actions, low, high)) == actions
     rows = actions.sample(50, np.random.default_rng(0))
-    assert actions.outside(rows) is None
-    batch = environment_actions(SPACES[name], rows)
-    assert all(SPACES[name].contains(one_of(SPACES[name], batch, index)) for index in range(50))
-    np.testing.assert_allclose(as_rows(SPACES[name], batch).reshape(rows.shape), rows)
-    stored = torch.as_tensor(rows).reshape(50, *actions.leaf.shape)
+    assert actions.first_outside(rows) is None
+    batch = unflatten_actions(SPACES[name], rows)
+    assert all(SPACES[name].contains(action_at(SPACES[name], batch, index)) for index in range(50))
+    np.testing.assert_allclose(flatten_actions(SPACES[name], batch).reshape(rows.shape), rows)
+    stored = torch.as_tensor(rows).reshape(50, *actions.storage_spec.shape)
     chosen = actions.from_stored(stored)
     assert chosen.shape == (50, *actions.shape)
-    torch.testing.assert_close(actions.given(chosen).reshape(stored.shape), stored, check_dtype=False)
+    torch.testing.assert_close(actions.to_environment(chosen).reshape(stored.shape), stored, check_dtype=False)
     assert actions.as_input(chosen).shape == (50, actions.size)
     assert actions.greedy(torch.randn(50, actions.size)).shape == (50, *actions.shape)
 
@@ -820,12 +820,12 @@ def test_what_stands_for_actions_is_read_back(name: str) -> None:
 )
 def test_what_stands_for_no_actions_is_refused(given: Any, kind: ActionSpace | None) -> None:
     with pytest.raises(ConfigError, match="action_size is"):
-        actions_told(given, kind)
+        parse_actions(given, kind)
 
 
 def test_spaces_that_no_algorithm_takes_are_named() -> None:
     with pytest.raises(ActionError, match=r"the action space is Text.*, in Dict.*it must be Discrete, Box"):
-        actions_of(spaces.Dict(say=spaces.Text(3), move=spaces.Discrete(2)))
+        actions_from_space(spaces.Dict(say=spaces.Text(3), move=spaces.Discrete(2)))
     with pytest.raises(ConfigError, match="SAC takes continuous actions only; use DiscreteSAC"):
         algos.SACConfig().create().build_with_env(Strict(SPACES["several"]))
     with pytest.raises(ConfigError, match="takes discrete or multi-discrete actions only; use one of A2C, .*BC, .*PPO"):
@@ -987,4 +987,4 @@ def test_padding_next_to_quantities() -> None:
     actions = cloning.learner.spec.actions
     stored = torch.tensor([[2.0, 0.5], [4.0, -1.0], [0.0, 0.0]])
     assert actions.from_stored(stored).tolist() == [[0, 0.5], [2, -1], [0, 0]]
-    assert actions.given(actions.from_stored(stored[:2])).tolist() == stored[:2].tolist()
+    assert actions.to_environment(actions.from_stored(stored[:2])).tolist() == stored[:2].tolist()

@@ -29,7 +29,7 @@ from birl.models import (
 from birl.models.dueling import DuelingStreams
 from birl.ope import DiscreteFQE, DiscreteFQEConfig
 from birl.preprocessing import StandardObservationScaler
-from birl.spaces import allowed_actions
+from birl.spaces import read_action_mask
 from birl.testing import build_algorithm
 from tests.algorithms import CONTRACT_RUNS, Run, tiers
 
@@ -270,22 +270,22 @@ def test_masks_that_cannot_be_are_refused() -> None:
     closed[3] = [1, 1, 1, 0]
     with pytest.raises(ActionError, match=r"action 3 of step 3 is not allowed by its action_mask \[1, 1, 1, 0\]"):
         MDPDataset(*steps, action_masks=closed)
-    with pytest.raises(ShapeError, match=r"has shape \(4,\); it must have \(7,\), a number for each action"):
+    with pytest.raises(ShapeError, match=r"has shape \(4,\); it must have \(7,\): give a number for each action"):
         MDPDataset(*steps, action_masks=ones, action_size=7)
     for wrong, given in ((ones[0], r"has the shape \(4,\)"), (2 * ones, "holds 2.0"), (ones * np.nan, "holds nan")):
         with pytest.raises(DataError, match=f"action_masks {given}; it must be zeros and ones"):
             MDPDataset(*steps, action_masks=wrong)
     assert MDPDataset(*steps, action_masks=ones).dataset_info.action_size == A
-    with pytest.raises(ShapeError, match=r"has shape \(2,\); it must have \(4,\), a number for each action"):
+    with pytest.raises(ShapeError, match=r"has shape \(2,\); it must have \(4,\): give a number for each action"):
         MDPDataset(*steps, action_masks=ones[:, :2])
     with pytest.raises(DataError, match="have a part 'action_mask' already: leave action_masks out"):
         MDPDataset({"observation": steps[0], "action_mask": ones}, *steps[1:], action_masks=ones)
     with pytest.raises(EnvironmentMismatchError, match="environment 0 allows no action"):
         algos.DQNConfig(batch_size=4).create().fit_online(ActionMask(Doors("closed")), n_steps=10, **QUIET)
     for breaks, given in (("none", "none"), ("short", r"one of shape \(2,\)")):
-        with pytest.raises(EnvironmentMismatchError, match=f"the environment gave {given}"):
+        with pytest.raises(EnvironmentMismatchError, match=f"the environment returned {given}"):
             ActionMask(Doors(breaks)).reset()
-    with pytest.raises(EnvironmentMismatchError, match="ActionMask is for discrete actions"):
+    with pytest.raises(EnvironmentMismatchError, match="action space of ActionMask"):
         ActionMask(make_env("Pendulum-v1"))
     algorithm = built(Run("", algos.DQNConfig(batch_size=4), None), data())
     with pytest.raises(ShapeError, match="missing here: give the data their action_masks="):
@@ -325,7 +325,7 @@ OTHERS = [np.array([2, 1, 1, 1]), np.array([-1, 0, 0, 0]), np.array([1, 0.5, 0, 
 
 @pytest.mark.parametrize("mask", OTHERS, ids=str)
 def test_masks_are_zeros_and_ones_wherever_they_come_from(mask: Any) -> None:
-    wrong = "holds (2|-1|0.5|nan)(.0)?; it must be zeros and ones"
+    wrong = "holds (2|-1|0.5|nan)(.0)?; it must hold zeros and ones"
     space = gymnasium.spaces.Dict(
         {"observation": Doors.observation_space, "action_mask": gymnasium.spaces.Box(-9, 9, (A,), np.float32)}
     )
@@ -465,7 +465,7 @@ def test_masks_may_allow_nothing_where_an_episode_has_ended() -> None:
     random = np.random.default_rng(0)
     stepper, closed = Stepper(env, random), 0
     for _ in range(25):
-        allowed = allowed_actions(stepper.actions, stepper.observation)
+        allowed = read_action_mask(stepper.actions, stepper.observation)
         step = stepper.step(stepper.actions.sample(2, random, allowed))
         assert not step.terminated.any()
         shut = ~step.next_observation["action_mask"].any(1)

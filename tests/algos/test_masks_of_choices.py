@@ -20,7 +20,7 @@ from birl.errors import ActionError, DataError, EnvironmentMismatchError, ShapeE
 from birl.logging import NoopAdapterFactory
 from birl.metrics import DiscreteActionMatchEvaluator, TDErrorEvaluator, evaluate
 from birl.models import VectorEncoderFactory
-from birl.spaces import actions_of, allowed_actions, as_rows, open_masks
+from birl.spaces import actions_from_space, fill_empty_masks, flatten_actions, read_action_mask
 from birl.types import MASK
 from tests.tiers import slow_but
 
@@ -48,7 +48,7 @@ class Guarded(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-1, 1, (3,))
 
     def __init__(self, space: Any, last: Any = None) -> None:
-        self.action_space, self.actions, self.last = space, actions_of(space), last
+        self.action_space, self.actions, self.last = space, actions_from_space(space), last
 
     def _next(self) -> Any:
         self.mask = masks(self.actions.options, 1, self.np_random)[0]
@@ -62,8 +62,10 @@ class Guarded(gymnasium.Env[Any, Any]):
         return self._next()
 
     def step(self, action: Any) -> Any:
-        row = as_rows(self.action_space, batched(action) if isinstance(action, dict) else np.asarray(action)[None])
-        assert self.actions.masked_out(row, self.mask[None] != 0) is None
+        row = flatten_actions(
+            self.action_space, batched(action) if isinstance(action, dict) else np.asarray(action)[None]
+        )
+        assert self.actions.first_masked(row, self.mask[None] != 0) is None
         self.count += 1
         observation, info = self._next()
         return observation, 1.0, self.count == 5, False, info
@@ -76,7 +78,7 @@ def batched(action: dict[str, Any]) -> dict[str, Any]:
 def built(config: Any, space: Any) -> Any:
     birl.seed(0)
     algorithm = config.create()
-    algorithm.create_impl({"observation": (3,), MASK: (sum(actions_of(space).options),)}, space)
+    algorithm.create_impl({"observation": (3,), MASK: (sum(actions_from_space(space).options),)}, space)
     return algorithm
 
 
@@ -92,15 +94,15 @@ def logs(count: int = 30) -> tuple[Any, Any, Any]:
 @pytest.mark.filterwarnings("ignore::birl.errors.ActionRangeWarning")
 @pytest.mark.parametrize("config", slow_but([BC], [PPO, BC]), ids=["PPO", "BC"])
 def test_masked_options_next_to_quantities_are_never_taken(config: Any, tmp_path: Path) -> None:
-    algorithm, actions = built(config, DICT), actions_of(DICT)
+    algorithm, actions = built(config, DICT), actions_from_space(DICT)
     assert algorithm.spec.masked and algorithm.spec.encoder_shape == (3,)
     random = np.random.default_rng(0)
     x = {"observation": random.normal(size=(200, 3)).astype(np.float32), MASK: masks((2, 3, 3), 200, random)}
     for rows in (algorithm.predict(x), algorithm.sample_action(x)):
-        assert rows.shape == (200, 5) and actions.masked_out(rows, x[MASK] != 0) is None
-    assert actions.masked_out(algorithm.predict({**x, MASK: np.ones((200, 8), np.int8)}), x[MASK] != 0) is not None
+        assert rows.shape == (200, 5) and actions.first_masked(rows, x[MASK] != 0) is None
+    assert actions.first_masked(algorithm.predict({**x, MASK: np.ones((200, 8), np.int8)}), x[MASK] != 0) is not None
     sampled = actions.sample(200, random, x[MASK] != 0)
-    assert actions.masked_out(sampled, x[MASK] != 0) is None and len(np.unique(sampled[:, 4])) == 3
+    assert actions.first_masked(sampled, x[MASK] != 0) is None and len(np.unique(sampled[:, 4])) == 3
     for name in ("policy.pt", "policy.pt2", "policy.onnx"):  # compared with the policy when they are written
         algorithm.save_policy(tmp_path / name)
     given = [torch.as_tensor(part, dtype=torch.float32) for part in x.values()]
@@ -114,7 +116,7 @@ def test_masked_options_have_no_probability() -> None:
     inputs = birl.types.Inputs({"observation": torch.as_tensor(x), MASK: torch.as_tensor(allowed)})
     free = algorithm.nets.actor(inputs._replace(observation={**inputs.observation, MASK: torch.ones(6, 8)}))
     policy = algorithm.nets.actor(inputs)
-    row = algorithm.spec.actions.from_stored(torch.as_tensor(as_rows(DICT, action), dtype=torch.float32))
+    row = algorithm.spec.actions.from_stored(torch.as_tensor(flatten_actions(DICT, action), dtype=torch.float32))
     total = torch.zeros(6)
     for index, begin, end, column in ((0, 0, 2, 0), (1, 2, 5, 1), (3, 5, 8, 4)):  # by hand: renormalised
         probs = free.parts[index].logits.softmax(-1) * torch.as_tensor(allowed[:, begin:end])
@@ -136,9 +138,9 @@ def test_logged_masks_of_choices_next_to_quantities() -> None:
     closed[4, 5:] = np.arange(3) == (action["move"][4] + 1) % 3
     with pytest.raises(ActionError, match="of step 4 is not allowed by its action_mask"):
         MDPDataset(*steps, action_size=DICT, action_masks=closed)
-    with pytest.raises(ShapeError, match=r"it must have \(8,\), a number for each option of each choice"):
+    with pytest.raises(ShapeError, match=r"it must have \(8,\): give a number for each option of each choice"):
         MDPDataset(*steps, action_size=DICT, action_masks=allowed[:, :7])
-    with pytest.raises(DataError, match=r"holds 2(\.0)?; it must be zeros and ones"):
+    with pytest.raises(DataError, match=r"holds 2(\.0)?; it must hold zeros and ones"):
         MDPDataset(*steps, action_size=DICT, action_masks=allowed * 2)
     with pytest.raises(DataError, match="action_masks are for discrete actions, but these are 2 action dimensions"):
         MDPDataset(x, action["force"], *steps[2:], action_masks=allowed[:, :2])
@@ -153,7 +155,7 @@ MODES = [None, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(("config", "space"), [(PPO, DICT), (PPO, SEVERAL), (DQN, SEVERAL)], ids=str)
 def test_environments_are_given_what_they_allow(config: Any, space: Any, end: str, mode: Any) -> None:
-    last = ENDS[end][: sum(actions_of(space).options)]
+    last = ENDS[end][: sum(actions_from_space(space).options)]
     made = [lambda: ActionMask(Guarded(space, last))] * 2
     env: Any = made[0]() if mode is None else SyncVectorEnv(made, autoreset_mode=mode)
     birl.seed(0)
@@ -166,15 +168,15 @@ def test_environments_are_given_what_they_allow(config: Any, space: Any, end: st
 
 
 def test_a_choice_without_options_has_all_of_them_where_nothing_is_chosen() -> None:
-    actions = actions_of(SEVERAL)
+    actions = actions_from_space(SEVERAL)
     x = {"observation": np.zeros((2, 3), np.float32), MASK: np.array([[0, 0, 0, 1, 0], [0, 1, 0, 0, 1]], np.int8)}
-    opened, where = open_masks(actions, x)
+    opened, where = fill_empty_masks(actions, x)
     np.testing.assert_array_equal(opened[MASK], [[1, 1, 1, 1, 0], [0, 1, 0, 0, 1]])
     np.testing.assert_array_equal(where, [True, False])
     assert not x[MASK][0, :3].any()  # a copy
-    assert open_masks(actions, x, np.array([False, True]))[0][MASK][0].sum() == 1
+    assert fill_empty_masks(actions, x, np.array([False, True]))[0][MASK][0].sum() == 1
     with pytest.raises(EnvironmentMismatchError, match="environment 0 allows no action.*one 1 for each choice"):
-        allowed_actions(actions, x)
+        read_action_mask(actions, x)
     inputs = birl.types.Inputs({name: torch.as_tensor(part) for name, part in x.items()})
     returns = built(DQN, SEVERAL).nets.critic(inputs)
     assert returns.allowed.tolist()[0] == [[True] * 3, [True, False, False]]  # the second choice has two options
@@ -183,7 +185,7 @@ def test_a_choice_without_options_has_all_of_them_where_nothing_is_chosen() -> N
 @pytest.mark.parametrize("space", [spaces.Discrete(4), SEVERAL], ids=str)
 def test_predictions_need_something_to_choose(space: Any) -> None:
     dqn = built(DQN, space)
-    count = sum(actions_of(space).options)
+    count = sum(actions_from_space(space).options)
     x = {"observation": np.zeros((3, 3), np.float32), MASK: np.ones((3, count), np.int8)}
     dqn.predict(x)
     x[MASK][1, :3] = 0

@@ -338,7 +338,7 @@ def test_real_data_that_are_well_compressed_load(monkeypatch: pytest.MonkeyPatch
     file = whole(observations_0=None, actions_0=[[0]] * 40, rewards_0=[[0.0]] * 40)
     with h5py.File(file, "r+") as h5:
         h5.create_dataset("observations_0", data=images, compression=4, chunks=(40, 320, 320, 1))
-    monkeypatch.setattr("birl.files.budget._ALWAYS", 0)
+    monkeypatch.setattr("birl.files.reading._ALWAYS_ALLOWED", 0)
     assert images.nbytes > 20 * len(file.getvalue())
     np.testing.assert_array_equal(load(file)[0][0].observations, images)
 
@@ -349,8 +349,8 @@ def test_the_user_can_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:
     file = edited(
         lambda h5: h5.create_dataset("observations_0", **zeros), rewards_0=np.zeros((1 << 20, 1), np.float32), **given
     )
-    monkeypatch.setattr("birl.files.budget._ALWAYS", 0)
-    monkeypatch.setattr("birl.files.budget.PACKED", 1)
+    monkeypatch.setattr("birl.files.reading._ALWAYS_ALLOWED", 0)
+    monkeypatch.setattr("birl.files.reading.PACKED", 1)
     monkeypatch.setattr("birl.dataset.hdf5.PACKED", 1)
     refused(file)
     monkeypatch.setenv("BIRL_FILE_MEMORY", "0.2")

@@ -30,7 +30,7 @@ from birl.errors import (
     MissingExtraError,
     WriteError,
 )
-from birl.spaces import actions_of, environment_actions, one_of
+from birl.spaces import action_at, actions_from_space, unflatten_actions
 from birl.spaces.observations import Choices
 from birl.types import ActionSpace, tree_map
 
@@ -243,7 +243,7 @@ def test_integers_are_choices() -> None:
 def test_parts_that_are_named() -> None:
     dataset, _ = get_minari("recorded/dict-v0", observation_keys=["right"])
     assert set(dataset.observation_shape) == {"right"}
-    with pytest.raises(ConfigError, match="no part of the observation is called; there are 'left'"):
+    with pytest.raises(ConfigError, match="is not a part of the observation; the parts are 'left'"):
         get_minari("recorded/dict-v0", observation_keys=["top"])
 
 
@@ -277,10 +277,10 @@ def test_actions_of_every_space(kind: str, tmp_path: Path, monkeypatch: pytest.M
     minari.create_dataset_from_buffers(f"taking/{kind}-v0", episodes, env, **about)
 
     dataset, again = get_dataset(f"taking/{kind}-v0")
-    assert dataset.dataset_info.actions == actions_of(space) == environment_spec(again).actions
-    found = environment_actions(space, np.concatenate([episode.actions for episode in dataset.episodes]))
+    assert dataset.dataset_info.actions == actions_from_space(space) == environment_spec(again).actions
+    found = unflatten_actions(space, np.concatenate([episode.actions for episode in dataset.episodes]))
     for index, action in enumerate(taken):
-        own = one_of(space, found, index)
+        own = action_at(space, found, index)
         assert space.contains(own)
         np.testing.assert_allclose(spaces.flatten(space, own), spaces.flatten(space, action), rtol=1e-6)
 

@@ -28,7 +28,7 @@ from birl.errors import EnvironmentMismatchError, WorkerError
 from birl.logging import NoopAdapterFactory
 from birl.models import VectorEncoderFactory
 from birl.spaces import Discrete
-from birl.spaces.specs import Spec, converted, number_of_environments, single_spaces
+from birl.spaces.specs import Spec, convert_space, number_of_environments, single_spaces
 from birl.types import tree_leaves
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -56,11 +56,11 @@ def test_a_killed_worker_is_named(method: str) -> None:
     process = env.processes[1]
     if method == "overlap":
         os.kill(process.pid, signal.SIGSTOP)  # or it might answer before it is killed
-        stepper.begin(action)
+        stepper.step_async(action)
     os.kill(process.pid, signal.SIGKILL)
     process.join(timeout=30)
     with pytest.raises(WorkerError, match=rf"environment 1 \(process id {process.pid}\) was ended by signal 9"):
-        {"step": lambda: stepper.step(action), "reset": stepper.reset, "overlap": stepper.finish}[method]()
+        {"step": lambda: stepper.step(action), "reset": stepper.reset, "overlap": stepper.step_wait}[method]()
     for each in env.processes:
         each.join(timeout=30)
         assert not each.is_alive()
@@ -122,7 +122,7 @@ def test_steps_that_are_none_are_refused(answer: Any, vector: bool) -> None:
 
     Own.answer = answer
     stepper = Stepper(SyncVectorEnv([Own, Own]) if vector else Own(), generator())
-    with pytest.raises(EnvironmentMismatchError, match="gave"):
+    with pytest.raises(EnvironmentMismatchError, match="returned"):
         stepper.step(np.zeros(stepper.n, np.int64))
 
 
@@ -132,7 +132,7 @@ def test_flags_are_true_or_false(name: str, flag: Any) -> None:
     env = Answers()
     flags = {"terminated": False, "truncated": False, name: flag}
     env.answer = (SEEN, 1.0, *flags.values(), {})
-    with pytest.raises(EnvironmentMismatchError, match=rf"gave {name}=.*; it must be True or False"):
+    with pytest.raises(EnvironmentMismatchError, match=rf"returned {name}=.*; it must be True or False"):
         Stepper(env, generator()).step(np.zeros(1, np.int64))
 
 
@@ -154,7 +154,9 @@ def test_answers_of_processes_that_are_no_steps_are_refused(answer: Any) -> None
         warnings.simplefilter("ignore")  # a worker process is forked while torch's threads exist; Gymnasium's log
         several = AsyncVectorEnv([Own, Own])
         stepper = Stepper(several, generator())
-        with pytest.raises(EnvironmentMismatchError, match="gave what is no .observation, reward, .*, info.: .*None"):
+        with pytest.raises(
+            EnvironmentMismatchError, match="must return .observation, reward, .*, info.; it returned .*None"
+        ):
             stepper.step(np.zeros(2, np.int64))
         several.close(terminate=True)
 
@@ -162,13 +164,13 @@ def test_answers_of_processes_that_are_no_steps_are_refused(answer: Any) -> None
 def test_four_values_are_explained() -> None:
     env = Answers()
     env.answer = (SEEN, 1.0, False, {})
-    with pytest.raises(EnvironmentMismatchError, match=r"step .* gave 4 values; .*terminated, truncated, info.*shimmy"):
+    with pytest.raises(EnvironmentMismatchError, match=r"returned 4 values; .*terminated, truncated, info.*shimmy"):
         Stepper(env, generator()).step(np.zeros(1, np.int64))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a worker process is forked while torch's threads exist; Gymnasium's log
         several = AsyncVectorEnv([lambda: env, lambda: env])
         stepper = Stepper(several, generator())
-        with pytest.raises(EnvironmentMismatchError, match="no .observation, reward, .*, info.: not"):
+        with pytest.raises(EnvironmentMismatchError, match="must return .observation, reward, .*, info.; .*not"):
             stepper.step(np.zeros(2, np.int64))
         several.close(terminate=True)
 
@@ -177,7 +179,7 @@ def test_four_values_are_explained() -> None:
 def test_a_reset_of_the_old_kind_is_refused(begin: Any) -> None:
     env = Answers()
     env.begin = begin
-    with pytest.raises(EnvironmentMismatchError, match=r"reset of the environment gave .* \(observation, info\)"):
+    with pytest.raises(EnvironmentMismatchError, match=r"reset of the environment returned .* \(observation, info\)"):
         Stepper(env, generator())
 
 
@@ -191,7 +193,7 @@ def test_rewards_of_many_types(reward: Any) -> None:
 def test_observations_without_the_parts_of_their_space_are_refused() -> None:
     env = Answers(kind="dict")
     env.answer = ({"a": np.zeros(1, np.uint8)}, 1.0, False, False, {})
-    with pytest.raises(EnvironmentMismatchError, match="does not fit its observation space Dict"):
+    with pytest.raises(EnvironmentMismatchError, match="is not in its observation space Dict"):
         Stepper(env, generator()).step(np.zeros(1, np.int64))
 
 
@@ -287,7 +289,7 @@ def test_environments_of_gym_are_used_with_one_warning() -> None:
     class Own(OfGym):
         pass
 
-    with pytest.warns(UserWarning, match=r"Own is no gymnasium.Env: .* gym 0.26, and its spaces are converted"):
+    with pytest.warns(UserWarning, match=r"Own is not a gymnasium.Env: .* gym 0.26, and its spaces are converted"):
         assert number_of_environments(Own()) == 1
     assert environment_spec(Own()) == Spec((2,), Discrete(3))
     dqn = small_dqn()
@@ -301,8 +303,8 @@ def test_environments_of_gym_are_used_with_one_warning() -> None:
 def test_spaces_of_gym_become_gymnasiums() -> None:
     pair = spaces.Tuple((spaces.MultiBinary(3), spaces.Discrete(4, start=1)))
     nested = spaces.Dict({"a": pair, "b": spaces.Box(0, 1)})
-    assert converted(of_gym(nested)) == nested
-    assert converted(nested) is nested
+    assert convert_space(of_gym(nested)) == nested
+    assert convert_space(nested) is nested
 
 
 def test_what_is_no_environment_is_still_refused() -> None:

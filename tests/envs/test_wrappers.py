@@ -62,7 +62,7 @@ def test_channel_first() -> None:
     assert np.array_equal(ChannelFirst(Show(image(2, 4, 3))).observation(pixels)[1], pixels[:, :, 1])
     vector = spaces.Box(0, 1, (4,))
     for space in (vector, image(3, 8, 8), spaces.Dict({"a": vector, "b": image(3, 8, 8)})):  # nothing to move
-        with pytest.raises(EnvironmentMismatchError, match="ChannelFirst is for images"):
+        with pytest.raises(EnvironmentMismatchError, match="must have images"):
             ChannelFirst(Show(space))
 
 
@@ -78,7 +78,7 @@ def test_images_among_other_observations_come_channels_first() -> None:
 
 
 def test_stacks_of_images_with_channels_last_are_refused() -> None:
-    with pytest.raises(EnvironmentMismatchError, match="channels last: wrap the environment in ChannelFirst first"):
+    with pytest.raises(EnvironmentMismatchError, match="channels first: wrap the environment in ChannelFirst first"):
         FrameStack(Show(image(8, 8, 3)), 4)
     assert FrameStack(ChannelFirst(Show(image(8, 8, 3))), 4).observation_space.shape == (12, 8, 8)
 
@@ -143,7 +143,7 @@ def test_goals_of_other_names_and_spaces() -> None:
     with pytest.raises(EnvironmentMismatchError, match="'target'"):
         GoalConcatWrapper(Show(goal_space(False)), goal_key="target")
     odd = spaces.Dict({"observation": image(4, 4), "desired_goal": spaces.Box(0, 1, (2,))})
-    with pytest.raises(EnvironmentMismatchError, match="vectors"):
+    with pytest.raises(EnvironmentMismatchError, match="must be a vector"):
         GoalConcatWrapper(Show(odd))
 
 
@@ -154,7 +154,7 @@ def test_games_by_name() -> None:
     env = make_atari("space-invaders", sticky_action=False)
     assert env.spec is not None and env.spec.id == "ALE/SpaceInvaders-v5"
     assert env.unwrapped._frameskip == 1  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="no environment can be made"):
+    with pytest.raises(ConfigError, match="cannot create an environment"):
         make_atari("no-such-game")
 
 
@@ -279,7 +279,7 @@ def test_what_is_no_game_is_refused() -> None:
     for env in (make_env("CartPole-v1"), make_env("ALE/Pong-v5")):
         with pytest.raises(EnvironmentMismatchError, match="make_atari"):
             AtariPreprocessing(env)
-    with pytest.raises(EnvironmentMismatchError, match="at least 1"):
+    with pytest.raises(EnvironmentMismatchError, match="must be >= 1"):
         AtariPreprocessing(make_atari("pong"), frame_skip=0)
 
 

@@ -25,9 +25,9 @@ from hypothesis.extra import numpy as hnp
 
 from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError
 from birl.files import load_archive, load_config, save_archive
+from birl.files.archive import DTYPES
 from birl.files.state_tree import pack
 from birl.files.strict_json import MAX_JSON_BYTES
-from birl.files.tensors import DTYPES
 from files.forging import DIGEST, example, loaded, raw, saved, sealed
 
 
@@ -227,7 +227,7 @@ def test_unbuffered_files_lose_nothing() -> None:
         ({"x": torch.ones(1, dtype=torch.complex64)}, "complex64"),
         ({"x": torch.eye(2).to_sparse()}, "sparse"),
         ({"x": torch.empty(2, device="meta")}, "meta"),
-        ({"x": {1: 2}}, "keys of a state are strings: got 1"),
+        ({"x": {1: 2}}, "the key 1 at .* is not a string"),
         ({"x": {"y": {1, 2}}}, "cannot save set at 'x/y'"),
         ({"x": print}, "cannot save builtin"),
         ({"x": [0] * 1_000_000}, "keep long lists as numpy arrays"),
@@ -245,7 +245,7 @@ def test_what_cannot_be_saved_is_named(state: dict[str, Any], message: str, tmp_
 
 
 def test_a_config_holds_no_arrays() -> None:
-    with pytest.raises(ConfigError, match="holds no arrays: 'mean'"):
+    with pytest.raises(ConfigError, match="the config value 'mean' is an array"):
         save_archive(io.BytesIO(), "model", {"mean": np.ones(2)}, {})
 
 
@@ -369,7 +369,7 @@ def test_pickles_are_named_and_never_run(tmp_path: Path) -> None:
     bare, in_zip = tmp_path / "bare.d3", tmp_path / "zip.d3"
     bare.write_bytes(pickle.dumps(Bomb(sign)))
     torch.save({"x": Bomb(sign)}, in_zip)
-    for path, message in ((bare, "a Python pickle"), (in_zip, "a zip of another program")):
+    for path, message in ((bare, "a Python pickle"), (in_zip, "a zip file of another program")):
         with pytest.raises(ForeignFileError, match=message):
             load_archive(path, "model")
     assert not sign.exists()

@@ -13,7 +13,7 @@ import torch
 import birl
 from birl.errors import BirlError, CorruptFileError, ResumeError
 from birl.files import load_archive, save_archive
-from birl.files.state_restore import all_or_nothing, compare, put_back
+from birl.files.state_restore import compare_states, restore_on_error, restore_states
 from birl.types import State
 from files import fuzzing
 
@@ -36,19 +36,19 @@ class Holder:
 @pytest.mark.parametrize("bad", [{"value": 666}, {"value": "x"}, {}, 3, {"value": np.zeros(2)}, {"value": True}])
 def test_all_parts_are_set_or_none(bad: Any) -> None:
     one, two = Holder(1), Holder(2)
-    with pytest.raises(CorruptFileError, match="two"), all_or_nothing({"one": one, "two": two}):
-        put_back({"one": one, "two": two}, {"one": {"value": 3}, "two": bad}, "file")
+    with pytest.raises(CorruptFileError, match="two"), restore_on_error({"one": one, "two": two}):
+        restore_states({"one": one, "two": two}, {"one": {"value": 3}, "two": bad}, "file")
     assert (one.value, two.value) == (1, 2)
-    put_back({"one": one, "two": two}, {"one": {"value": 3}}, "file")
+    restore_states({"one": one, "two": two}, {"one": {"value": 3}}, "file")
     assert (one.value, two.value) == (3, 2)
 
 
 def test_users_states_are_not_compared() -> None:
     part = Holder(1)
-    put_back({"evaluator x": part}, {"evaluator x": {"value": "anything"}}, "file")
+    restore_states({"evaluator x": part}, {"evaluator x": {"value": "anything"}}, "file")
     assert part.value == "anything"
     with pytest.raises(CorruptFileError, match="the state of its evaluator x cannot be used .KeyError"):
-        put_back({"evaluator x": part}, {"evaluator x": {}}, "file")
+        restore_states({"evaluator x": part}, {"evaluator x": {}}, "file")
 
 
 OWN: State = {"a": 1, "b": 0.5, "c": "x", "d": None, "e": [1], "f": {"g": torch.zeros(2)}, "h": np.zeros((2, 1))}
@@ -65,7 +65,7 @@ OWN: State = {"a": 1, "b": 0.5, "c": "x", "d": None, "e": [1], "f": {"g": torch.
     ],
 )
 def test_states_that_vary(same: State) -> None:
-    compare(same, OWN, "state", "file")
+    compare_states(same, OWN, "state", "file")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_states_that_vary(same: State) -> None:
 )
 def test_states_that_do_not_fit(other: Any) -> None:
     with pytest.raises(CorruptFileError, match="must be like"):
-        compare(other, OWN, "state", "file")
+        compare_states(other, OWN, "state", "file")
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------

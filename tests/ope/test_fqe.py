@@ -358,16 +358,22 @@ def test_exact_values_of_other_actions(name: str, samples: int) -> None:
     exact = exact_values(r, p, table)
 
     def called(choices: Any) -> Any:
-        return actions.given(in_parts(actions, torch.as_tensor(choices))).numpy()
+        return actions.to_environment(in_parts(actions, torch.as_tensor(choices))).numpy()
 
     batches = list(data.reader.all_transitions())
     names = ("observations", "actions", "rewards", "terminals", "next_observations")
     x, choice, reward, ended, following = (np.concatenate([getattr(each, name) for each in batches]) for name in names)
     logged = MDPDataset(
-        x, called(choice[:, 0]), reward, ended, 1 - ended, action_size=actions.told, next_observations=following
+        x,
+        called(choice[:, 0]),
+        reward,
+        ended,
+        1 - ended,
+        action_size=actions.size_argument,
+        next_observations=following,
     )
     policy = PartsConfig(probabilities=table.tolist()).create()
-    policy.create_impl((STATES,), actions.told)
+    policy.create_impl((STATES,), actions.size_argument)
     torch.manual_seed(0)
     fields = {"encoder_factory": VectorEncoderFactory(hidden_units=[64]), "learning_rate": 1e-2}
     fqe = trained(policy, logged, 700, n_action_samples=samples, **fields)

@@ -202,7 +202,7 @@ def test_an_environment_that_leaves_its_space_is_reported() -> None:
         def _observation(self) -> Any:
             return self.steps
 
-    with pytest.raises(EnvironmentMismatchError, match=r"environment 0 gave the observation 2, .*Discrete\(2\)"):
+    with pytest.raises(EnvironmentMismatchError, match=r"environment 0 returned the observation 2, .*Discrete\(2\)"):
         small(DQNConfig, encoder_factory=[4]).collect(Lost(), n_steps=9, show_progress=False)
     with pytest.raises(ConfigError, match="an observation is one array, which has no parts"):
         small(DQNConfig, observation_keys=["x"]).collect(Lost(), n_steps=9, show_progress=False)

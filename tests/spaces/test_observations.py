@@ -15,17 +15,17 @@ from birl.spaces import Discrete
 from birl.spaces.observations import (
     Choices,
     Numbers,
-    as_observations,
-    choices_in,
-    chosen,
+    accepts_observations,
+    choices_to_json,
+    infer_observations,
     leaf_spaces,
-    observations_in,
-    observations_of,
-    picked,
-    reads,
+    match_parts,
+    observations_from_json,
+    observations_from_spaces,
+    parse_observations,
+    select_parts,
     shapes_of,
-    wider,
-    with_choices,
+    widen_observations,
 )
 from birl.spaces.specs import Spec
 
@@ -45,8 +45,8 @@ def test_choices_are_read_as_one_hot_vectors() -> None:
     assert arms.as_input(torch.tensor([[[1, 3]]], dtype=torch.uint8)).tolist() == [[[0, 1, 0, 0, 1]]]
     assert arms.as_input(torch.tensor([0.0, 1.0])).tolist() == [1, 0, 1, 0, 0]
     assert gear.as_input(torch.tensor([3])).tolist() == [[0, 0, 0, 0]]  # none of them
-    assert [gear.outside(np.array(row)) for row in ([-1, 2], [0, 3], [-2], [0.5])] == [None, 1, 0, 0]
-    assert arms.outside(np.array([[1, 3], [0, 0]])) == 1
+    assert [gear.first_outside(np.array(row)) for row in ([-1, 2], [0, 3], [-2], [0.5])] == [None, 1, 0, 0]
+    assert arms.first_outside(np.array([[1, 3], [0, 0]])) == 1
     assert sorted(set(gear.example(64, torch.device("cpu")).tolist())) == [-1, 0, 1, 2]
 
 
@@ -59,85 +59,87 @@ def test_impossible_choices_are_refused(wrong: Any) -> None:
 
 
 def test_spaces_shapes_and_files_describe_the_same_observations() -> None:
-    own = as_observations(MIXED)
+    own = parse_observations(MIXED)
     assert str(own["gear"]) == "Discrete(4, start=-1)" and str(own["robot"]["arms"]) == "MultiDiscrete([2, 3])"
     assert own["pair"] == (Choices((5,)), Numbers(()))
     assert own["robot"]["switches"] == Numbers((3,))  # zeros and ones are one-hot already
     spec = Spec(MIXED, Discrete(2))
     assert spec.observation_shape["robot"] == {"arms": (5,), "switches": (3,)}
     assert spec.observation_shape["pair"] == ((5,), ()) and spec.data_shape["pair"] == ((), ())
-    assert as_observations(own) == with_choices(shapes_of(own), choices_in(own)) == own
-    assert with_choices([[3], [2, 2]], None) == (Numbers((3,)), Numbers((2, 2)))
+    assert parse_observations(own) == observations_from_json(shapes_of(own), choices_to_json(own)) == own
+    assert observations_from_json([[3], [2, 2]], None) == (Numbers((3,)), Numbers((2, 2)))
     for choices in ([None], [[[2], [0]]], [[[3], [0]], "x"], [[[3]], None], 5):
         with pytest.raises(ConfigError, match="choices"):
-            with_choices([[3], [2]], choices)
-    with pytest.raises(ConfigError, match=r"is no shape: .*gymnasium.spaces.Discrete\(16\)"):
-        as_observations("Discrete(3)")
+            observations_from_json([[3], [2]], choices)
+    with pytest.raises(ConfigError, match=r"is not a shape: .*gymnasium.spaces.Discrete\(16\)"):
+        parse_observations("Discrete(3)")
 
 
 def test_parts_are_chosen_by_name_in_the_order_of_the_tree() -> None:
     tree = {"b": 1, "a": {"c": 2, "d": 3}, "t": (4, (5, 6))}
-    assert list(chosen(tree, ["a", "b"])) == ["b", "a"]
-    assert chosen(tree, ("a.d", "t.1")) == {"a": {"d": 3}, "t": {"1": (5, 6)}}
-    assert chosen(tree, ("t.0", "t.1")) == {"t": (4, (5, 6))}
-    assert chosen(tree, None) is tree
-    some = chosen(tree, ("t.1.0",))
-    assert some == chosen(some, ("t.1.0",)) == picked(some, tree) == {"t": {"1": {"0": 5}}}
-    assert picked({"a": 0, "b": 0}, {"b": 1, "c": 3, "a": 2}) == {"a": 2, "b": 1}
-    assert picked((0, 0), [1, 2]) == (1, 2)
+    assert list(select_parts(tree, ["a", "b"])) == ["b", "a"]
+    assert select_parts(tree, ("a.d", "t.1")) == {"a": {"d": 3}, "t": {"1": (5, 6)}}
+    assert select_parts(tree, ("t.0", "t.1")) == {"t": (4, (5, 6))}
+    assert select_parts(tree, None) is tree
+    some = select_parts(tree, ("t.1.0",))
+    assert some == select_parts(some, ("t.1.0",)) == match_parts(some, tree) == {"t": {"1": {"0": 5}}}
+    assert match_parts({"a": 0, "b": 0}, {"b": 1, "c": 3, "a": 2}) == {"a": 2, "b": 1}
+    assert match_parts((0, 0), [1, 2]) == (1, 2)
     for given, says in (({"a": 1}, "has the parts a; it must have a, b"), (7, "no parts, but is int")):
         with pytest.raises(ShapeError, match=says):
-            picked({"a": 0, "b": 0}, given)
+            match_parts({"a": 0, "b": 0}, given)
     with pytest.raises(ShapeError, match="must have 0, 1"):
-        picked((0, 0), (1, 2, 3))
+        match_parts((0, 0), (1, 2, 3))
     for keys in ("b", [], [3], 4):
         with pytest.raises(ConfigError, match="must list names of parts"):
-            chosen(tree, keys)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"names 'x', which no part .* there are 'b', 'a.c', 'a.d', 't.0', 't.1.0'"):
-        chosen(tree, ["b", "x"])
-    with pytest.raises(ConfigError, match="one array, which has no parts"):
-        chosen(1, ["b"])
+            select_parts(tree, keys)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"names 'x', which is not a part .* are 'b', 'a.c', 'a.d', 't.0', 't.1.0'"):
+        select_parts(tree, ["b", "x"])
+    with pytest.raises(ConfigError, match="a single array"):
+        select_parts(1, ["b"])
 
 
 def test_masks_of_actions_are_always_kept() -> None:
     tree = {"b": 1, "action_mask": 2, "c": {"action_mask": 3, "d": 4}}
-    assert chosen(tree, ["b"]) == chosen(tree, ["action_mask", "b"]) == {"b": 1, "action_mask": 2}
-    assert chosen(tree, ["c.d"]) == {"action_mask": 2, "c": {"d": 4}}
+    assert select_parts(tree, ["b"]) == select_parts(tree, ["action_mask", "b"]) == {"b": 1, "action_mask": 2}
+    assert select_parts(tree, ["c.d"]) == {"action_mask": 2, "c": {"d": 4}}
 
 
 def test_what_cannot_be_read_is_named_with_the_option_that_leaves_it_out() -> None:
     space = spaces.Dict({"a": spaces.Box(0, 1, (2,)), "b": spaces.Tuple((spaces.Text(5), spaces.Discrete(3)))})
     with pytest.raises(EnvironmentMismatchError, match=r"'b.0' of the .* is Text.*observation_keys=\('a', 'b.1'"):
-        observations_of(leaf_spaces(space))
-    assert observations_of(chosen(leaf_spaces(space), ["a", "b.1"]))["b"] == {"1": Choices((3,))}
+        observations_from_spaces(leaf_spaces(space))
+    assert observations_from_spaces(select_parts(leaf_spaces(space), ["a", "b.1"]))["b"] == {"1": Choices((3,))}
     for odd in (spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"m": spaces.Text(3)})):
         with pytest.raises(EnvironmentMismatchError, match="TransformObservation"):
-            observations_of(leaf_spaces(odd))
+            observations_from_spaces(leaf_spaces(odd))
 
 
 def test_networks_read_what_fits() -> None:
-    own = as_observations({"a": spaces.Discrete(4), "b": (2,)})
-    assert reads(own, as_observations({"c": (1,), "b": (2,), "a": spaces.Discrete(3)}))
-    assert not reads(own, as_observations({"b": (2,), "a": spaces.Discrete(5)}))
-    assert not reads(own, as_observations({"b": (2,), "a": spaces.Discrete(4, start=1)}))
-    assert not reads(own, as_observations({"b": (2,), "a": ()}))
-    assert not reads(own, as_observations({"a": spaces.Discrete(4)}))
-    assert not reads(own, Numbers((2,))) and not reads(Numbers((2,)), own)
-    assert reads(Numbers((2,)), as_observations(spaces.MultiDiscrete([3, 3])))  # as quantities, if one says so
-    assert wider(Choices((3,)), Choices((2,), (4,))) == Choices((6,))
-    assert wider(Choices((3,)), Numbers(())) == Numbers(())
+    own = parse_observations({"a": spaces.Discrete(4), "b": (2,)})
+    assert accepts_observations(own, parse_observations({"c": (1,), "b": (2,), "a": spaces.Discrete(3)}))
+    assert not accepts_observations(own, parse_observations({"b": (2,), "a": spaces.Discrete(5)}))
+    assert not accepts_observations(own, parse_observations({"b": (2,), "a": spaces.Discrete(4, start=1)}))
+    assert not accepts_observations(own, parse_observations({"b": (2,), "a": ()}))
+    assert not accepts_observations(own, parse_observations({"a": spaces.Discrete(4)}))
+    assert not accepts_observations(own, Numbers((2,))) and not accepts_observations(Numbers((2,)), own)
+    assert accepts_observations(
+        Numbers((2,)), parse_observations(spaces.MultiDiscrete([3, 3]))
+    )  # as quantities, if one says so
+    assert widen_observations(Choices((3,)), Choices((2,), (4,))) == Choices((6,))
+    assert widen_observations(Choices((3,)), Numbers(())) == Numbers(())
 
 
 def test_single_whole_numbers_are_choices() -> None:
-    seen = observations_in({"a": np.array([2, 0]), "b": np.array([2.0, 0.0]), "c": np.array([[1], [3]])})
+    seen = infer_observations({"a": np.array([2, 0]), "b": np.array([2.0, 0.0]), "c": np.array([[1], [3]])})
     assert seen == {"a": Choices((3,)), "b": Numbers(()), "c": Numbers((1,))}
     for wrong in ([-1, 0], [0, 5_000_000]):
-        with pytest.raises(ShapeError, match=r"'a' are whole numbers from .* Give floats .* or say what they are with"):
-            observations_in({"a": np.array(wrong)})
+        with pytest.raises(ShapeError, match=r"'a' are integers from .* Give floats .* or describe them with"):
+            infer_observations({"a": np.array(wrong)})
     with pytest.raises(ShapeError, match=r"observations 4 at step 1 is not in Discrete\(4\)"):
-        observations_in(np.array([0, 4]), spaces.Discrete(4))
-    with pytest.raises(ShapeError, match=r"have the shapes one array \(2,\); .* says Discrete\(4\)"):
-        observations_in(np.zeros((3, 2)), spaces.Discrete(4))
+        infer_observations(np.array([0, 4]), spaces.Discrete(4))
+    with pytest.raises(ShapeError, match=r"have the shapes one array \(2,\); .* has Discrete\(4\)"):
+        infer_observations(np.zeros((3, 2)), spaces.Discrete(4))
 
 
 def data(observations: Any, **options: Any) -> MDPDataset:

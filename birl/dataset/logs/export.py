@@ -18,7 +18,7 @@ from birl.dataset.logs.columns import rows_at_once
 from birl.errors import EmptyDataError, UnsupportedError, WriteError, require
 from birl.files import atomic_write
 from birl.spaces import Continuous, Discrete
-from birl.spaces.observations import Numbers, named_map
+from birl.spaces.observations import Numbers, map_named_leaves
 from birl.types import MASK, Array, Tree, without_mask
 
 
@@ -104,7 +104,7 @@ def _named(tree: Tree) -> dict[str, Any]:
     def add(leaf: Any, name: str) -> None:
         found[f"observation{name and '.'}{name}"] = leaf
 
-    named_map(add, without_mask(tree))
+    map_named_leaves(add, without_mask(tree))
     if isinstance(tree, dict) and MASK in tree:
         found[MASK] = tree[MASK]
     return found

@@ -28,7 +28,7 @@ from birl.dataset.logs.columns import Column, check_rows, rows_at_once, tables_o
 from birl.dataset.logs.rows import RowEncoder
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
 from birl.errors import DataError, EmptyDataError, WriteError
-from birl.types import MASK, ActionSpace, Array, Leaf
+from birl.types import MASK, ActionSpace, Array, ArraySpec
 
 _KEPT: Final = ("episode", "time", "terminated", "truncated", "drop")
 
@@ -146,7 +146,7 @@ class Importer:
         beside = self._beside(rows, order, ends)
         names = [name for name in rows if name.startswith("extra.")]
         for name, values in ({name: rows[name] for name in names} | beside).items():
-            buffer.storage.add_extra(name, Leaf(values.shape[1:], values.dtype))
+            buffer.storage.add_extra(name, ArraySpec(values.shape[1:], values.dtype))
         last, begin = np.flatnonzero(ends), 0
         at_once = rows_at_once(sum(values[:1].nbytes for values in rows.values()))  # unless an episode has more
         while begin < len(order):

@@ -10,7 +10,7 @@ import copy
 import time
 import traceback
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium import Env
@@ -20,14 +20,14 @@ from birl.distributed.transport import Worker, check_version
 from birl.envs import Step, Stepper, as_environment
 from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
-from birl.files.state_restore import damage_as_typed_errors
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import AgentCore, ReplayAgentCore, SelectedActions
 from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.workers.restartable_envs import RestartableEnvs, describe_actions
-from birl.seeding import root_kept, seed
+from birl.seeding import preserve_seed, seed
 from birl.types import Array, State, Tree, tree_map
 
 
@@ -165,7 +165,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         self._spec, self._task = spec, CollectorTask(0, 0, 0, 0, 0, None)
         self._log = _FragmentLog([], [], [], [])
         self._setup = 0, "while it was made"  # the environment that is being made, and the phase
-        with preserve_random_state(), root_kept():
+        with preserve_random_state(), preserve_seed():
             seed(spec.seed)
             self._build(spec)
             self._random = random_state() if spec.state is None else spec.state["random"]
@@ -187,7 +187,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
             self._agent = _RecordingReplayAgent(*acting, None, spec.explorer, **random)
         self._collector = Collector(self._stepper, self._agent)  # type: ignore[arg-type]
         if spec.state is not None:
-            with damage_as_typed_errors("the checkpoint", "the state of a collector cannot be used"):
+            with convert_to_corrupt_error("the checkpoint", "the state of a collector cannot be used"):
                 self._collector.set_state(spec.state["collector"])
                 set_random_state(spec.state["random"])
 
@@ -302,8 +302,10 @@ def make_env(source: EnvironmentLike, number: int) -> Env[Any, Any]:
         number: of the environment.
     """
     if isinstance(source, str) or hasattr(source, "step"):
-        return as_environment(copy.deepcopy(source))
-    return as_environment(source(number) if callable(source) else source)
+        env = as_environment(copy.deepcopy(source))
+    else:
+        env = as_environment(source(number) if callable(source) else source)
+    return cast("Env[Any, Any]", env)
 
 
 def make_generator(state: State) -> np.random.Generator:

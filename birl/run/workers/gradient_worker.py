@@ -9,7 +9,7 @@ import torch
 
 from birl.distributed.transport import Worker
 from birl.envs import Stepper, as_environment, reset_generator
-from birl.files.state_restore import damage_as_typed_errors
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import measure_nothing
 from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
@@ -114,7 +114,7 @@ class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | N
         acting = algorithm, stepper.observation, stepper.action_space
         self._collector = Collector(stepper, RolloutAgentCore(*acting, explorer, self._experience))
         if spec.state is not None:
-            with damage_as_typed_errors("the checkpoint", "the state of a worker cannot be used"):
+            with convert_to_corrupt_error("the checkpoint", "the state of a worker cannot be used"):
                 for name, part in self._experience.parts.items():
                     part.set_state(spec.state["experience"][name])
                 self._collector.set_state(spec.state["collector"])

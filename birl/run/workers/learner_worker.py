@@ -26,7 +26,7 @@ from birl.run.checkpoint import preserve_random_state
 from birl.run.protocols import Rollout
 from birl.run.workers.replay_worker import ReplayParts
 from birl.run.workers.shared_sampling import SentRows
-from birl.seeding import root_kept, seed
+from birl.seeding import preserve_seed, seed
 from birl.types import Array, Loss, State
 
 
@@ -135,7 +135,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         algorithm_class, config, device, observations, actions = spec.algorithm
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
-        with preserve_random_state(), root_kept():
+        with preserve_random_state(), preserve_seed():
             seed(spec.seed)
             self._algorithm = algorithm_class(config, device)
             self._algorithm.create_impl(observations, actions)

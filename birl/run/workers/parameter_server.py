@@ -18,7 +18,7 @@ from birl.checks import check
 from birl.dataset.minibatch import MiniBatch
 from birl.dataset.views import View
 from birl.errors import CorruptFileError
-from birl.files.state_restore import checked_array
+from birl.files.state_restore import check_array
 from birl.run.cluster import Cluster
 from birl.run.protocols import Minibatch, StepBuffer, Trainable
 from birl.run.session import Session
@@ -158,7 +158,7 @@ class ParameterServer(RemoteLearners):
         if saved["gradients"].keys() != own.keys():
             raise CorruptFileError(f"the checkpoint has gradients of other parameters than {name:.40}'s: use a copy")
         gradients = {
-            key: checked_array(saved["gradients"][key], tuple(value.shape), np.dtype(np.float32), key)
+            key: check_array(saved["gradients"][key], tuple(value.shape), np.dtype(np.float32), key)
             for key, value in own.items()
         }
         metrics = {str(key): float(value) for key, value in saved["metrics"].items()}

@@ -22,7 +22,7 @@ from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.views import View
 from birl.distributed.transport import Worker, check_version
-from birl.files.state_restore import damage_as_typed_errors
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.types import Array, State
 
 
@@ -150,7 +150,7 @@ class ReplayWorker(Worker[ReplayTask, "Sequence[Changes] | None", ReplayResult])
         self._source = spec.parts.make_source(Generators(np.random.default_rng(0)))  # until the state is set
         self._lanes = self._source.storage
         self._reader = Reader([self._source])
-        with damage_as_typed_errors("the checkpoint", "the state of a shard cannot be used"):
+        with convert_to_corrupt_error("the checkpoint", "the state of a shard cannot be used"):
             self._source.set_state(spec.state)
 
     def __call__(self, task: ReplayTask, payload: Sequence[Changes] | None) -> ReplayResult:

@@ -27,7 +27,7 @@ def actions_in_bounds(subject: Subject) -> None:
     """Greedy and sampled actions are within the bounds of the action scaler."""
     actions = subject.actions
     low, high = (0.0, _last(actions)) if actions.discrete else (-3.0, 5.0)
-    expected = actions.leaf.dtype.kind, (64, *actions.shape)
+    expected = actions.storage_spec.dtype.kind, (64, *actions.shape)
     if not actions.discrete:
         bounds = (np.full(actions.shape, bound, np.float32) for bound in (low, high))
         subject = subject.with_config(action_scaler=MinMaxActionScaler(*bounds))
@@ -119,7 +119,7 @@ def _pairs(subject: Subject, algorithm: Algorithm[Any, Any], path: Path, rows: i
     """Actions of an algorithm and of its export, and the states that they were chosen in."""
     if isinstance(algorithm, TransformerAlgorithm):
         context = subject.contexts(algorithm, rows)
-        expected = subject.actions.greedy(algorithm.predict_context(*context))
+        expected = subject.actions.greedy(torch.as_tensor(algorithm.predict_context(*context))).numpy()
         yield expected, run_export(path, context, context_names(context))
     elif algorithm.engine.recurrent:
         run, sizes = open_export(path)

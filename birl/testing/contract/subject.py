@@ -138,7 +138,7 @@ class Subject:
     def bandit_action(self, count: int, best: bool) -> Array:
         """The best action of a `bandit`, or the worst, ``count`` times."""
         actions = self.actions
-        action = np.zeros((count, *actions.leaf.shape), actions.leaf.dtype)
+        action = np.zeros((count, *actions.storage_spec.shape), actions.storage_spec.dtype)
         if actions.discrete:
             return action if best else action + 1
         action[:, 0] = 0.9 if best else -0.9
@@ -164,7 +164,7 @@ class Subject:
             return rollout
         actions = self.actions
         data = random_columns(self.seed, self.observation_shape, actions, 64, 1, 0.9, False)
-        action = data["action"].reshape(-1, *actions.leaf.shape)
+        action = data["action"].reshape(-1, *actions.storage_spec.shape)
         ends = np.ones(len(action), np.float32)
         dataset = MDPDataset(
             data["observation"],
@@ -173,7 +173,7 @@ class Subject:
             ends,
             0 * ends,
             action_space=actions.kind,
-            action_size=actions.told,
+            action_size=actions.size_argument,
             observation_space=self.observation_shape,
         )
         return lambda: algorithm.sample_minibatch(dataset)

@@ -163,7 +163,7 @@ def test_the_error_of_a_factory_names_the_environment() -> None:
 
 
 def test_an_error_of_birl_while_environments_are_made_keeps_its_type() -> None:
-    with pytest.raises(ConfigError, match="no environment can be made from 'Nothing-v0'") as e:
+    with pytest.raises(ConfigError, match="cannot create an environment from 'Nothing-v0'") as e:
         run(birl.Cluster(2, 2, 6), env=lambda number: birl.envs.make_env("Nothing-v0") if number == 2 else Drift())
     sent = pickle.loads(pickle.dumps(e.value))  # noqa: S301  as a process sends it
     assert sent.__notes__ == ["This was in environment 2 of collector 1, while it was made."]
