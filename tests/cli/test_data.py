@@ -69,7 +69,7 @@ def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:
             assert said.startswith("data: 200 episodes, 200 of them terminated, 1200 of 1200 rows")
         if words[:2] == ["data", "report"]:
             assert said.startswith("data: 200 episodes, 1200 steps; ")
-            assert "doubtful: the mean of 1 / propensity misses the number of actions" in said
+            assert "doubtful: the mean of 1 / propensity differs from the number of actions" in said
             assert "<h2" in Path("report.html").read_text("utf-8")
         if words[:2] == ["data", "split"]:
             assert [line.split() for line in said.splitlines()] == [

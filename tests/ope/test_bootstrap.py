@@ -255,7 +255,7 @@ def test_what_cannot_be_resampled_is_refused() -> None:
     fqe.build_with_dataset(data)
     fqe.update(fqe.sample_minibatch(data))
     data.append_episode(data.episodes[0])
-    with pytest.raises(UnsupportedError, match="one dataset that stays as it is"):
+    with pytest.raises(UnsupportedError, match="one constant dataset"):
         fqe.sample_minibatch(data)
     fqe.fit(data, n_steps=1, n_steps_per_epoch=1, **QUIET)  # another run may be of other data
 
