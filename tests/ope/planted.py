@@ -49,11 +49,11 @@ def world(seed: int, horizon: int, ends: float = 0.0, shift: float = 0.0, noise:
     return World(rng.dirichlet(np.ones(5)), move, rng.uniform(0, 2, (5, 3)) + shift, noise, horizon, gamma)
 
 
-def policies(seed: int, apart: float, temperature: float = 0.5) -> tuple[Array, Array]:
-    """One that logs and one to evaluate, ``apart`` from it in logits, ``[S, A]``."""
+def policies(seed: int, distance: float, temperature: float = 0.5) -> tuple[Array, Array]:
+    """A logging policy and one to evaluate, at a ``distance`` in logits, ``[S, A]``."""
     rng = np.random.default_rng(seed)
     logits = temperature * rng.normal(size=(5, 3))
-    both = np.exp([logits, logits + apart * rng.normal(size=(5, 3))])
+    both = np.exp([logits, logits + distance * rng.normal(size=(5, 3))])
     return tuple(both / both.sum(-1, keepdims=True))
 
 

@@ -49,9 +49,9 @@ class FixedPolicy:
         return every if action is None else every[np.arange(len(every)), np.asarray(action).reshape(-1)]
 
 
-def improved(apart: float, world: planted.World = WORLD) -> np.ndarray:
+def improved(shift: float, world: planted.World = WORLD) -> np.ndarray:
     """The logger, moved towards what is worth more."""
-    logits = np.log(LOGGER) + apart * world.values(LOGGER)[0][0]
+    logits = np.log(LOGGER) + shift * world.values(LOGGER)[0][0]
     chance = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(chance / chance.sum(-1, keepdims=True))
 
@@ -199,8 +199,8 @@ def test_numbers_of_episodes_are_written_as_people_do() -> None:
     gain = float(found.rows["doubly_robust"].gain.value)
     half = float(found.rows["doubly_robust"].gain_interval.upper) - gain  # type: ignore[union-attr]
     for times, said in {3.456: "3.5", 43.21: "43", 43210.0: "43,000", 4e5: "400,000"}.items():
-        told = verdict(found, gain - half / times**0.5)
-        assert told.remedies == (f"log about {said} times as many episodes",), times
+        logged = verdict(found, gain - half / times**0.5)
+        assert logged.remedies == (f"log about {said} times as many episodes",), times
 
 
 def test_statuses_are_four() -> None:
@@ -247,12 +247,12 @@ def test_what_cannot_be_told() -> None:
     )
     data = logs(200)
     shorter = [replace(each, terminated=bool(i % 3)) for i, each in enumerate(data.episodes)]  # the log cut the others
-    told = create_infinite_replay_buffer(episodes=shorter, action_space=ActionSpace.DISCRETE, action_size=3)
-    assert "truncated before the horizon" in cannot(evaluate(FixedPolicy(POLICY), told, gamma=0.95, horizon=9))
+    logged = create_infinite_replay_buffer(episodes=shorter, action_space=ActionSpace.DISCRETE, action_size=3)
+    assert "truncated before the horizon" in cannot(evaluate(FixedPolicy(POLICY), logged, gamma=0.95, horizon=9))
     assert (
-        evaluate(FixedPolicy(POLICY), told, gamma=0.1, horizon=9).facts["censored"] == 0
+        evaluate(FixedPolicy(POLICY), logged, gamma=0.1, horizon=9).facts["censored"] == 0
     )  # the cut rewards count for nothing
-    short = evaluate(FixedPolicy(POLICY), told, gamma=0.95, horizon=min(len(each.rewards) for each in shorter))
+    short = evaluate(FixedPolicy(POLICY), logged, gamma=0.95, horizon=min(len(each.rewards) for each in shorter))
     assert short.facts["censored"] == 0
 
 
@@ -266,8 +266,8 @@ def test_steps_of_uneven_length_are_doubted() -> None:
 def test_propensities_that_are_wrong_are_refused() -> None:
     data = logs(what="taken")
     wrong = [replace(each, extra={"log_propensity": each.extra["log_propensity"] - 0.5}) for each in data.episodes]
-    told = create_infinite_replay_buffer(episodes=wrong, action_space=ActionSpace.DISCRETE, action_size=3)
-    assert "check that propensities are those" in cannot(evaluate(FixedPolicy(POLICY), told, gamma=0.95))
+    logged = create_infinite_replay_buffer(episodes=wrong, action_space=ActionSpace.DISCRETE, action_size=3)
+    assert "check that propensities are those" in cannot(evaluate(FixedPolicy(POLICY), logged, gamma=0.95))
     found = evaluate(FixedPolicy(POLICY), logs(), gamma=0.95, behaviour=FixedPolicy(improved(3.0)))
     assert (found.facts["calibration_error"] or 0) > 0.05 and "off by" in cannot(found)
 
@@ -318,8 +318,8 @@ def test_the_logger_itself_is_never_unsupported() -> None:
     found = evaluate(FixedPolicy(logger), data)
     assert (found.facts["unsupported"] or 0) < 0.05 and found.facts["ess"] == pytest.approx(200)
     vectors = [replace(each, extra={**each.extra, "propensities": np.full((4, n), 1 / n)}) for each in data.episodes]
-    told = create_infinite_replay_buffer(episodes=vectors, action_space=ActionSpace.DISCRETE, action_size=n)
-    assert evaluate(FixedPolicy(logger), told).facts["unsupported"] == pytest.approx(0, abs=1e-9)
+    logged = create_infinite_replay_buffer(episodes=vectors, action_space=ActionSpace.DISCRETE, action_size=n)
+    assert evaluate(FixedPolicy(logger), logged).facts["unsupported"] == pytest.approx(0, abs=1e-9)
 
 
 def test_a_wrong_model_is_seen_wherever_the_zero_of_rewards_is() -> None:
@@ -452,7 +452,7 @@ def test_holm() -> None:
     for _ in range(4000):
         p = np.where([True, True, True, False], rng.random(4), 1e-9)
         wrong += bool((p < holm(list(p), 0.05))[:3].any())
-    assert 0.03 < wrong / 4000 < 0.06  # of three true hypotheses beside a false one
+    assert 0.03 < wrong / 4000 < 0.06  # of three true hypotheses and a false one
 
 
 def test_p_values() -> None:
@@ -516,7 +516,7 @@ def test_shifts_grow_with_the_strength() -> None:
 
 
 def test_a_planted_confounder_stays_within_its_gamma() -> None:
-    """A coin that nobody logs drives action and reward: odds differ by 4 with it, by 2 from what is seen."""
+    """An unlogged coin drives action and reward: odds differ by 4 with it, by 2 from the observed ones."""
     rng = np.random.default_rng(0)
     n = 100_000
     coin = rng.random(n) < 0.5

@@ -75,7 +75,7 @@ def test_the_shape_of_a_tail(k: float) -> None:
     few = np.repeat([0.5, 1.0, 1.1, 1.3], [200, 280, 15, 5])
     assert pareto_k(np.log(few)) < 0.5  # steps between few values are no heavy tail
     small = pareto_k(np.log(((1 - p[:, :100]) ** -1.0 - 1) + 1e-9)).mean()
-    assert small == pytest.approx((20 * 1 + 10 * 0.5) / 30, abs=0.07)  # twenty weights beside the ten
+    assert small == pytest.approx((20 * 1 + 10 * 0.5) / 30, abs=0.07)  # twenty weights and the prior of ten
     rough = np.round(np.log(((1 - p[:20]) ** -k - 1) / k + 1e-9), 1)  # ties change little
     assert pareto_k(rough).mean() == pytest.approx(found[:20].mean(), abs=0.1)
 

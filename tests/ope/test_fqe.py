@@ -857,7 +857,7 @@ def ranking() -> Any:
 
 @pytest.mark.slow
 def test_policies_of_cartpole_are_ranked() -> None:
-    """A short run of the example: bad policies are told from good ones by data alone."""
+    """A short run of the example: data alone distinguish bad policies from good ones."""
     example = ranking()
     chosen = {"random", "DQN 100", "DiscreteBC 2", "DiscreteBC 100", "DiscreteCQL 30"}
     found = example.evaluate_all(100, 300, 20, 0, choose=chosen.__contains__)

@@ -61,8 +61,8 @@ def test_quantities_are_drawn_from_each_policy_as_often_as_it_is() -> None:
     actions = fqe.learner.batch(minibatch).extra["policy_action"].numpy()
     assert actions.shape == (3, 2000, 2)
     middles = [each.algo.predict(minibatch.next_observations) for each in (narrow, wide)]
-    apart = np.abs(actions[:, :, None] - np.stack(middles, 1)[:, None]).sum(-1)
-    np.testing.assert_allclose((apart.argmin(-1) == 0).mean(1), 0.8, atol=0.05)
+    distance = np.abs(actions[:, :, None] - np.stack(middles, 1)[:, None]).sum(-1)
+    np.testing.assert_allclose((distance.argmin(-1) == 0).mean(1), 0.8, atol=0.05)
     assert fqe.member_values(minibatch.observations).shape == (1, 3)
 
 

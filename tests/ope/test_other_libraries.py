@@ -1,4 +1,4 @@
-"""Mistakes of other libraries, as formulas beside birl's on worlds whose answers are known: ``docs/peers-ope.md``."""
+"""Mistakes of other libraries, compared with birl's formulas on worlds with known answers: ``docs/peers-ope.md``."""
 
 from __future__ import annotations
 

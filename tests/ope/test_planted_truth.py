@@ -46,13 +46,13 @@ class Plan:
     """A world, its policies, and how it is logged."""
 
     world: planted.World
-    apart: float
+    policy_distance: float
     n: int
     seed: int = 0
 
     @property
     def policies(self) -> tuple[np.ndarray, np.ndarray]:
-        return planted.policies(self.seed, self.apart)
+        return planted.policies(self.seed, self.policy_distance)
 
     @property
     def floor(self) -> float:
@@ -145,8 +145,8 @@ def test_intervals_hold_the_truth(name: str, estimator: str) -> None:
 
 def test_every_estimator_has_a_row() -> None:
     """The direct method's interval is made of refits: its terms know nothing of the model."""
-    elsewhere = {"direct_method", "double_reinforcement_learning"}  # test_bootstrap.py, test_marginal.py
-    assert {key for keys in COVER.values() for key in keys} >= ESTIMATORS.keys() - elsewhere
+    others = {"direct_method", "double_reinforcement_learning"}  # test_bootstrap.py, test_marginal.py
+    assert {key for keys in COVER.values() for key in keys} >= ESTIMATORS.keys() - others
     of = found("near")
     assert t_interval(of.estimates["direct_method"]).holds(of.truth["direct_method"]).mean() < 0.4
 
@@ -174,7 +174,7 @@ def test_lower_bounds_hold_more_often_than_they_say(name: str) -> None:
 
 
 def test_bootstrap_of_fitted_q_evaluation_cover() -> None:
-    """On one-hot states, with episodes resampled and the model fitted anew each time."""
+    """On one-hot states, with the model fitted on resampled episodes."""
     plan, refits = replace(PLANS["near"], n=100), 50
     logger, policy = plan.policies
     rng = np.random.default_rng(0)
@@ -244,7 +244,7 @@ def one(of: Trajectories) -> Trajectories:
 
 
 def test_a_policy_far_away_is_refused() -> None:
-    of = one(seen(replace(PLANS["long"], apart=3.0), 1, 0))
+    of = one(seen(replace(PLANS["long"], policy_distance=3.0), 1, 0))
     facts = weight_facts(diagnose(of))
     assert (facts["ess"] or 0) < 20
     assert not {"importance_sampling", *WEIGHTS} & set(allowed(check_limits(facts)))

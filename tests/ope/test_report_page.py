@@ -58,7 +58,11 @@ def test_words() -> None:
 
 
 def shapes(figure: Figure, element: str, kind: str) -> list[dict[str, object]]:
-    return [dict(told) for name, told, _ in figure.shapes if name == element and kind in str(told.get("class"))]
+    return [
+        dict(attributes)
+        for name, attributes, _ in figure.shapes
+        if name == element and kind in str(attributes.get("class"))
+    ]
 
 
 def test_bars_are_as_high_as_their_values() -> None:
@@ -91,18 +95,18 @@ def test_intervals() -> None:
 def test_figures_are_legible() -> None:
     """Whole steps have no halves between them, names are whole or end as paths differ, no whisker ends in the edge."""
     drawn = lines("l", {"a": (range(3), [0.0, 1e5, 2e5])})
-    texts = [text for _, told, text in drawn.shapes if told["class"] == "tick"]
+    texts = [text for _, attributes, text in drawn.shapes if attributes["class"] == "tick"]
     assert {"0", "1", "2", "50,000", "200,000"} <= {*texts} and "0.5" not in texts and "2e+05" not in texts
     drawn = lines("l", {"a": (range(3), [1.0, 0.0, 2.0])}, ticks=["2026-01", "2026-02", "2026-03"])
-    words = {text: told for _, told, text in drawn.shapes if text.startswith("2026")}
+    words = {text: attributes for _, attributes, text in drawn.shapes if text.startswith("2026")}
     assert len(words) == 3
     assert words["2026-01"]["text-anchor"] == "middle" and words["2026-03"]["text-anchor"] == "end"
     many = lines("l", {"a": (range(100), range(100))}, ticks=[f"day {k}" for k in range(100)])
     assert 5 < sum(text.startswith("day") for _, _, text in many.shapes) < 20
     long = "runs/" + "x" * 40 + "/model_1000.d3"
     figure = intervals("i", [("double_reinforcement_learning", 0.0, 1.0, 2.0), (long, 0.0, 1.0, 2.0)])
-    shown = [text for _, told, text in figure.shapes if told.get("text-anchor") == "end"]
-    assert shown == ["double_reinforcement_learning", f"…{long[-33:]}"]
+    visible = [text for _, attributes, text in figure.shapes if attributes.get("text-anchor") == "end"]
+    assert visible == ["double_reinforcement_learning", f"…{long[-33:]}"]
     (one, _) = shapes(figure, "line", "whisker")
     (axis,) = shapes(figure, "line", "axis")
     assert float(str(axis["x1"])) + 5 < float(str(one["x1"])) < float(str(one["x2"])) < float(str(axis["x2"])) - 5

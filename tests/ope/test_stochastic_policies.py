@@ -163,8 +163,8 @@ def test_an_export_draws_as_often_as_is_told(name: str, suffix: str, tmp_path: P
     policy = POLICIES[name]()
     x = np.repeat(X[:1], MANY, 0)
     noise = np.random.default_rng(0).normal(size=(MANY, policy.module().width)).astype(np.float32)
-    action, told = exported(policy, tmp_path / f"policy{suffix}", x, noise)
-    assert told == pytest.approx(policy.action_log_probability(x, action), abs=1e-3)
+    action, log_probability = exported(policy, tmp_path / f"policy{suffix}", x, noise)
+    assert log_probability == pytest.approx(policy.action_log_probability(x, action), abs=1e-3)
     birl.seed(0)
     own = policy.predict(x)
     assert action.dtype == own.dtype and action.shape == own.shape

@@ -75,8 +75,10 @@ def test_no_ship_where_the_logger_never_does_it(vectors: bool, share: float, ste
             continue
         alone.append(by_the_interval(found))
         assert said.verdict == "more_data" and said.times is None
-        told = f"{0.9 * mean:.3g} of the policy's episodes contain an action that the logging policy never takes there"
-        assert any(told in text for text in said.reasons)
+        message = (
+            f"{0.9 * mean:.3g} of the policy's episodes contain an action that the logging policy never takes there"
+        )
+        assert any(message in text for text in said.reasons)
         assert said.remedies == (
             "let the logging policy try it there, with a minimum propensity, or forbid it to the policy",
         )
@@ -148,5 +150,5 @@ def test_positivity_is_assumed_where_propensities_cannot_show_it() -> None:
         found = evaluate(Fixed(0.2, 0.4, 0.4), patients(0, 0.5, actions=3, vectors=vectors), gamma=1.0)
         assert found.support_known == vectors and found.facts["no_support"] == 0
         assert any(text.startswith("positivity: ") for text in verdict(found).assumptions) != vectors
-    never = evaluate(Fixed(0.2, 0.4, 0.4), patients(0, 0.0, actions=3), gamma=1.0)  # shown where one action has all
+    never = evaluate(Fixed(0.2, 0.4, 0.4), patients(0, 0.0, actions=3), gamma=1.0)  # known where one action has all
     assert verdict(never).verdict == "more_data"

@@ -272,7 +272,7 @@ def no_propensities(logs: Logs) -> None:
 
 @planted
 def certain(logs: Logs) -> None:
-    """By a rule that looks at two columns, drawn from the third one in a tenth of the steps."""
+    """By a rule of two columns, drawn from the third one in a tenth of the steps."""
     sure = np.arange(len(logs.action)) % 4 > 0
     best = (logs.observation[:, 0] > logs.observation[:, 1]).astype(int) + (logs.observation[:, 2] > 1)
     logs.vector[sure] = np.eye(ACTIONS)[best[sure]]
@@ -355,7 +355,7 @@ def test_wrong_propensities_are_found_where_observations_tell_nothing() -> None:
 
 
 def test_no_memory_is_claimed_where_models_are_worse_than_a_blind_guess() -> None:
-    """Actions that hardly differ, by a logger that looks at nothing: small models learn noise."""
+    """Actions that hardly differ, by a logger that ignores observations: small models learn noise."""
     for seed in range(3):
         logs = Logs(seed)
         steps = len(logs.action)
@@ -403,11 +403,11 @@ def test_memory_is_wanted_where_speeds_are_hidden(name: str) -> None:
     ends = np.concatenate([np.arange(len(e)) == len(e) - 1 for e in episodes])
     terminal = np.concatenate([np.full(len(e), e.terminated) for e in episodes]) & ends
     rest = [np.concatenate([getattr(e, part) for e in episodes]) for part in ("observations", "actions", "rewards")]
-    told = []
+    result = []
     for columns in (slice(None), kept):
         logs = MDPDataset(rest[0][:, columns], *rest[1:], terminal, timeouts=ends & ~terminal)
-        told.append(report_data(logs).facts["history"])
-    assert told[0] is not None and told[0] < 0.01 and told[1] is not None and told[1] > 0.3
+        result.append(report_data(logs).facts["history"])
+    assert result[0] is not None and result[0] < 0.01 and result[1] is not None and result[1] > 0.3
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -430,17 +430,17 @@ def small(returns: list[float], length: int = 2, **options: Any) -> MDPDataset:
 
 def test_numbers_by_hand() -> None:
     found = report_data(small([0, 1, 1, 2, 6]), gamma=0.5)
-    told, facts = numbers(found), found.facts
-    assert told["steps"] == 10 and facts["episodes"] == 5 and told["terminated"] == 5 and told["running"] == 0
-    assert told[QUALITY] == pytest.approx(2 / 6)
-    assert told["distinct observations (about)"] == 3
-    assert told["distinct pairs of observation and action (about)"] == 6
-    assert told["positive-sided variance of returns"] == pytest.approx(16 / 5)
-    assert told["share of the variance of returns above the mean"] == pytest.approx(16 / 22)
-    assert told["relative improvement to the best return"] == 2
-    assert told["mean"] == 1 and told["median"] == 0 and told["share of zeros"] == 0.6 and told["maximum"] == 6
+    result, facts = numbers(found), found.facts
+    assert result["steps"] == 10 and facts["episodes"] == 5 and result["terminated"] == 5 and result["running"] == 0
+    assert result[QUALITY] == pytest.approx(2 / 6)
+    assert result["distinct observations (about)"] == 3
+    assert result["distinct pairs of observation and action (about)"] == 6
+    assert result["positive-sided variance of returns"] == pytest.approx(16 / 5)
+    assert result["share of the variance of returns above the mean"] == pytest.approx(16 / 22)
+    assert result["relative improvement to the best return"] == 2
+    assert result["mean"] == 1 and result["median"] == 0 and result["share of zeros"] == 0.6 and result["maximum"] == 6
     half = 2.776445105 * np.std([0, 1, 1, 2, 6], ddof=1) / math.sqrt(5)  # t of four degrees
-    assert told["half-width"] == pytest.approx(half, rel=1e-6)
+    assert result["half-width"] == pytest.approx(half, rel=1e-6)
     assert facts["drift"] == pytest.approx((3 - 0.5) / math.sqrt(0.5 / 2 + 7 / 3))
     table = found.checks[3].tables["Quantiles of the return"].rows[0]
     assert table[0] == 0 and table[3] == 1 and table[6] == 6 and table[7] == 2
@@ -451,9 +451,9 @@ def test_good_states_that_poor_episodes_reach_are_stitched() -> None:
     returns = [0.0] * 20 + [1.0] * 20
     near = rng.normal(size=(80, 2))
     far = near + np.repeat([[100.0, 0.0], [0.0, 0.0]], 40, 0)
-    told = [numbers(report_data(small(returns, observation=x))) for x in (near, far)]
-    assert told[0][STITCHED] > 0.8
-    assert told[1][STITCHED] == 0
+    result = [numbers(report_data(small(returns, observation=x))) for x in (near, far)]
+    assert result[0][STITCHED] > 0.8
+    assert result[1][STITCHED] == 0
 
 
 def test_power_falls_with_the_distance_from_what_acted() -> None:
@@ -535,9 +535,9 @@ def test_any_data_that_can_be_learned_from() -> None:
     several = finds(MDPDataset(x, rng.integers(0, 2, (120, 3)), r, end, action_size=[2, 2, 2], timeouts=0 * end))
     assert several.facts["leak_action"] is not None and "near_certain" not in several.facts
     choices = MDPDataset(rng.integers(0, 4, 120), rng.integers(0, 2, 120), r, end, timeouts=0 * end)
-    for names, shown in ((["wait", "call"], ["wait", "call"]), (["wait"], ["0", "1"]), (None, ["0", "1"])):
+    for names, visible in ((["wait", "call"], ["wait", "call"]), (["wait"], ["0", "1"]), (None, ["0", "1"])):
         called = finds(choices, actions=names)
-        assert [row[0] for row in called.checks[7].tables["How often actions were taken"].rows] == shown
+        assert [row[0] for row in called.checks[7].tables["How often actions were taken"].rows] == visible
     choices = finds(choices)
     assert choices.facts["constant_columns"] == 0
     assert choices.checks[5].tables["Columns"].rows[2][0] == "observation[0] = 2"
@@ -611,22 +611,24 @@ def test_pages_of_hostile_logs(tmp_path: Path) -> None:
 def test_json_has_the_numbers_of_the_page(tmp_path: Path) -> None:
     found = hostile()
     found.save(json=tmp_path / "r.json")
-    told = parse_json((tmp_path / "r.json").read_bytes(), "r.json")
-    assert told == found.as_dict()
+    result = parse_json((tmp_path / "r.json").read_bytes(), "r.json")
+    assert result == found.as_dict()
     tree = ElementTree.fromstring(found.html())
     rows = [["".join(cell.itertext()) for cell in row] for row in tree.iter("tr")]
     said = {limit.fact: limit.labels for limit in reversed(LIMITS)}
     sections = [node.text for node in tree.iter("h2")]
-    assert sections == ["Advice", *(check["title"] for check in told["checks"])]
-    for check in told["checks"]:
+    assert sections == ["Advice", *(check["title"] for check in result["checks"])]
+    for check in result["checks"]:
         for name, value in check["facts"].items():
             meaning, doubtful, forbidden = said[name]
             assert [meaning, format_value(value), doubtful, forbidden] in rows, name
         assert all([format_value(name), format_value(value)] in rows for name, value in check["numbers"].items())
         for table in check["tables"].values():
             assert all([format_value(cell) for cell in row] in rows for row in table["rows"][: pages.MAX_ROWS])
-    shown = ["".join(node.itertext()) for node in tree.iter("p") if "note" in node.get("class", "")]
-    assert all(any(one["message"][:250] in text for text in shown) for one in told["messages"]) and told["messages"]
+    visible = ["".join(node.itertext()) for node in tree.iter("p") if "note" in node.get("class", "")]
+    assert (
+        all(any(one["message"][:250] in text for text in visible) for one in result["messages"]) and result["messages"]
+    )
 
 
 def test_many_columns_make_a_small_page() -> None:
