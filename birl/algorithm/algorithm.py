@@ -24,7 +24,7 @@ from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.discounted_returns import DiscountedReturns
-from birl.dataset.log_record import LogRecord, joined
+from birl.dataset.log_record import LogRecord, merge_records
 from birl.dataset.reader import MinibatchSource
 from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
@@ -246,7 +246,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         files, and later logs must have the same.
         """
         building.check_source("build_with_dataset", dataset)
-        logs = joined(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
+        logs = merge_records(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
         self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
         self.learner.logs = logs
 

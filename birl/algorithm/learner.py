@@ -550,7 +550,7 @@ class Learner:
         if retuned := self.tuning.described():
             data["retuned"] = retuned
         if self.logs is not None:
-            data["logs"] = self.logs.described()
+            data["logs"] = self.logs.to_json()
         return data if self.evaluated is None else {**data, "policy": self.evaluated.describe()}
 
     def policy_state(self) -> State:

@@ -123,7 +123,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
         raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
     with contextlib.nullcontext() if state is None else skip_addon_parameters():
         algorithm.create_impl(spec.observations, spec.actions)
-    algorithm.learner.logs = LogRecord.restored(data["logs"]) if "logs" in data else None
+    algorithm.learner.logs = LogRecord.from_json(data["logs"]) if "logs" in data else None
     return algorithm
 
 

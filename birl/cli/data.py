@@ -1,4 +1,4 @@
-"""``birl data``: from logs to episodes."""
+"""``birl data``: propose schemas, import, export, report on and split logs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> Non
     """
     proposal = propose(_sources(logs, sql, database))
     print(proposal.text, end="")
-    if "reward" in proposal.missing:  # seen even if the schema is written to a file
+    if "reward" in proposal.missing:  # on stderr, so that it shows even if stdout is redirected
         note(NO_REWARD)
 
 
@@ -51,21 +51,22 @@ def import_(
     sql: Sql = None,
     database: Database = None,
 ) -> None:
-    """Read logs of any size into a folder of episodes. Its import.json counts the rows that were kept and left out."""
-    found = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
-    episodes, ended = found["episodes"], found["terminated"]
-    print(f"{out}: {episodes} episodes, {ended} of them terminated, {found['rows_out']} of {found['rows_in']} rows")
-    for rule, gone in found["dropped"].items():
-        note(f"left out: {gone['episodes']} episodes, {gone['rows']} rows: {rule}")
-    if found.get("duplicates"):
-        note(f"left out: {found['duplicates']} rows with the episode and time of another one")
-    if found.get("apart"):
+    """Read logs of any size into a folder of episodes. Its import.json counts the rows that were kept and dropped."""
+    record = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
+    episodes, ended = record["episodes"], record["terminated"]
+    print(f"{out}: {episodes} episodes, {ended} of them terminated, {record['rows_out']} of {record['rows_in']} rows")
+    for rule, count in record["dropped"].items():
+        note(f"left out: {count['episodes']} episodes, {count['rows']} rows: {rule}")
+    if record.get("duplicates"):
+        note(f"left out: {record['duplicates']} rows with the episode and time of another row")
+    if record.get("interleaved"):
         note(
-            f"the schema names no time, and rows of {found['apart']} episodes are interleaved with others: their steps "
-            "are in the order of the log. If they happened in another order, name the column of the time"
+            f"the schema names no time, and rows of {record['interleaved']} episodes are interleaved with others: "
+            "their steps are in the order of the log. If this is not the order in time, name a time column in the "
+            "schema"
         )
-    if found.get("censored"):
-        note(f"censored: {found['censored']} episodes had not ended when the log ended")
+    if record.get("censored"):
+        note(f"censored: {record['censored']} episodes had not ended when the log ended")
 
 
 @app.command(short_help="Write episodes as Parquet or for Minari.")
@@ -88,7 +89,7 @@ def export(
     found = write_parquet(dataset, to, loggers=_import_record(data).get("loggers", []))
     print(f"{to}: {found['episodes']} episodes, {found['rows']} rows")
     if not found["schema"]:
-        note("without a schema: birl data import reads vector observations, with one choice or numbers as actions")
+        note("without a schema: birl data import reads only vector observations, and discrete or continuous actions")
 
 
 @app.command(short_help="Report what episodes can be used for.")
@@ -102,9 +103,9 @@ def report(
     gamma: Annotated[float, typer.Option(min=0, max=1, help="Discount factor.")] = 0.99,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
-    """Report whether DATA is fit for learning and evaluation: doubts, and advice.
+    """Report whether DATA is fit for learning and evaluation, with doubts and advice.
 
-    DATA stays as it is. The page needs no other file and runs no script.
+    DATA is not changed. The page is self-contained and runs no scripts.
     """
     record = _import_record(data)
     found = report_data(
@@ -113,7 +114,7 @@ def report(
         gamma=gamma,
         title=Path(data).name or data,
         names=record.get("observation"),
-        actions=called if isinstance(called := record.get("actions"), list) else None,
+        actions=names if isinstance(names := record.get("actions"), list) else None,
         loggers=record.get("loggers", []),
         seed=seed,
     )
@@ -126,8 +127,8 @@ def report(
     )
     for refused, message in messages:
         print(f"{'refused' if refused else 'doubtful'}: {printable(message)}")
-    for one in found.advice:
-        print(f"advice: {one.pattern}: {one.advice} ({one.source})")
+    for advice in found.advice:
+        print(f"advice: {advice.pattern}: {advice.advice} ({advice.source})")
 
 
 @app.command(short_help="Split episodes into parts.")
@@ -153,12 +154,12 @@ def split(
 
 
 def _in_folder(path: Path | None, name: str) -> Path | None:
-    """The file itself, or the one of this name in a folder."""
+    """``path``, or the file ``name`` in it if it is a folder."""
     return path / name if path is not None and path.is_dir() else path
 
 
 def _import_record(data: str) -> dict[str, Any]:
-    """The contents of ``import.json`` in a folder that was imported; empty for other data."""
+    """The contents of ``import.json`` of an imported folder; empty for other data."""
     file = Path(data) / IMPORT
     found = parse_json(file.read_bytes(), str(file)) if file.is_file() else {}
     if not isinstance(found, dict):
@@ -168,7 +169,7 @@ def _import_record(data: str) -> dict[str, Any]:
 
 def _sources(logs: list[str] | None, sql: str | None, database: Path | None) -> list[str | Query]:
     if sql is None and database is not None:
-        raise ConfigError(f"--database {database} is for --sql: give a query, or leave it out")
+        raise ConfigError(f"--database {database} needs --sql: give a query, or leave --database out")
     if (sql is None) == (not logs):
         raise ConfigError(
             "there are no logs: give files, or a query with --sql" if sql is None else "give files or --sql, not both"
@@ -177,16 +178,17 @@ def _sources(logs: list[str] | None, sql: str | None, database: Path | None) -> 
 
 
 def _shares(text: str) -> dict[str, float]:
+    """Parse ``name=share,…``."""
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, equals, share = part.partition("=")
         try:
-            value: Any = float(share)
+            value = float(share)
         except ValueError:
-            value = None
-        if not equals or value is None or name.strip() in shares:
+            value = math.nan
+        if not equals or value != value or name.strip() in shares:
             raise ConfigError(
-                f"--shares {text!r:.80}: {part!r:.40} is not name=share: give train=.6,certify=.4 or the like"
+                f"--shares {text!r:.80}: {part!r:.40} is not name=share: give shares such as train=.6,certify=.4"
             )
         shares[name.strip()] = value
     return shares

@@ -18,7 +18,7 @@ from birl.cli.common import (
     load_policy,
     note,
 )
-from birl.dataset.log_record import LogRecord, check_same_columns, record_in
+from birl.dataset.log_record import LogRecord, check_same_columns, load_record
 from birl.errors import ConfigError, ForeignFileError
 from birl.ope import StochasticPolicy
 
@@ -76,7 +76,7 @@ def export(
 
 
 def _read_logs(dataset: Path, policy: AnyAlgorithm | StochasticPolicy, source: Path) -> LogRecord:
-    found = record_in(dataset)
+    found = load_record(dataset)
     if found is None:
         raise ForeignFileError(f"{dataset} has no import.json: give a folder that `birl data import` or `split` wrote")
     check_same_columns(policy.logs, found, str(source), str(dataset))

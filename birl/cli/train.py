@@ -47,7 +47,7 @@ from birl.cli.train_options import (
 )
 from birl.config import AlgorithmConfig
 from birl.dataset import MultiStepTransitionPicker, ReplayBufferBase
-from birl.dataset.log_record import joined
+from birl.dataset.log_record import merge_records
 from birl.envs import Stepper, single_spaces
 from birl.errors import ConfigError, CorruptFileError
 from birl.files.serializable import encode, kind_of
@@ -612,4 +612,4 @@ def copy_networks(
     elif env is not None:
         learner.build_with_env(env)
     learner.engine.load_networks(initial.engine.get_state()["nets"])
-    learner.learner.logs = joined(initial.logs, learner.logs, "the model", "the dataset")
+    learner.learner.logs = merge_records(initial.logs, learner.logs, "the model", "the dataset")

@@ -17,7 +17,7 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.hdf5 import dump
-from birl.dataset.log_record import LogRecord, joined
+from birl.dataset.log_record import LogRecord, merge_records
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Reader
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -158,7 +158,7 @@ class ReplayBufferBase(ABC):
     def logs(self) -> LogRecord | None:
         """The record of the logs that all steps come from; ``None`` if some do not come from logs."""
         found = [storage.logs for storage in self.reader.storages]
-        return None if None in found else reduce(partial(joined, who="one part", what="another part"), found)
+        return None if None in found else reduce(partial(merge_records, who="one part", what="another part"), found)
 
     @property
     @abstractmethod

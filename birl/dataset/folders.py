@@ -15,7 +15,7 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_TRANSITION
 from birl.dataset.journal import LANE_ARRAYS, MAX_SEQUENCE, Journal, read_journal
-from birl.dataset.log_record import record_in
+from birl.dataset.log_record import load_record
 from birl.dataset.sampling import Sampler
 from birl.dataset.storage import Storage
 from birl.errors import (
@@ -379,7 +379,7 @@ def open_folder(folder: Path) -> Storage:
                 f"{folder} is damaged ({type(error).__name__}: {error!s:.200}): restore the folder from a copy"
             ) from error
         if again is None or record is None or again.sequence == record.sequence:
-            storage.logs = record_in(folder)
+            storage.logs = load_record(folder)
             return storage
     raise WriteError(f"{folder} is being written continuously: pause its writer, or make it without a limit")
 

@@ -58,13 +58,13 @@ class LogRecord:
     numbers: tuple[str, ...]
     origins: tuple[Origin, ...] = ()
 
-    def described(self) -> dict[str, Any]:
-        """The record in JSON form; see `restored`."""
+    def to_json(self) -> dict[str, Any]:
+        """The record in JSON form; see `from_json`."""
         return {"schema": self.schema.text(), "numbers": list(self.numbers), "origins": [list(x) for x in self.origins]}
 
     @classmethod
-    def restored(cls, data: Mapping[str, Any]) -> LogRecord:
-        """Inverse of `described`."""
+    def from_json(cls, data: Mapping[str, Any]) -> LogRecord:
+        """Inverse of `to_json`."""
         origins = tuple(Origin(*map(str, each)) for each in data["origins"])
         return cls(LogSchema.parse(data["schema"]), tuple(map(str, data["numbers"])), origins)
 
@@ -81,22 +81,22 @@ class LogRecord:
         """
         found, begin = [], 0
         for each in self.schema.observation:
-            told = self._column(each, begin)
-            begin += told["size"]
-            found.append(told)
+            described = self._describe_column(each, begin)
+            begin += described["size"]
+            found.append(described)
         return found
 
-    def _column(self, each: ObservationColumn, begin: int) -> dict[str, Any]:
+    def _describe_column(self, each: ObservationColumn, begin: int) -> dict[str, Any]:
         if each.values:
             size = len(each.values) + each.unknown
             missing = "unknown" if each.unknown else each.missing
-            told = {"values": list(each.values), "unknown": each.unknown}
-            return {"column": each.column, "size": size, "missing": missing, **told}
+            described = {"values": list(each.values), "unknown": each.unknown}
+            return {"column": each.column, "size": size, "missing": missing, **described}
         length = 0
         while self.numbers[begin + length : begin + length + 1] == (f"{each.column}[{length}]",):
             length += 1
-        told = {"length": length or None, "fill": each.fill, "indicator": each.indicator}
-        return {"column": each.column, "size": max(length, 1) + each.indicator, "missing": each.missing, **told}
+        described = {"length": length or None, "fill": each.fill, "indicator": each.indicator}
+        return {"column": each.column, "size": max(length, 1) + each.indicator, "missing": each.missing, **described}
 
     def action(self) -> dict[str, Any]:
         """The columns of actions and, of choices, what their numbers mean, in JSON form."""
@@ -106,7 +106,7 @@ class LogRecord:
         return {"columns": list(action.names)}
 
 
-def record_in(folder: Path) -> LogRecord | None:
+def load_record(folder: Path) -> LogRecord | None:
     """The record of a folder of episodes; ``None`` if no import wrote it.
 
     Raises:
@@ -123,7 +123,9 @@ def record_in(folder: Path) -> LogRecord | None:
     notes = parse_json(data, str(file))
     try:
         part, numbers = notes.get("part"), tuple(map(str, notes["observation"]))
-        origin = Origin(digest_of(data)) if part is None else Origin(digest_of(data), part["of"], split_digest(part))
+        origin = (
+            Origin(sha256_digest(data)) if part is None else Origin(sha256_digest(data), part["of"], split_digest(part))
+        )
         return LogRecord(LogSchema.parse(text), numbers, (origin,))
     except (AttributeError, KeyError, TypeError, ConfigError) as error:
         raise CorruptFileError(
@@ -131,7 +133,7 @@ def record_in(folder: Path) -> LogRecord | None:
         ) from error
 
 
-def digest_of(data: bytes) -> str:
+def sha256_digest(data: bytes) -> str:
     """Digest of the bytes of an ``import.json``."""
     return hashlib.sha256(data).hexdigest()
 
@@ -139,7 +141,7 @@ def digest_of(data: bytes) -> str:
 def split_digest(part: Mapping[str, Any]) -> str:
     """Digest of how a whole was split, of what its part notes."""
     how = {name: part[name] for name in ("by", "seed", "shares")}
-    return digest_of(json.dumps(how, sort_keys=True).encode())
+    return sha256_digest(json.dumps(how, sort_keys=True).encode())
 
 
 def check_same_columns(one: LogRecord | None, other: LogRecord | None, who: str, what: str) -> None:
@@ -158,12 +160,12 @@ def check_same_columns(one: LogRecord | None, other: LogRecord | None, who: str,
     ):
         if own != given:
             raise ConfigError(
-                f"{who} has logs in which {name} are made of {_short(own)}, but {what} makes them of "
-                f"{_short(given)}: import the logs by the schema of the model, or train a new one"
+                f"{who} has logs in which {name} are made of {_format_json(own)}, but {what} makes them of "
+                f"{_format_json(given)}: import the logs by the schema of the model, or train a new one"
             )
 
 
-def joined(one: LogRecord | None, other: LogRecord | None, who: str, what: str) -> LogRecord | None:
+def merge_records(one: LogRecord | None, other: LogRecord | None, who: str, what: str) -> LogRecord | None:
     """The record of what has learned from both; raises as `check_same_columns`."""
     check_same_columns(one, other, who, what)
     if one is None or other is None:
@@ -171,6 +173,6 @@ def joined(one: LogRecord | None, other: LogRecord | None, who: str, what: str) 
     return replace(one, origins=tuple(dict.fromkeys((*one.origins, *other.origins))))
 
 
-def _short(told: Any) -> str:
-    text = json.dumps(told, ensure_ascii=False)
+def _format_json(described: Any) -> str:
+    text = json.dumps(described, ensure_ascii=False)
     return text if len(text) <= 300 else f"{text[:300]}…"

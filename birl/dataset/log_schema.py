@@ -50,7 +50,7 @@ _DENSITIES: Final = ("density", "log_density")
 _MAX_VALUES: Final = 1000
 _MAX_BYTES: Final = 2**24
 _SCALAR: Final = (str, int, bool)
-_ACTED: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity")
+_POST_ACTION: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity")
 """Roles of columns that are no observation besides: what follows from the action is not known before it."""
 
 
@@ -76,7 +76,7 @@ class ObservationColumn:
     indicator: bool = False
 
     def __post_init__(self) -> None:
-        name = f"observation {_name('column', self.column)!r:.60}: "
+        name = f"observation {_check_name('column', self.column)!r:.60}: "
         _check_values(self, name)
         check(f"{name}missing", self.missing, str, choices=MISSING)
         check(f"{name}unknown", self.unknown, bool)
@@ -114,9 +114,9 @@ class ActionColumns:
         check("action: kind", self.kind, str, choices=("discrete", "continuous"))
         check("action: size", self.size, int, optional=True, low=1)
         _check_values(self, "action: ")
-        _optional_names(self, "column", "mask")
+        _check_optional_names(self, "column", "mask")
         for name in self.columns:
-            _name("action: columns", name)
+            _check_name("action: columns", name)
         if (self.column is None) == (not self.columns):
             raise ConfigError("action needs column = (a name), or columns = [one name for each dimension], not both")
         if self.discrete and self.columns:
@@ -160,7 +160,7 @@ class RewardColumn:
     fill: float | None = None
 
     def __post_init__(self) -> None:
-        _name("reward: column", self.column)
+        _check_name("reward: column", self.column)
         for name in ("lower", "upper", "fill"):
             check(f"reward: {name}", getattr(self, name), float, optional=True)
         check("reward: missing", self.missing, str, choices=MISSING[:3])
@@ -186,7 +186,7 @@ class PropensityColumn:
     missing: str = "error"
 
     def __post_init__(self) -> None:
-        _name("propensity: column", self.column)
+        _check_name("propensity: column", self.column)
         check("propensity: kind", self.kind, str, choices=KINDS)
         check("propensity: missing", self.missing, str, choices=MISSING[:2])
 
@@ -204,7 +204,7 @@ class Cut:
     gap: float
 
     def __post_init__(self) -> None:
-        _name("episode: by", self.by)
+        _check_name("episode: by", self.by)
         check("episode: gap", self.gap, float, above=0)
 
 
@@ -249,7 +249,7 @@ class LogSchema:
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        _optional_names(self, "time", "terminated", "truncated", "logger", "cluster")
+        _check_optional_names(self, "time", "terminated", "truncated", "logger", "cluster")
         check("order", self.order, str, choices=("sort", "given"))
         check("duplicates", self.duplicates, str, choices=("error", "first"))
         check("unmarked", self.unmarked, str, choices=("truncated", "terminated"), optional=True)
@@ -257,7 +257,7 @@ class LogSchema:
         if not isinstance(self.censored_after, str):
             check("censored_after", self.censored_after, float, optional=True)
         if not isinstance(self.episode, Cut):
-            _name("episode", self.episode)
+            _check_name("episode", self.episode)
         if not self.observation:
             raise ConfigError("there is no [[observation]]: name at least one column")
         if not (self.terminated or self.unmarked):
@@ -283,7 +283,7 @@ class LogSchema:
             )
         seen: set[str] = set()
         for role, name in self.roles():
-            if role in _ACTED and name in seen:
+            if role in _POST_ACTION and name in seen:
                 what = "named twice" if role in ("observation", "action") else "an observation or action, too"
                 raise ConfigError(f"{role}: the column {name!r:.60} is {what}: leave one out")
             seen |= {name} if role in ("observation", "action") else set()
@@ -337,85 +337,85 @@ class LogSchema:
             given: dict[str, Any] = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"this is no TOML ({error}): strings stand in quotes, tables in [brackets]") from error
-        wrong: list[str] = []
+        errors: list[str] = []
 
-        def made(kind: type[Any], part: Any, name: str) -> Any:
+        def make(kind: type[Any], part: Any, name: str) -> Any:
             try:
-                return _made(kind, part, name)
+                return _make(kind, part, name)
             except ConfigError as error:
-                wrong.append(str(error))
+                errors.append(str(error))
                 return None
 
         parts = {"action": ActionColumns, "reward": RewardColumn, "propensity": PropensityColumn}
-        given |= {name: made(kind, given[name], name) for name, kind in parts.items() if name in given}
+        given |= {name: make(kind, given[name], name) for name, kind in parts.items() if name in given}
         if isinstance(given.get("episode"), Mapping):
-            given["episode"] = made(Cut, given["episode"], "episode")
+            given["episode"] = make(Cut, given["episode"], "episode")
         observations = given.get("observation", [])
         if not isinstance(observations, list):
-            wrong.append("observation is one table; it must be a list of them: write [[observation]]")
+            errors.append("observation is one table; it must be a list of them: write [[observation]]")
             observations = []
         if hasattr(given.get("censored_after"), "isoformat"):  # TOML has dates
             given["censored_after"] = given["censored_after"].isoformat()
-        given["observation"] = tuple(made(ObservationColumn, each, "observation") for each in observations)
-        if wrong:
-            raise ConfigError("; ".join([*wrong, *_lacking(cls, given, "the schema")]))
-        return _made(cls, given, "the schema")
+        given["observation"] = tuple(make(ObservationColumn, each, "observation") for each in observations)
+        if errors:
+            raise ConfigError("; ".join([*errors, *_field_errors(cls, given, "the schema")]))
+        return _make(cls, given, "the schema")
 
     def text(self) -> str:
         """The schema as TOML, which `parse` reads."""
-        own = {name: value for name, value in _given(self).items() if not dataclasses.is_dataclass(value)}
-        lines = [f"{name} = {toml(value)}" for name, value in own.items() if name != "observation"]
+        own = {name: value for name, value in _non_default(self).items() if not dataclasses.is_dataclass(value)}
+        lines = [f"{name} = {to_toml(value)}" for name, value in own.items() if name != "observation"]
         if isinstance(self.episode, Cut):
-            lines.insert(0, f"episode = {{ by = {toml(self.episode.by)}, gap = {toml(self.episode.gap)} }}")
+            lines.insert(0, f"episode = {{ by = {to_toml(self.episode.by)}, gap = {to_toml(self.episode.gap)} }}")
         tables: list[tuple[str, Any]] = [("[[observation]]", each) for each in self.observation]
         named = {"[action]": self.action, "[reward]": self.reward, "[propensity]": self.propensity}
         tables += [(name, part) for name, part in named.items() if part is not None]
         for name, part in tables:
-            lines += ["", name, *(f"{key} = {toml(value)}" for key, value in _given(part).items())]
+            lines += ["", name, *(f"{key} = {to_toml(value)}" for key, value in _non_default(part).items())]
         return "\n".join(lines) + "\n"
 
 
-def toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """A string, number, bool or list as TOML."""
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(toml, value))}]"
+        return f"[{', '.join(map(to_toml, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _given(part: Any) -> dict[str, Any]:
+def _non_default(part: Any) -> dict[str, Any]:
     """Fields that differ from what they are when they are left out."""
     values = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-def _made(kind: type[T], given: Any, name: str) -> T:
+def _make(kind: type[T], given: Any, name: str) -> T:
     """A dataclass of this kind from a TOML table."""
     check(name, given, Mapping, ": write a table of name = value")  # type: ignore[type-abstract]
-    if wrong := _lacking(kind, given, name):
-        raise ConfigError("; ".join(wrong))
+    if errors := _field_errors(kind, given, name):
+        raise ConfigError("; ".join(errors))
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
 
 
-def _lacking(kind: type[Any], given: Mapping[str, Any], name: str) -> list[str]:
+def _field_errors(kind: type[Any], given: Mapping[str, Any], name: str) -> list[str]:
     """What a table has that it must not have, and has not that it must."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    wrong = [
+    errors = [
         f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}; there are: {', '.join(fields)}"
         for key in given
         if key not in fields
     ]
     needed = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in given]
-    return wrong + [f"{name} has no {key}: give {key} = …" for key in needed]
+    return errors + [f"{name} has no {key}: give {key} = …" for key in needed]
 
 
-def _name(what: str, value: Any) -> str:
+def _check_name(what: str, value: Any) -> str:
     return check(what, value, str, ": give the name of a column")
 
 
-def _optional_names(part: Any, *fields: str) -> None:
+def _check_optional_names(part: Any, *fields: str) -> None:
     for name in fields:
         if getattr(part, name) is not None:
-            _name(name, getattr(part, name))
+            _check_name(name, getattr(part, name))
 
 
 def _check_values(part: Any, name: str) -> None:

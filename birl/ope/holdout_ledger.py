@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from filelock import Timeout
 
-from birl.dataset.log_record import record_in
+from birl.dataset.log_record import load_record
 from birl.errors import CorruptFileError, DataError, WriteError
 from birl.files import atomic_write, parse_json
 from birl.files.locks import FolderLock
@@ -105,13 +105,13 @@ def _related(folder: Path, since: str | None) -> Iterator[tuple[Path, Query]]:
     These are the data that it is a part of, its parts, and parts of other splits of the same data; see
     `LogRecord.shares`.
     """
-    record = record_in(folder) if folder.is_dir() else None
+    record = load_record(folder) if folder.is_dir() else None
     if record is None:
         return
     resolved = folder.resolve()
     for place in (resolved.parent, *sorted(resolved.parent.iterdir()), *sorted(resolved.iterdir())):
         if place != resolved and place.is_dir() and ledger_path(place).is_file():
-            other = record_in(place)
+            other = load_record(place)
             if other is not None and record.shares(other):
                 queries = _read(ledger_path(place))
                 yield from ((ledger_path(place), each) for each in queries if since is None or each["when"] < since)

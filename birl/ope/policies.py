@@ -27,7 +27,7 @@ from birl.algorithm import Algorithm
 from birl.algorithm.persistence import example_of, saved_policy
 from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
-from birl.dataset.log_record import LogRecord, joined
+from birl.dataset.log_record import LogRecord, merge_records
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError
 from birl.files import load_archive, save_archive
 from birl.files.state_restore import convert_to_corrupt_error
@@ -351,7 +351,7 @@ class Mixture(StochasticPolicy):
                 raise ConfigError(f"the policies of a mixture are for {specs[0]} and for {spec}; both must be the same")
         self._logs: LogRecord | None = None
         for index, (_, member) in enumerate(self._members):
-            self._logs = joined(self._logs, member.logs, "a policy of the mixture", f"policy {index}")
+            self._logs = merge_records(self._logs, member.logs, "a policy of the mixture", f"policy {index}")
 
     @property
     def spec(self) -> Spec:

@@ -14,7 +14,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from birl.dataset.logs.splits import LEAST_EPISODES
+from birl.dataset.logs.splits import MIN_EPISODES
 from birl.errors import ConfigError, did_you_mean
 from birl.ope.diagnostics import Diagnostics, tail_weight
 from birl.ope.estimators import Estimate
@@ -272,8 +272,8 @@ _DATA_LIMITS = (
     ),
 )
 LIMITS = (
-    Limit("episodes", ALL, 100, LEAST_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
-    Limit("clusters", ALL, 50, LEAST_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
+    Limit("episodes", ALL, 100, MIN_EPISODES, "there are {} episodes", _LOG_MORE, too_low=True),
+    Limit("clusters", ALL, 50, MIN_EPISODES, "there are {} clusters", _LOG_MORE, too_low=True),
     Limit(
         "censored",
         ALL,

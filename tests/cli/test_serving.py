@@ -22,7 +22,7 @@ import birl
 from birl.algorithm.export_schema import schema_of
 from birl.cli import main
 from birl.dataset import LogSchema, ReplayBuffer
-from birl.dataset.log_record import LogRecord, Origin, record_in
+from birl.dataset.log_record import LogRecord, Origin, load_record
 from birl.dataset.logs.files import import_files
 from birl.errors import ConfigError, CorruptFileError
 from birl.preprocessing import MinMaxActionScaler
@@ -350,7 +350,7 @@ def test_records_go_with_the_policy(birl_: Any, trips: list[dict[str, Any]]) -> 
     birl_("data", "import", "trips.csv", "--schema", "schema.toml", "--out", "data")
     birl_("data", "split", "data", "--shares", "train=.5,certify=.5")
     birl_("data", "split", "data", "--shares", "train=.5,certify=.5", "--seed", 1, "--out", "other")
-    whole, one, rest, separate = map(record_in, map(Path, ("data", "data/train", "data/certify", "other/certify")))
+    whole, one, rest, separate = map(load_record, map(Path, ("data", "data/train", "data/certify", "other/certify")))
     assert whole is not None and one is not None and rest is not None and separate is not None
     assert whole.shares(one) and one.shares(whole) and not one.shares(rest) and one.shares(separate) and one.shares(one)
     algo = birl.algos.DiscreteBCConfig(batch_size=8).create()
@@ -371,13 +371,13 @@ def test_damaged_records_are_refused(birl_: Any, trips: list[dict[str, Any]]) ->
     for damaged in ("", "{", "[]", "{}", kept[:-20], kept.replace('"observation"', '"observed"')):
         Path("data/import.json").write_text(damaged)
         with pytest.raises(CorruptFileError, match="import"):
-            record_in(Path("data"))
-    assert record_in(Path("nowhere")) is None
+            load_record(Path("data"))
+    assert load_record(Path("nowhere")) is None
 
 
 def test_a_record_is_the_same_after_json() -> None:
     record = LogRecord(LogSchema.parse(SCHEMA), ("speed",), (Origin("a", "b", "c"),))
-    assert LogRecord.restored(json.loads(json.dumps(record.described()))) == record
+    assert LogRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
 
 def test_names_of_parts(tmp_path: Path) -> None:

@@ -1,43 +1,62 @@
-"""Columns of tables as arrays: from Arrow, from anything with ``__arrow_c_stream__``, and from dicts of arrays."""
+"""Convert columns of tables to arrays: Arrow data, objects with ``__arrow_c_stream__`` and dicts of arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, did_you_mean, require
 from birl.types import Array
 
-ROWS_AT_ONCE: Final = 65536
-BYTES_AT_ONCE: Final = 2**26
+MAX_CHUNK_ROWS: Final = 65536
+MAX_CHUNK_BYTES: Final = 2**26
 _MAX_COLUMNS: Final = 10_000
 _MAX_WIDTH: Final = 100_000
 
-Where = Callable[[int], str]
-"""Names a row, by its number among those at hand, in messages."""
+RowLabel: TypeAlias = Callable[[int], str]
+"""Names a row of a chunk in messages, given its index in the chunk."""
+
+# pyarrow has no type stubs. These aliases only say which of its classes is meant.
+ArrowArray: TypeAlias = Any
+ArrowSchema: TypeAlias = Any
+ArrowTable: TypeAlias = Any
+ArrowType: TypeAlias = Any
+RecordBatch: TypeAlias = Any
+
+
+class ArrowStream(Protocol):
+    """A table that other libraries can read, such as one of pyarrow, pandas, polars or duckdb."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> object:
+        """Export the rows as a PyCapsule."""
+
+
+TableLike: TypeAlias = "Mapping[str, Any] | ArrowStream"
+"""A dict of arrays, or a table with ``__arrow_c_stream__``."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Some rows of a column.
+    """A chunk of rows of one column.
 
     Attributes:
-        values: ``[n]``, or ``[n, k]`` of lists: numbers, bools or datetime64; of text the index of its label.
-        missing: bool ``[n]``: null, NaN or no date; the value is then without meaning.
-        labels: the different texts; ``None`` if it is no text.
-        open: whether all are missing and nothing says if these would be numbers or lists, or how long the lists.
+        values: ``[n]``, or ``[n, k]`` for lists: numbers, bools or datetime64. Text is stored as indices into
+            ``labels``.
+        missing: bool ``[n]``: True for null, NaN and NaT. The value of such a row has no meaning.
+        labels: the distinct texts of a text column, else ``None``.
+        untyped: whether all values are missing and their type, or the length of the lists, is unknown.
     """
 
     values: Array
     missing: Array
-    labels: tuple[Any, ...] | None = None
-    open: bool = False
+    labels: tuple[str, ...] | None = None
+    untyped: bool = False
 
     def distinct(self) -> tuple[list[Any], Array]:
-        """The different values (or rows of missing ones), and the index ``[n]`` of each row's among them."""
+        """The distinct values (including those of missing rows), and the index ``[n]`` of each row's value in them."""
         if self.labels is not None:
             return list(self.labels), self.values
         values, index = np.unique(self.values, return_inverse=True)
@@ -45,28 +64,28 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """In a word."""
+        """The kind of values, as a word for messages."""
         if self.labels is not None:
             return "text"
         return {"M": "dates", "b": "true/false", "f": "numbers"}.get(self.values.dtype.kind, "whole numbers")
 
 
-def rows_at_once(width: float) -> int:
-    """How many rows of ``width`` bytes are worked on at once: one at least."""
-    return max(1, min(ROWS_AT_ONCE, int(BYTES_AT_ONCE / max(width, 1))))
+def chunk_rows(width: float) -> int:
+    """Number of rows of ``width`` bytes that are processed at a time, at least 1."""
+    return max(1, min(MAX_CHUNK_ROWS, int(MAX_CHUNK_BYTES / max(width, 1))))
 
 
-def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Column]]:
-    """Some rows at a time of what is given to `birl.dataset.from_table`.
+def read_columns(source: TableLike, columns: tuple[str, ...]) -> Iterator[dict[str, Column]]:
+    """Iterate over chunks of the columns of a table (see `birl.dataset.from_table`).
 
     Args:
         source: a dict of arrays, or an object with ``__arrow_c_stream__``.
-        columns: names of those that are wanted.
+        columns: names of the columns to read.
 
     Raises:
-        ConfigError: if it is something else.
-        DataError, ShapeError: if a column is not there, or cannot be read.
-        MissingExtraError: for a table of Arrow without pyarrow.
+        ConfigError: if ``source`` has another type.
+        DataError, ShapeError: if a column is missing or cannot be read.
+        MissingExtraError: if pyarrow is needed and not installed.
     """
     if isinstance(source, Mapping):
         check_columns(columns, tuple(map(str, source)), "the table")
@@ -74,10 +93,10 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ShapeError(f"the lengths of columns differ: {lengths!s:.200}: give every column one row per step")
-        step = rows_at_once(sum(np.asarray(array[:1]).nbytes for array in arrays.values()))
+        step = chunk_rows(sum(np.asarray(array[:1]).nbytes for array in arrays.values()))
         for begin in range(0, max(lengths.values(), default=0), step):
-            rows, where = slice(begin, begin + step), rows_of("the table", begin)
-            yield {name: column_of_array(array[rows], name, where) for name, array in arrays.items()}
+            rows, where = slice(begin, begin + step), row_labels("the table", begin)
+            yield {name: column_from_array(array[rows], name, where) for name, array in arrays.items()}
         return
     if not hasattr(source, "__arrow_c_stream__"):
         raise ConfigError(
@@ -86,7 +105,7 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
         )
     arrow = require("pyarrow", "logs")
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[RecordBatch]:
         for batch in arrow.RecordBatchReader.from_stream(source):
             check_columns(columns, tuple(batch.schema.names), "the table")
             part = batch.select(list(columns))
@@ -98,105 +117,105 @@ def tables_of(source: Any, columns: tuple[str, ...]) -> Iterator[dict[str, Colum
                 ) from error
             yield part
 
-    yield from batches_of(batches(), columns, "the table")
+    yield from split_batches(batches(), columns, "the table")
 
 
-def check_buffers(batch: Any) -> None:
-    """Raise Arrow's error unless the buffers of a record batch hold what its types promise.
+def check_buffers(batch: RecordBatch) -> None:
+    """Raise Arrow's error if the buffers of a record batch are invalid for their types.
 
-    Arrow itself does not look at offsets, indices and views when it opens data: where these point elsewhere, reading
-    the values reads other memory, or ends the process. Dates and times are checked as the whole numbers that they are:
-    Arrow's check refuses times of 24:00, and dates in milliseconds that have a time of day, both of which are written.
+    Arrow does not validate offsets, indices and views when it opens data. If they are out of range, reading the values
+    reads foreign memory or crashes the process. Dates and times are validated as integers, because Arrow's own check
+    rejects times of 24:00 and millisecond dates with a time of day, which some writers produce.
     """
     types = (arrow := require("pyarrow", "logs")).types
     batch.validate()
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        whole = types.is_time(column.type) or types.is_date64(column.type)
+        is_integer = types.is_time(column.type) or types.is_date64(column.type)
         try:
-            (column.view(f"int{column.type.bit_width}") if whole else column).validate(full=True)
+            (column.view(f"int{column.type.bit_width}") if is_integer else column).validate(full=True)
         except arrow.ArrowException as error:
             raise arrow.ArrowInvalid(f"column {name!r:.60}: {error}") from error
 
 
-def batches_of(batches: Any, columns: tuple[str, ...], origin: str) -> Iterator[dict[str, Column]]:
-    """The columns of Arrow's record batches, `rows_at_once`."""
+def split_batches(batches: Iterable[RecordBatch], columns: tuple[str, ...], origin: str) -> Iterator[dict[str, Column]]:
+    """Iterate over the columns of record batches in chunks of `chunk_rows` rows."""
     seen = 0
     for batch in batches:
         check_columns(columns, tuple(batch.schema.names), origin)
-        step = rows_at_once(sum(batch.column(name).nbytes for name in columns) / max(batch.num_rows, 1))
+        step = chunk_rows(sum(batch.column(name).nbytes for name in columns) / max(batch.num_rows, 1))
         for begin in range(0, batch.num_rows, step):
-            part, where = batch.slice(begin, step), rows_of(origin, seen + begin)
-            yield {name: column_of_arrow(part.column(name), name, where) for name in columns}
+            part, where = batch.slice(begin, step), row_labels(origin, seen + begin)
+            yield {name: column_from_arrow(part.column(name), name, where) for name in columns}
         seen += batch.num_rows
 
 
-def rows_of(origin: str, begin: int) -> Where:
-    """Names rows of a file or table, those at hand from ``begin`` on; the first one is 1."""
+def row_labels(origin: str, begin: int) -> RowLabel:
+    """Return labels for the rows of a chunk that starts at row ``begin`` of a file or table; labels count from 1."""
     return lambda row: f"row {begin + row + 1} of {origin}"
 
 
-def check_count(columns: int, parts: int, origin: str) -> None:
-    """Raise `DataError` if there are more columns than are read, where each counts up to so many times."""
+def check_column_count(columns: int, parts: int, origin: str) -> None:
+    """Raise `DataError` for too many columns, if each of them may be counted up to ``parts`` times."""
     if columns > parts * _MAX_COLUMNS:
         raise DataError(f"{origin} has {columns} columns, at most {_MAX_COLUMNS} are read: select those that matter")
 
 
-def check_columns(wanted: tuple[str, ...], there: tuple[str, ...], origin: str) -> None:
-    """Raise `DataError` unless each of the wanted columns is there once."""
-    check_count(len(there), 1, origin)
+def check_columns(wanted: tuple[str, ...], names: tuple[str, ...], origin: str) -> None:
+    """Raise `DataError` unless each wanted column exists exactly once."""
+    check_column_count(len(names), 1, origin)
     for name in wanted:
-        if name not in there:
-            hint = did_you_mean(name, there) or f"; there are: {', '.join(map(repr, there[:20]))}"
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; it has: {', '.join(map(repr, names[:20]))}"
             raise DataError(f"{origin} has no column {name!r:.60}, which the schema names{hint}")
-        if there.count(name) > 1:
+        if names.count(name) > 1:
             raise DataError(
-                f"{origin} has {there.count(name)} columns {name!r:.60}, which the schema names: rename all but one"
+                f"{origin} has {names.count(name)} columns {name!r:.60}, which the schema names: rename all but one"
             )
 
 
-def column_of_array(given: Any, name: str, where: Where) -> Column:
-    """A column that is an array ``[n]`` or ``[n, k]``, a list, or a masked array."""
+def column_from_array(given: Array | Sequence[object], name: str, where: RowLabel) -> Column:
+    """Convert an array ``[n]`` or ``[n, k]``, a masked array or a list."""
     try:
         array = np.asarray(given)
     except ValueError as error:
-        raise _ragged(given, name, where) from error
+        raise _ragged_error(given, name, where) from error
     if array.ndim not in (1, 2):
         raise ShapeError(f"column {name!r:.60} has the shape {array.shape}; it must be (N,) or (N, K)")
     _check_width(array.shape[1:], name)
-    if array.dtype.kind == "U" and isinstance(given, list):  # numpy has made text of numbers beside text
-        return column_of_array(np.array(given, object), name, where)
+    if array.dtype.kind == "U" and isinstance(given, list):  # numpy converts numbers that are mixed with text to text
+        return column_from_array(np.array(given, object), name, where)
     missing = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else np.zeros(array.shape, bool)
     if array.dtype.kind == "O":
-        absent = [each is None or (isinstance(each, float) and each != each) for each in array.ravel()]
-        missing = missing | np.reshape(absent, array.shape)
-        _check_one_kind(array, missing, name, where)
+        is_none = [each is None or (isinstance(each, float) and each != each) for each in array.ravel()]
+        missing = missing | np.reshape(is_none, array.shape)
+        _check_text_or_numbers(array, missing, name, where)
         try:
-            there = np.array(array[~missing].tolist())
+            present = np.array(array[~missing].tolist())
         except ValueError as error:
-            raise _ragged(given, name, where) from error
-        if there.dtype.kind == "O":
-            row = _row_of(array, int(np.argmin(missing)))
+            raise _ragged_error(given, name, where) from error
+        if present.dtype.kind == "O":
+            row = _row_index(array, int(np.argmin(missing)))
             raise ShapeError(
                 f"{where(row)}, column {name!r:.60}: the value is {array[row]!r:.60}, an object: make it a number or "
                 "text"
             )
-        if not there.size and array.ndim == 1:
-            return Column(np.zeros(len(array)), missing, open=True)
-        _check_width(there.shape[1:], name)
-        array = np.zeros((*array.shape, *there.shape[1:]), there.dtype)
-        array[~missing] = there
+        if not present.size and array.ndim == 1:
+            return Column(np.zeros(len(array)), missing, untyped=True)
+        _check_width(present.shape[1:], name)
+        array = np.zeros((*array.shape, *present.shape[1:]), present.dtype)
+        array[~missing] = present
         missing = missing.reshape(*missing.shape, *[1] * (array.ndim - missing.ndim))
     if array.dtype.kind in "US":
         labels, index = np.unique(array, return_inverse=True)
-        words = labels.astype("U") if array.dtype.kind == "U" else np.char.decode(labels, "utf-8", "replace")
-        return Column(index.reshape(array.shape), _any(missing), tuple(words.tolist()))
+        texts = labels.astype("U") if array.dtype.kind == "U" else np.char.decode(labels, "utf-8", "replace")
+        return Column(index.reshape(array.shape), _any_missing(missing), tuple(texts.tolist()))
     if array.dtype.kind not in "biufM":
         raise ShapeError(f"column {name!r:.60} has the dtype {array.dtype}: make it numbers, text or dates")
     if array.dtype.kind == "M":
         exact = array.astype("datetime64[ns]")
         wrong = (exact.astype(array.dtype) != array) & ~np.isnat(array)
         if wrong.any():
-            row = _row_of(array, int(np.argmax(wrong)))
+            row = _row_index(array, int(np.argmax(wrong)))
             raise DataError(
                 f"{where(row)}, column {name!r:.60}: the date is {array[row]!s:.40}, outside 1678 to 2261: clip or "
                 "repair it"
@@ -205,16 +224,16 @@ def column_of_array(given: Any, name: str, where: Where) -> Column:
         missing = missing | np.isnat(array)
     if array.dtype.kind == "f":
         missing = missing | np.isnan(array)
-    return Column(array, _any(missing))
+    return Column(array, _any_missing(missing))
 
 
-def _row_of(array: Array, place: int) -> int:
-    """The row of the number at a place of the flattened array."""
-    return place // max(1, array[:1].size)
+def _row_index(array: Array, position: int) -> int:
+    """The row of an index into the flattened array."""
+    return position // max(1, array[:1].size)
 
 
-def _ragged(given: Any, name: str, where: Where) -> ShapeError:
-    """Names the first row that is not as long as the first one."""
+def _ragged_error(given: Array | Sequence[Any], name: str, where: RowLabel) -> ShapeError:
+    """An error that names the first row whose length differs from that of the first row."""
     lengths = [len(each) if hasattr(each, "__len__") and not isinstance(each, str) else None for each in given]
     row = next((row for row, length in enumerate(lengths) if length != lengths[0]), 0)
     return ShapeError(
@@ -223,27 +242,27 @@ def _ragged(given: Any, name: str, where: Where) -> ShapeError:
     )
 
 
-def _check_one_kind(array: Array, missing: Array, name: str, where: Where) -> None:
-    """Raise `DataError` if text stands beside numbers: numpy would make text of both."""
+def _check_text_or_numbers(array: Array, missing: Array, name: str, where: RowLabel) -> None:
+    """Raise `DataError` if text and numbers are mixed, because numpy would convert all of them to text."""
     first: int | None = None
     values = array.ravel()
-    for place in np.flatnonzero(~missing.ravel()).tolist():
-        first = place if first is None else first
-        if isinstance(values[place], str | bytes) != isinstance(values[first], str | bytes):
-            row, other = _row_of(array, place), _row_of(array, first)
+    for position in np.flatnonzero(~missing.ravel()).tolist():
+        first = position if first is None else first
+        if isinstance(values[position], str | bytes) != isinstance(values[first], str | bytes):
+            row, other = _row_index(array, position), _row_index(array, first)
             raise DataError(
-                f"{where(row)}, column {name!r:.60}: the value is {values[place]!r:.60}, but {values[first]!r:.60} in "
-                f"{where(other)}: make all of them numbers, or all text"
+                f"{where(row)}, column {name!r:.60}: the value is {values[position]!r:.60}, but {values[first]!r:.60} "
+                f"in {where(other)}: make all of them numbers, or all text"
             )
 
 
-def _any(missing: Array) -> Array:
-    """Whether any number of each row is missing."""
+def _any_missing(missing: Array) -> Array:
+    """True for each row with a missing number."""
     return np.asarray(missing.reshape(len(missing), -1).any(1)) if missing.size else np.zeros(len(missing), bool)
 
 
-def column_of_arrow(array: Any, name: str, where: Where) -> Column:
-    """A column that is an Arrow array."""
+def column_from_arrow(array: ArrowArray, name: str, where: RowLabel) -> Column:
+    """Convert an Arrow array."""
     arrow = require("pyarrow", "logs")
     types, kind = arrow.types, array.type
     if isinstance(kind, arrow.BaseExtensionType):
@@ -253,7 +272,7 @@ def column_of_arrow(array: Any, name: str, where: Where) -> Column:
     missing = np.asarray(array.is_null())
     try:
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            return _lists(array, missing, name, where)
+            return _column_from_lists(array, missing, name, where)
         if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
             coded = array.cast(arrow.large_string()).dictionary_encode()
             codes = coded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -262,73 +281,79 @@ def column_of_arrow(array: Any, name: str, where: Where) -> Column:
             stamps = array.cast(arrow.timestamp("ns", getattr(kind, "tz", None))).cast(arrow.int64()).fill_null(0)
             return Column(stamps.to_numpy(zero_copy_only=False).view("datetime64[ns]"), missing)
         if types.is_null(kind):
-            return Column(np.zeros(len(array)), missing, open=True)
+            return Column(np.zeros(len(array)), missing, untyped=True)
         if types.is_decimal(kind):
             array = array.cast(arrow.float64())
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            row = _first(~missing)
+            row = _first_true(~missing)
             raise ShapeError(
-                f"{where(row)}, column {name!r:.60}: the value is {_said(array, row)}, {kind!s:.60}: make it numbers, "
-                "text, dates or lists of numbers"
+                f"{where(row)}, column {name!r:.60}: the value is {_format(array, row)}, {kind!s:.60}: "
+                "make it numbers, text, dates or lists of numbers"
             )
         fill = False if types.is_boolean(kind) else 0
-        values = array.fill_null(fill).to_numpy(zero_copy_only=False) if array.null_count else _numpy(array)
+        values = array.fill_null(fill).to_numpy(zero_copy_only=False) if array.null_count else _to_numpy(array)
     except arrow.ArrowException as error:
-        if len(array) > 1:  # which row is it?
+        if len(array) > 1:  # find the row
             for row in range(len(array)):
-                column_of_arrow(array.slice(row, 1), name, lambda _, row=row: where(row))  # type: ignore[misc]
+                column_from_arrow(array.slice(row, 1), name, lambda _, row=row: where(row))  # type: ignore[misc]
         raise DataError(
-            f"{where(0)}, column {name!r:.60}: the value {_said(array, 0)} of type {kind!s:.60} cannot be read: "
+            f"{where(0)}, column {name!r:.60}: the value {_format(array, 0)} of type {kind!s:.60} cannot be read: "
             f"{error!s:.200}"
         ) from error
     return Column(values, missing | np.isnan(values) if values.dtype.kind == "f" else missing)
 
 
-def _first(chosen: Array) -> int:
+def _first_true(chosen: Array) -> int:
     return int(np.argmax(chosen)) if len(chosen) else 0
 
 
-def _said(array: Any, row: int) -> str:
-    """The value of a row as text; some have none, as dates beyond what Python knows."""
+def _format(array: ArrowArray, row: int) -> str:
+    """The value of a row as text. Some values have none, such as dates that Python cannot represent."""
     try:
         return f"{array[row].as_py()!r:.60}"
     except (ValueError, OverflowError, IndexError):
-        return "beyond what can be shown"
+        return "not representable"
 
 
-def _numpy(array: Any) -> Array:
+def _to_numpy(array: ArrowArray) -> Array:
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _lists(array: Any, missing: Array, name: str, where: Where) -> Column:
-    """Lists of one length as ``[n, k]``."""
+def _column_from_lists(array: ArrowArray, missing: Array, name: str, where: RowLabel) -> Column:
+    """Convert lists of equal length to ``[n, k]``."""
     offsets = np.asarray(array.value_lengths().fill_null(0)) if len(array) else np.zeros(0, np.int64)
-    lengths, first = np.unique(offsets[~missing]), _first(~missing)
+    lengths, first = np.unique(offsets[~missing]), _first_true(~missing)
     if len(lengths) > 1:
-        row = _first(~missing & (offsets != offsets[first]))
+        row = _first_true(~missing & (offsets != offsets[first]))
         raise ShapeError(
-            f"{where(row)}, column {name!r:.60}: a list of {offsets[row]} numbers, but of {offsets[first]} in "
-            f"{where(first)}; all must have one length"
+            f"{where(row)}, column {name!r:.60}: the list has {offsets[row]} numbers, but {offsets[first]} "
+            f"in {where(first)}: give all lists the same length"
         )
-    told = [*lengths.tolist(), getattr(array.type, "list_size", None)]  # a type may tell it where all are missing
-    if told[0] is None:
-        return Column(np.zeros((len(array), 0)), missing, open=True)
-    width = int(told[0])
+    widths = [
+        *lengths.tolist(),
+        getattr(array.type, "list_size", None),
+    ]  # a fixed-size type has a width even if all values are missing
+    if widths[0] is None:
+        return Column(np.zeros((len(array), 0)), missing, untyped=True)
+    width = int(widths[0])
     _check_width((width,), name)
     if width > _MAX_WIDTH:
-        raise ShapeError(f"column {name!r:.60} holds lists of {width} numbers; at most {_MAX_WIDTH} are possible")
+        raise ShapeError(
+            f"column {name!r:.60} holds lists of {width} numbers; at most {_MAX_WIDTH} are read: "
+            "select those that matter"
+        )
     rows = np.flatnonzero(~missing)
-    inner = column_of_arrow(array.drop_null().flatten(), name, lambda place: where(int(rows[place // width])))
+    inner = column_from_arrow(array.drop_null().flatten(), name, lambda i: where(int(rows[i // width])))
     if inner.labels is not None or inner.values.ndim > 1 or inner.values.dtype.kind not in "biuf":
         raise ShapeError(
-            f"{where(first)}, column {name!r:.60}: the value is {_said(array, first)}, a list of {inner.kind}; it must "
-            "be a list of numbers"
+            f"{where(first)}, column {name!r:.60}: the value is {_format(array, first)}, a list of {inner.kind}; it "
+            "must be a list of numbers"
         )
     values = np.zeros((len(array), width), inner.values.dtype)
     values[~missing] = inner.values.reshape(-1, width)
-    gone = missing.copy()
-    gone[~missing] |= inner.missing.reshape(-1, width).any(1)
-    return Column(values, gone)
+    incomplete = missing.copy()
+    incomplete[~missing] |= inner.missing.reshape(-1, width).any(1)
+    return Column(values, incomplete)
 
 
 def _check_width(shape: tuple[int, ...], name: str) -> None:
@@ -336,7 +361,7 @@ def _check_width(shape: tuple[int, ...], name: str) -> None:
         raise ShapeError(f"column {name!r:.60} holds lists of 0 numbers, at least 1 is needed: leave it out")
 
 
-def check_rows(rows: int, origin: str) -> None:
-    """Raise `EmptyDataError` if there is no row."""
+def check_not_empty(rows: int, origin: str) -> None:
+    """Raise `EmptyDataError` if there are no rows."""
     if not rows:
-        raise EmptyDataError(f"{origin} has 0 rows, at least 1 is needed: check how it was written, and the name")
+        raise EmptyDataError(f"{origin} has 0 rows, at least 1 is needed: check its name and how it was written")

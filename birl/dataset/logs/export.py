@@ -14,7 +14,7 @@ import numpy as np
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episode import Episode
 from birl.dataset.log_schema import ActionColumns, LogSchema, ObservationColumn, PropensityColumn, RewardColumn
-from birl.dataset.logs.columns import rows_at_once
+from birl.dataset.logs.columns import chunk_rows
 from birl.errors import EmptyDataError, UnsupportedError, WriteError, require
 from birl.files import atomic_write
 from birl.spaces import Continuous, Discrete
@@ -52,52 +52,52 @@ def write_parquet(
         MissingExtraError: without pyarrow.
     """
     parquet, file = require("pyarrow.parquet", "logs"), Path(path).absolute()
-    beside = file.with_suffix(".toml")
-    for each in (file, beside):
+    schema_file = file.with_suffix(".toml")
+    for each in (file, schema_file):
         if each.exists():
             raise WriteError(f"{each} exists already: give another name, or remove it first")
     found = {"episodes": 0, "rows": 0}
-    timed = True
+    has_times = True
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=file.parent) as work:
             with contextlib.ExitStack() as stack:
                 writer = None
-                for episodes in _parts(dataset.episodes):
-                    table = _table(episodes, found["episodes"], loggers)
+                for episodes in _episode_chunks(dataset.episodes):
+                    table = _make_table(episodes, found["episodes"], loggers)
                     if writer is None:
                         writer = stack.enter_context(parquet.ParquetWriter(Path(work) / "steps", table.schema))
                     writer.write_table(table)
                     found["episodes"] += len(episodes)
                     found["rows"] += table.num_rows
-                    timed &= all(map(_is_time, episodes))
+                    has_times &= all(map(_has_increasing_times, episodes))
             if writer is None:
                 raise EmptyDataError("the dataset has no episodes: there is nothing to export")
             os.replace(Path(work) / "steps", file)
     except OSError as error:
         raise WriteError(f"{path} cannot be written ({error}): give another place") from error
-    schema = _schema(dataset, timed)
+    schema = _make_schema(dataset, has_times)
     if schema is not None:
-        atomic_write(beside, schema.text().encode())
+        atomic_write(schema_file, schema.text().encode())
     return {**found, "schema": schema is not None}
 
 
-def _parts(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
+def _episode_chunks(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
     """Some episodes at a time."""
     some: list[Episode] = []
     rows = 0
     for episode in episodes:
         some.append(episode)
         rows += len(episode)
-        width = sum(array[:1].nbytes for array in _named(episode.observations).values())
-        if rows >= rows_at_once(width):
+        width = sum(array[:1].nbytes for array in _named_arrays(episode.observations).values())
+        if rows >= chunk_rows(width):
             yield some
             some, rows = [], 0
     if some:
         yield some
 
 
-def _named(tree: Tree) -> dict[str, Any]:
+def _named_arrays(tree: Tree) -> dict[str, Any]:
     """The arrays of observations by the names of their columns."""
     found: dict[str, Any] = {}
 
@@ -110,7 +110,7 @@ def _named(tree: Tree) -> dict[str, Any]:
     return found
 
 
-def _table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> Any:
+def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> Any:
     arrow = require("pyarrow", "logs")
     lengths = np.array([len(episode) for episode in episodes])
     ends = lengths.cumsum() - 1
@@ -118,7 +118,7 @@ def _table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> A
         "episode": np.repeat(np.arange(first, first + len(episodes)), lengths),
         "step": np.arange(lengths.sum()) - np.repeat(ends + 1 - lengths, lengths),
     }
-    seen = [_named(episode.observations) for episode in episodes]
+    seen = [_named_arrays(episode.observations) for episode in episodes]
     for name in seen[0]:
         columns[name] = np.concatenate([each[name] for each in seen])
     for name in ("actions", "rewards"):
@@ -132,19 +132,19 @@ def _table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> A
         if name == "logger" and len(loggers):
             values = np.array([str(each) for each in loggers])[values]
         columns[f"extra.{name}" if name in columns or name.startswith("final_") else name] = values
-    arrays = {name: _column(arrow, name, values, None) for name, values in columns.items()}
+    arrays = {name: _make_column(arrow, name, values, None) for name, values in columns.items()}
     last = zip(ends, (episode.final_observation for episode in episodes), strict=True)
-    finals = [(end, _named(final)) for end, final in last if final is not None]
+    finals = [(end, _named_arrays(final)) for end, final in last if final is not None]
     for name, values in seen[0].items():
         gone = np.ones(lengths.sum(), bool)
         rows = np.zeros((len(gone), *values.shape[1:]), values.dtype)
         for end, final in finals:
             gone[end], rows[end] = False, final[name]
-        arrays[f"final_{name}"] = _column(arrow, name, rows, gone)
+        arrays[f"final_{name}"] = _make_column(arrow, name, rows, gone)
     return arrow.table(arrays)
 
 
-def _column(arrow: Any, name: str, values: Array, missing: Array | None) -> Any:
+def _make_column(arrow: Any, name: str, values: Array, missing: Array | None) -> Any:
     if values.ndim > 2:
         raise UnsupportedError(
             f"{name} has the shape {values.shape[1:]} in each step; columns hold numbers or lists of them: export to "
@@ -156,15 +156,15 @@ def _column(arrow: Any, name: str, values: Array, missing: Array | None) -> Any:
     return arrow.FixedSizeListArray.from_arrays(arrow.array(values.ravel()), values.shape[1], mask=mask)
 
 
-def _is_time(episode: Episode) -> bool:
+def _has_increasing_times(episode: Episode) -> bool:
     time = (episode.extra or {}).get("time")
     return time is not None and time.ndim == 1 and bool(np.isfinite(time).all() and (np.diff(time) > 0).all())
 
 
-def _schema(dataset: ReplayBufferBase, timed: bool) -> LogSchema | None:
+def _make_schema(dataset: ReplayBufferBase, has_times: bool) -> LogSchema | None:
     """What the columns mean, if a schema can say it."""
     info = dataset.dataset_info
-    actions, parts = info.actions, _named(info.observations)
+    actions, parts = info.actions, _named_arrays(info.observations)
     mask = parts.pop(MASK, None)
     if len(parts) != 1 or not all(isinstance(part, Numbers) for part in parts.values()):
         return None
@@ -186,7 +186,7 @@ def _schema(dataset: ReplayBufferBase, timed: bool) -> LogSchema | None:
         action=action,
         reward=RewardColumn(column="reward"),
         propensity=propensity,
-        time="time" if timed else None,
+        time="time" if has_times else None,
         terminated="terminated",
         truncated="truncated",
         unmarked="truncated",  # of one that still runs

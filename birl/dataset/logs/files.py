@@ -22,7 +22,14 @@ from typing import Any, Final, Protocol, TypeAlias
 from birl._version import __version__
 from birl.dataset.log_record import IMPORT, SCHEMA
 from birl.dataset.log_schema import Cut, LogSchema
-from birl.dataset.logs.columns import Column, batches_of, check_buffers, check_columns, check_count, rows_at_once
+from birl.dataset.logs.columns import (
+    Column,
+    check_buffers,
+    check_column_count,
+    check_columns,
+    chunk_rows,
+    split_batches,
+)
 from birl.dataset.logs.table import Importer
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import (
@@ -44,8 +51,8 @@ FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
     ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
-_CHANGED: Final = re.compile(r"Column\(/(.*?)\) changed from (\w+) to (\w+)")
-_KINDS: Final = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+_TYPE_CHANGED: Final = re.compile(r"Column\(/(.*?)\) changed from (\w+) to (\w+)")
+_JSON_TYPES: Final = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
 _FOOTER: Final = re.compile(rb"\x15[\x80-\xff]*[\x00-\x7f]\x19(?:([\x0c-\xec])|\xfc([\x80-\xff]*[\x00-\x7f]))")
 _CONVERSION: Final = re.compile(r"In CSV column #(\d+): .*?conversion error to (\S+): invalid value '(.*)'", re.DOTALL)
 
@@ -67,7 +74,7 @@ class Source(Protocol):
             BirlError: whatever is wrong.
         """
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What an import notes of it, in JSON form."""
 
 
@@ -93,23 +100,23 @@ def import_files(logs: Logs, schema: LogSchema, out: Any) -> dict[str, Any]:
         FileError: if a file is missing, damaged or of another kind, or the folder exists already.
         MissingExtraError: without pyarrow.
     """
-    folder = new_place(out)
-    sources = sources_of(logs)
+    folder = new_folder(out)
+    sources = resolve_sources(logs)
     with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as work:
         importer = Importer(schema, Path(work) / "data")
         with importer:
             for source in sources:
-                importer.add(_columns(source, schema), str(source))
+                importer.add(_read_columns(source, schema), str(source))
             buffer = importer.finish()
-        found = _summary(importer, sources, buffer)
+        found = _import_record(importer, sources, buffer)
         buffer.close()
         del buffer
-        write_notes(Path(work) / "data", found, schema.text())
-        _move(Path(work) / "data", folder)
+        write_import_record(Path(work) / "data", found, schema.text())
+        _move_folder(Path(work) / "data", folder)
     return found
 
 
-def new_place(out: Any) -> Path:
+def new_folder(out: Any) -> Path:
     """The path of a folder that is not there yet, in one that is; or raise `WriteError`."""
     folder = Path(out).absolute()
     if folder.is_dir() and not any(folder.iterdir()):
@@ -123,39 +130,39 @@ def new_place(out: Any) -> Path:
     return folder
 
 
-def write_notes(folder: Path, found: Any, schema: str) -> None:
+def write_import_record(folder: Path, found: Any, schema: str) -> None:
     """Write what an import found, and its schema, beside the steps."""
     atomic_write(folder / IMPORT, dump_json(found, IMPORT).encode())
     atomic_write(folder / SCHEMA, schema.encode())
 
 
-def _move(folder: Path, to: Path) -> None:
+def _move_folder(folder: Path, to: Path) -> None:
     try:
         os.replace(folder, to)
     except OSError as error:
         raise WriteError(f"{to} could not be written ({error}): give another folder") from error
 
 
-def _summary(importer: Importer, sources: list[Source], buffer: ReplayBuffer) -> dict[str, Any]:
+def _import_record(importer: Importer, sources: list[Source], buffer: ReplayBuffer) -> dict[str, Any]:
     schema, encoder = importer.schema, importer.encoder
     action = schema.action
-    rows = importer.rows_of_origins()
+    rows = importer.count_rows()
     return {
         "version": 1,
         "birl": __version__,
-        "files": [{**source.about(), "rows": count} for source, count in zip(sources, rows, strict=True)],
+        "files": [{**source.describe(), "rows": count} for source, count in zip(sources, rows, strict=True)],
         "schema_sha256": hashlib.sha256(schema.text().encode()).hexdigest(),
         **importer.counts,
         "transitions": buffer.transition_count,
         "observation": encoder.observation_names,
         "actions": list(action.values) or action.size if action.discrete else list(action.names),
         "reward": {"lower": schema.reward.lower, "upper": schema.reward.upper},
-        "loggers": list(encoder.loggers.numbers),
+        "loggers": list(encoder.loggers.codes),
         "extra": [name.removeprefix("extra.") for name in buffer.storage.extra_names],
     }
 
 
-def sources_of(logs: Logs) -> list[Source]:
+def resolve_sources(logs: Logs) -> list[Source]:
     """Files as sources, sorted within each pattern; other sources as they are.
 
     Raises:
@@ -177,11 +184,11 @@ def sources_of(logs: Logs) -> list[Source]:
     for file in found:
         if file.is_dir():
             raise FileError(f"{file} is a folder: name the files in it, such as '{file}/*.parquet'")
-        _format(file)
+        _file_format(file)
     seen: dict[tuple[int, int], Path] = {}
     for file in found:
-        about = file.stat()
-        first = seen.setdefault((about.st_dev, about.st_ino), file)
+        describe = file.stat()
+        first = seen.setdefault((describe.st_dev, describe.st_ino), file)
         if first is not file:
             also = "" if first == file else f", as {first}, too"
             raise ConfigError(f"{file} is named twice{also}: its rows would count twice; name it once")
@@ -197,10 +204,10 @@ class LogFile:
     def __str__(self) -> str:
         return str(self.path)
 
-    def about(self) -> dict[str, Any]:
-        """See `Source.about`."""
-        with open(self.path, "rb") as opened:
-            return {"file": str(self.path), "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
+    def describe(self) -> dict[str, Any]:
+        """See `Source.describe`."""
+        with open(self.path, "rb") as stream:
+            return {"file": str(self.path), "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
     def read(
         self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
@@ -211,7 +218,7 @@ class LogFile:
             FileError: if the file is damaged.
             DataError: if columns are missing, or a value is not of its column's kind.
         """
-        with ReadErrors(self.path):
+        with ConvertArrowErrors(self.path):
             yield from record_batches(self.path, columns, numbers, texts)
         require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
 
@@ -223,7 +230,7 @@ def table_format(file: Path) -> str | None:
     return None if file.suffix == ".gz" and kind not in ("csv", "json") else kind
 
 
-def _format(file: Path) -> str:
+def _file_format(file: Path) -> str:
     kind = table_format(file)
     if kind is None:
         known = ", ".join(FORMATS)
@@ -231,7 +238,7 @@ def _format(file: Path) -> str:
     return kind
 
 
-def _columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
+def _read_columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
     """The columns of a source that a schema names, some rows at a time."""
     numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
     numbers += [] if schema.action.discrete else schema.action.names
@@ -242,7 +249,7 @@ def _columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
     by = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
     texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # 007 is not 7
     batches = source.read(schema.columns, tuple(numbers), tuple(texts))
-    return batches_of(batches, schema.columns, str(source))
+    return split_batches(batches, schema.columns, str(source))
 
 
 def record_batches(
@@ -253,13 +260,13 @@ def record_batches(
     They are checked before anything reads them: a damaged one raises Arrow's error.
     """
     arrow = require("pyarrow", "logs")
-    kind = _format(file)
+    kind = _file_format(file)
     if kind == "parquet":
-        check_count(_parts_of_parquet(file), 10, str(file))
+        check_column_count(_count_parquet_columns(file), 10, str(file))
         with require("pyarrow.parquet", "logs").ParquetFile(file, buffer_size=_BUFFER) as parquet:
             names = tuple(parquet.schema_arrow.names)
             check_columns(columns or (), names, str(file))
-            rows = rows_at_once(_row_of_parquet(parquet, columns or names))
+            rows = chunk_rows(_parquet_row_bytes(parquet, columns or names))
             for batch in parquet.iter_batches(rows, columns=None if columns is None else list(columns)):
                 check_buffers(batch)
                 yield batch
@@ -278,34 +285,34 @@ def record_batches(
                 yield part
     elif kind == "csv":
         text = require("pyarrow.csv", "logs")
-        names, told = _told(file, columns, numbers)
+        names, types = _infer_types(file, columns, numbers)
         check_columns(columns or (), names, str(file))
-        told |= {name: arrow.string() for name in texts}
+        types |= {name: arrow.string() for name in texts}
         convert = text.ConvertOptions(
-            include_columns=None if columns is None else list(columns), column_types=told, strings_can_be_null=True
+            include_columns=None if columns is None else list(columns), column_types=types, strings_can_be_null=True
         )
         read, parse = text.ReadOptions(block_size=_BLOCK), text.ParseOptions(delimiter=_delimiter(file))
         with text.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
             yield from reader
     else:
         lines = require("pyarrow.json", "logs")
-        _, told = _told(file, columns, numbers)
-        parse = lines.ParseOptions(explicit_schema=arrow.schema(list(told.items())) if told else None)
+        _, types = _infer_types(file, columns, numbers)
+        parse = lines.ParseOptions(explicit_schema=arrow.schema(list(types.items())) if types else None)
         with lines.open_json(file, read_options=lines.ReadOptions(block_size=_BLOCK), parse_options=parse) as reader:
             yield from reader
 
 
-def _parts_of_parquet(file: Path) -> int:
+def _count_parquet_columns(file: Path) -> int:
     """How many columns and parts of columns a file has, by the first bytes of its footer, 0 if these are none.
 
     Arrow takes 7 seconds and 630 MB to read the footer of 200,000 columns. The footer is thrift's compact form of a
     version and the list of all columns, of which here only the length is read.
     """
-    with open(file, "rb") as opened:
-        opened.seek(max(file.stat().st_size - 8, 0))
-        end = opened.read()
-        opened.seek(max(file.stat().st_size - 8 - int.from_bytes(end[:4], "little"), 0))
-        head = opened.read(16)
+    with open(file, "rb") as stream:
+        stream.seek(max(file.stat().st_size - 8, 0))
+        end = stream.read()
+        stream.seek(max(file.stat().st_size - 8 - int.from_bytes(end[:4], "little"), 0))
+        head = stream.read(16)
     match = _FOOTER.match(head)
     if match is None or end[4:] != b"PAR1":
         return 0
@@ -314,29 +321,29 @@ def _parts_of_parquet(file: Path) -> int:
     return (match[1][0] >> 4) - 1  # without the root
 
 
-def _row_of_parquet(parquet: Any, columns: tuple[str, ...]) -> float:
+def _parquet_row_bytes(parquet: Any, columns: tuple[str, ...]) -> float:
     """About how many bytes a row of these columns takes in memory, in the row group where it takes most.
 
     A row of each group is read first: Arrow raises an error then if what the footer says of a column makes no sense.
     Asking for that itself would end the process.
     """
-    wanted, about, widest = set(columns), parquet.metadata, 0.0
-    paths = [parquet.schema.column(index).path.split(".") for index in range(about.num_columns)]  # "x.list.element"
+    wanted, describe, widest = set(columns), parquet.metadata, 0.0
+    paths = [parquet.schema.column(index).path.split(".") for index in range(describe.num_columns)]  # "x.list.element"
     parts = [
         index
         for index, names in enumerate(paths)
         if any(".".join(names[: count + 1]) in wanted for count in range(len(names)))
     ]
-    for number in range(about.num_row_groups):
+    for number in range(describe.num_row_groups):
         next(parquet.iter_batches(1, row_groups=[number], columns=list(columns)), None)
-        group = about.row_group(number)
+        group = describe.row_group(number)
         chunks = [group.column(index) for index in parts]
         size = sum(max(8 * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks)
         widest = max(widest, size / max(group.num_rows, 1))
     return widest
 
 
-def _told(
+def _infer_types(
     file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Names and types of the columns of a file of text, from as many lines as it takes to see a value of each.
@@ -347,39 +354,39 @@ def _told(
     arrow = require("pyarrow", "logs")
     names: tuple[str, ...] = ()
     found: dict[str, Any] = {}
-    for index, lines in enumerate(_blocks(file)):
+    for index, lines in enumerate(_text_blocks(file)):
         if not index:
             head = lines.split(b"\n", 1)[0]
             _check_delimiter(file, head)
-            check_columns((), ("",) * _count_of_columns(file, head), str(file))
+            check_columns((), ("",) * _count_text_columns(file, head), str(file))
         try:
-            seen = _types(file, lines)
+            seen = _infer_arrow_schema(file, lines)
         except arrow.ArrowException:
             if not index:
                 raise
             break  # whoever reads it all says which line is wrong
         names = names or tuple(seen.names)
-        found |= {name: kind for name, kind in zip(seen.names, seen.types, strict=True) if _open(found.get(name))}
-        if not any(_open(found.get(name)) for name in (names if columns is None else columns)):
+        found |= {name: kind for name, kind in zip(seen.names, seen.types, strict=True) if _is_untyped(found.get(name))}
+        if not any(_is_untyped(found.get(name)) for name in (names if columns is None else columns)):
             break
-    told = {name: _as_floats(kind) if name in numbers else kind for name, kind in found.items()}
-    return names, {name: kind for name, kind in told.items() if not _open(kind)}
+    types = {name: _float_type(kind) if name in numbers else kind for name, kind in found.items()}
+    return names, {name: kind for name, kind in types.items() if not _is_untyped(kind)}
 
 
 def _check_delimiter(file: Path, line: bytes) -> None:
     """Raise `DataError` if the names of columns are divided by something else than the file's name says."""
     own = _delimiter(file)
     others = [sign for sign in (";", "\t", "|", ",") if sign.encode() in line]
-    if _format(file) == "csv" and others and own.encode() not in line:
+    if _file_format(file) == "csv" and others and own.encode() not in line:
         raise DataError(
             f"{file} has {others[0]!r} between the names of its columns, and not {own!r}: write it with {own!r}, or "
             f"read it with --sql \"select * from read_csv('{file}', delim='{others[0]}')\""
         )
 
 
-def _count_of_columns(file: Path, line: bytes) -> int:
+def _count_text_columns(file: Path, line: bytes) -> int:
     """About how many columns a file of text has, by its first line: Arrow would build a million for minutes."""
-    if _format(file) == "csv":
+    if _file_format(file) == "csv":
         return line.count(_delimiter(file).encode()) + 1
     try:
         found = json.loads(line)
@@ -388,23 +395,23 @@ def _count_of_columns(file: Path, line: bytes) -> int:
     return len(found) if isinstance(found, dict) else 0
 
 
-def _blocks(file: Path) -> Iterator[bytes]:
+def _text_blocks(file: Path) -> Iterator[bytes]:
     """The lines of a file, packed or not, some at a time, after the line that names the columns if there is one."""
     rest, first = b"", b""
-    with require("pyarrow", "logs").input_stream(str(file)) as opened:
-        while block := opened.read(_BLOCK):
+    with require("pyarrow", "logs").input_stream(str(file)) as stream:
+        while block := stream.read(_BLOCK):
             lines, _, rest = (rest + block).rpartition(b"\n")
             if lines.strip():
                 yield first + lines + b"\n"
-                if _format(file) == "csv" and not first:
+                if _file_format(file) == "csv" and not first:
                     first = lines.split(b"\n", 1)[0] + b"\n"
     if rest.strip():
         yield first + rest
 
 
-def _types(file: Path, lines: bytes) -> Any:
+def _infer_arrow_schema(file: Path, lines: bytes) -> Any:
     """Arrow's schema of some lines."""
-    data, kind = io.BytesIO(lines), _format(file)
+    data, kind = io.BytesIO(lines), _file_format(file)
     if kind == "json":
         text = require("pyarrow.json", "logs")
         return text.read_json(data, text.ReadOptions(block_size=len(lines))).schema
@@ -413,17 +420,17 @@ def _types(file: Path, lines: bytes) -> Any:
     return text.read_csv(data, text.ReadOptions(block_size=len(lines)), parse, convert).schema
 
 
-def _open(kind: Any) -> bool:
+def _is_untyped(kind: Any) -> bool:
     """Whether a type is not known: of nothing, of nulls or of lists of them."""
     types = require("pyarrow", "logs").types
     return kind is None or types.is_null(kind) or (types.is_list(kind) and types.is_null(kind.value_type))
 
 
-def _as_floats(kind: Any) -> Any:
+def _float_type(kind: Any) -> Any:
     """The type to which numbers are converted that seem to have this one."""
     arrow = require("pyarrow", "logs")
     if arrow.types.is_list(kind):
-        return arrow.list_(_as_floats(kind.value_type))
+        return arrow.list_(_float_type(kind.value_type))
     return kind if arrow.types.is_boolean(kind) else arrow.float64()
 
 
@@ -431,7 +438,7 @@ def _delimiter(file: Path) -> str:
     return "\t" if ".tsv" in file.suffixes else ","
 
 
-class ReadErrors:
+class ConvertArrowErrors:
     """Turns Arrow's errors about a file into birl's."""
 
     def __init__(self, file: Path) -> None:
@@ -450,21 +457,21 @@ class ReadErrors:
             ) from error
         if not isinstance(error, arrow.ArrowException | OSError) or isinstance(error, BirlError):
             return
-        text, what = " ".join(str(error).split()), _format(self._file)
+        text, what = " ".join(str(error).split()), _file_format(self._file)
         if what == "csv" and (match := _CONVERSION.search(str(error))):
             number, wanted, value = int(match[1]), match[2], match[3]
-            row, name = _place(self._file, number, value)
+            row, name = _find_csv_value(self._file, number, value)
             raise DataError(
                 f"{row}{self._file}, column {name!r:.60}: {value!r:.60} is no {wanted}, as others in this column are: "
                 "repair it, or leave it empty and say what missing means"
             ) from error
-        if what == "json" and (match := _CHANGED.search(text)):
-            row, value = _place_of_kind(self._file, match[1], match[3])
+        if what == "json" and (match := _TYPE_CHANGED.search(text)):
+            row, value = _find_value_of_type(self._file, match[1], match[3])
             raise DataError(
                 f"{row}{self._file}, column {match[1]!r:.60}: {value:.60} is of the type {match[3]}, others in this "
                 f"column are of the type {match[2]}: give a column one type in all lines"
             ) from error
-        if what == "json" and next(_blocks(self._file), b"").lstrip().startswith(b"["):
+        if what == "json" and next(_text_blocks(self._file), b"").lstrip().startswith(b"["):
             raise CorruptFileError(f"{self._file} holds one array: write its objects one a line (.jsonl)") from error
         raise CorruptFileError(
             f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, cut off or of another kind: write "
@@ -472,26 +479,26 @@ class ReadErrors:
         ) from error
 
 
-def _place_of_kind(file: Path, name: str, kind: str) -> tuple[str, str]:
+def _find_value_of_type(file: Path, name: str, kind: str) -> tuple[str, str]:
     """The first row of lines of JSON whose value in a column is of a kind, in words, and the value."""
     row = 0
-    for lines in _blocks(file):
+    for lines in _text_blocks(file):
         for line in filter(str.strip, lines.decode("utf-8", "replace").splitlines()):
             row += 1
             try:
                 value = json.loads(line).get(name)
             except (ValueError, RecursionError, AttributeError):
                 break
-            if _KINDS.get(type(value)) == kind:
+            if _JSON_TYPES.get(type(value)) == kind:
                 return f"row {row} of ", json.dumps(value)
     return "", "a value"  # inside of lists or structures
 
 
-def _place(file: Path, number: int, value: str) -> tuple[str, str]:
+def _find_csv_value(file: Path, number: int, value: str) -> tuple[str, str]:
     """The row of a CSV file that has a value in a column, in words, and the column's name."""
     opener: Any = gzip.open if file.suffix == ".gz" else open
-    with opener(file, "rt", encoding="utf-8", errors="replace", newline="") as opened:
-        rows = csv.reader(opened, delimiter=_delimiter(file))
+    with opener(file, "rt", encoding="utf-8", errors="replace", newline="") as stream:
+        rows = csv.reader(stream, delimiter=_delimiter(file))
         name = next(rows)[number]
         for index, row in enumerate(rows):
             if len(row) > number and row[number] == value:

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from birl.dataset.log_schema import toml
-from birl.dataset.logs.columns import Column, check_columns, check_rows, column_of_arrow, rows_of
-from birl.dataset.logs.files import Logs, sources_of
+from birl.dataset.log_schema import to_toml
+from birl.dataset.logs.columns import Column, check_columns, check_not_empty, column_from_arrow, row_labels
+from birl.dataset.logs.files import Logs, resolve_sources
 from birl.errors import DataError, ShapeError
 
 NO_REWARD: Final = (
     "no column is called like the reward, so that it may stand among the observations: write it below [reward] instead"
 )
-_NEEDED: Final = ("episode", "action", "reward")
-_SEEN: Final = 1000  # different values that are counted
-_LISTED: Final = 20  # categories that are proposed
+_REQUIRED: Final = ("episode", "action", "reward")
+_MAX_DISTINCT: Final = 1000  # different values that are counted
+_MAX_CATEGORIES: Final = 20  # categories that are proposed
 _MAX_COLUMNS: Final = 2000
 _NESTED: Final = "structures, or lists of no or several lengths"
 
@@ -57,29 +57,29 @@ class Profile:
     def add(self, column: Column, name: str) -> None:
         """Take rows of the column."""
         self.missing += int(column.missing.sum())
-        there = column.values[~column.missing]
-        if not len(there):
+        present = column.values[~column.missing]
+        if not len(present):
             return
-        width = there.shape[1] if there.ndim > 1 else 0
+        width = present.shape[1] if present.ndim > 1 else 0
         kind = column.kind if self.kind in ("", column.kind) else "numbers"
         numbers = column.kind not in ("text", "dates") and self.kind not in ("text", "dates")
         if self.kind and (width != self.width or (kind != self.kind and not numbers)):
             raise DataError(f"column {name!r:.60} holds {self.kind} and {column.kind}, or lists of several lengths")
         self.kind, self.width = kind, width
-        if there.dtype.kind == "f":
-            self.infinite += int(np.isinf(there).sum())
-            there = there[np.isfinite(there)]
+        if present.dtype.kind == "f":
+            self.infinite += int(np.isinf(present).sum())
+            present = present[np.isfinite(present)]
         if column.labels is not None:
-            new = [column.labels[index] for index in np.unique(there)]
-        elif there.size:
-            self.low = there.min() if self.low is None else min(self.low, there.min())
-            self.high = there.max() if self.high is None else max(self.high, there.max())
-            self.whole &= there.dtype.kind != "f" or bool(np.all(there == np.floor(there)))
-            new = [] if width or len(self.values) > _SEEN else np.unique(there)[: _SEEN + 1].tolist()
+            new = [column.labels[index] for index in np.unique(present)]
+        elif present.size:
+            self.low = present.min() if self.low is None else min(self.low, present.min())
+            self.high = present.max() if self.high is None else max(self.high, present.max())
+            self.whole &= present.dtype.kind != "f" or bool(np.all(present == np.floor(present)))
+            new = [] if width or len(self.values) > _MAX_DISTINCT else np.unique(present)[: _MAX_DISTINCT + 1].tolist()
         else:
             new = []
         for value in new:
-            if len(self.values) <= _SEEN:
+            if len(self.values) <= _MAX_DISTINCT:
                 self.values[value] = None
 
     def __str__(self) -> str:
@@ -88,7 +88,9 @@ class Profile:
             low, high = (f"{end:.6g}" if self.kind == "numbers" else str(end)[:26] for end in (self.low, self.high))
             words.append(f"from {low} to {high}")
         if not self.width and self.kind != "true/false":
-            words.append(f"{'over ' if len(self.values) > _SEEN else ''}{min(len(self.values), _SEEN)} different")
+            words.append(
+                f"{'over ' if len(self.values) > _MAX_DISTINCT else ''}{min(len(self.values), _MAX_DISTINCT)} different"
+            )
         words += [f"{self.infinite} infinite, which is an error"] * bool(self.infinite)
         return ", ".join(words + [f"{self.missing} missing"] * bool(self.missing))
 
@@ -120,7 +122,7 @@ def propose(logs: Logs) -> Proposal:
     """
     profiles: dict[str, Profile] = {}
     rows = 0
-    sources = sources_of(logs)
+    sources = resolve_sources(logs)
     for source in sources:
         begin = rows
         for batch in source.read(None):
@@ -134,17 +136,19 @@ def propose(logs: Logs) -> Proposal:
             for name in names:
                 profile = profiles.setdefault(name, Profile())
                 try:
-                    profile.add(column_of_arrow(batch.column(name), name, rows_of(str(source), rows - begin)), name)
+                    profile.add(
+                        column_from_arrow(batch.column(name), name, row_labels(str(source), rows - begin)), name
+                    )
                 except ShapeError:  # of structures, or of lists of several lengths
                     profile.kind = _NESTED
             rows += batch.num_rows
-        check_rows(rows - begin, str(source))
-    found = _found(list(profiles))
-    text = _text(profiles, found, rows, [str(source) for source in sources])
-    return Proposal(text, tuple(role for role in _NEEDED if not found[role]))
+        check_not_empty(rows - begin, str(source))
+    found = _match_roles(list(profiles))
+    text = _schema_text(profiles, found, rows, [str(source) for source in sources])
+    return Proposal(text, tuple(role for role in _REQUIRED if not found[role]))
 
 
-def _found(names: list[str]) -> dict[str, list[str]]:
+def _match_roles(names: list[str]) -> dict[str, list[str]]:
     """The columns that are called like each role."""
     found: dict[str, list[str]] = {role: [] for role in _ROLES}
     for name in names:
@@ -155,16 +159,16 @@ def _found(names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
-    used = {name for names in found.values() for name in names}
+def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
+    assigned = {name for names in found.values() for name in names}
     lines = [
         f"# Proposed for {rows} rows of {_comment(', '.join(files[:5]))}{' and others' * (len(files) > 5)}.",
         "# Read each line: what is wrong here is wrong in every result.",
     ]
-    lines += [f"# {text}" for text in _missing(found)] + [""]
-    maybe = {role: [] if found[role] else _candidates(role, profiles, used, rows) for role in _CONTENTS}
+    lines += [f"# {text}" for text in _missing_roles(found)] + [""]
+    candidates = {role: [] if found[role] else _candidates(role, profiles, assigned, rows) for role in _CONTENT_RULES}
     for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
-        lines += _line(role, role, found[role], profiles, role == "episode", maybe.get(role, []))
+        lines += _role_lines(role, role, found[role], profiles, role == "episode", candidates.get(role, []))
     if not found["time"]:
         lines.append("# Without a time the rows of an episode must stand in their order in the log.")
     if not found["terminated"]:
@@ -173,98 +177,113 @@ def _text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, 
     else:
         lines.append('# unmarked = "truncated"   # where the log or a limit cut episodes, which then have no mark')
     lines.append("")
-    for name in (name for name in profiles if name not in used):
-        roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in maybe[role]]
-        proposed = [] if name in maybe["time"] else _observation(name, profiles[name], rows)
-        if name in maybe["reward"] and not roles:
+    for name in (name for name in profiles if name not in assigned):
+        roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in candidates[role]]
+        proposed = [] if name in candidates["time"] else _observation_lines(name, profiles[name], rows)
+        if name in candidates["reward"] and not roles:
             proposed.insert(0, f"# if {_comment(name)} is the reward, take it out here and name it in [reward]")
         if roles:  # what is known only after an action must not become an observation by oversight
             what = " or the ".join(roles)
             reason = f"# {_comment(name)} may be the {what}; it is an observation only if it was known before"
             proposed = [reason, *(line if line.startswith("#") or not line else f"# {line}" for line in proposed)]
         lines += proposed
-    lines += ["[action]", *_line("action", "column", found["action"], profiles, True, maybe["action"])]
+    lines += ["[action]", *_role_lines("action", "column", found["action"], profiles, True, candidates["action"])]
     if len(found["action"]) == 1:
-        lines += _action(profiles[found["action"][0]])
+        lines += _action_lines(profiles[found["action"][0]])
     else:
         lines.append('# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"')
-    lines += _line("mask", "mask", found["mask"], profiles, False)
-    lines += ["", "[reward]", *_line("reward", "column", found["reward"], profiles, True, maybe["reward"])]
+    lines += _role_lines("mask", "mask", found["mask"], profiles, False)
+    lines += ["", "[reward]", *_role_lines("reward", "column", found["reward"], profiles, True, candidates["reward"])]
     if not found["reward"]:
         lines.append("# Write the name of the reward's column here, and take it out above: it is no observation.")
     lines.append("# lower = 0.0   # the least that it can be, which some estimates need")
     lines.append("")
     if len(found["propensity"]) == 1:
         name = found["propensity"][0]
-        lines += ["[propensity]", *_line("propensity", "column", [name], profiles, False), _kind(name, profiles[name])]
+        lines += [
+            "[propensity]",
+            *_role_lines("propensity", "column", [name], profiles, False),
+            _propensity_kind(name, profiles[name]),
+        ]
     elif found["propensity"]:
-        lines += ["# [propensity]", *_line("propensity", "column", found["propensity"], profiles, False)]
+        lines += ["# [propensity]", *_role_lines("propensity", "column", found["propensity"], profiles, False)]
     else:
         lines.append("# No column looks like probabilities of the logged actions: then evaluation rests on models.")
     for name in found["next"]:
-        lines.append(f"# not used: {toml(name)}, {_comment(profiles[name])}: the next row of the episode has it")
+        lines.append(f"# not used: {to_toml(name)}, {_comment(profiles[name])}: the next row of the episode has it")
     return "\n".join(lines) + "\n"
 
 
-def _missing(found: dict[str, list[str]]) -> list[str]:
+def _missing_roles(found: dict[str, list[str]]) -> list[str]:
     """What every log needs, and no name, or more than one, tells: until it is written, nothing can be imported."""
-    none = [role for role in _NEEDED if not found[role]]
-    several = [role for role in _NEEDED if len(found[role]) > 1]
+    none = [role for role in _REQUIRED if not found[role]]
+    several = [role for role in _REQUIRED if len(found[role]) > 1]
     others = [role for role in none if role != "reward"]
-    said = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
-    said += [NO_REWARD] * ("reward" in none)
-    return said + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(several)
+    sentences = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
+    sentences += [NO_REWARD] * ("reward" in none)
+    return sentences + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(
+        several
+    )
 
 
 def _comment(value: Any) -> str:
-    return toml(str(value))[1:-1]
+    return to_toml(str(value))[1:-1]
 
 
-_CONTENTS: Final[dict[str, Callable[[Profile, int], bool]]] = {
-    "time": lambda one, rows: one.kind == "dates" and len(one.values) > 1,
-    "episode": lambda one, rows: one.kind in ("text", "whole numbers") and _LISTED < len(one.values) < rows,
-    "terminated": lambda one, rows: one.kind in ("true/false", "whole numbers") and {*one.values} == {0, 1},
-    "action": lambda one, rows: one.kind in ("text", "whole numbers") and 1 < len(one.values) <= min(_LISTED, rows / 2),
-    "reward": lambda one, rows: (
-        one.low != one.high
-        and (one.kind in ("numbers", "true/false") or (one.kind == "whole numbers" and len(one.values) < rows))
+_CONTENT_RULES: Final[dict[str, Callable[[Profile, int], bool]]] = {
+    "time": lambda profile, rows: profile.kind == "dates" and len(profile.values) > 1,
+    "episode": lambda profile, rows: (
+        profile.kind in ("text", "whole numbers") and _MAX_CATEGORIES < len(profile.values) < rows
+    ),
+    "terminated": lambda profile, rows: profile.kind in ("true/false", "whole numbers") and {*profile.values} == {0, 1},
+    "action": lambda profile, rows: (
+        profile.kind in ("text", "whole numbers") and 1 < len(profile.values) <= min(_MAX_CATEGORIES, rows / 2)
+    ),
+    "reward": lambda profile, rows: (
+        profile.low != profile.high
+        and (
+            profile.kind in ("numbers", "true/false")
+            or (profile.kind == "whole numbers" and len(profile.values) < rows)
+        )
     ),
 }
 """What columns of a role hold, of those that most logs have. Said where no name tells it."""
 
 
-def _candidates(role: str, profiles: dict[str, Profile], used: set[str], rows: int) -> list[str]:
+def _candidates(role: str, profiles: dict[str, Profile], assigned: set[str], rows: int) -> list[str]:
     """Columns whose contents could have a role."""
-    fits = _CONTENTS[role]
-    return [name for name, one in profiles.items() if name not in used and not one.width and fits(one, rows)]
+    fits = _CONTENT_RULES[role]
+    return [
+        name for name, profile in profiles.items() if name not in assigned and not profile.width and fits(profile, rows)
+    ]
 
 
-def _line(
-    role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool, maybe: Sequence[str] = ()
+def _role_lines(
+    role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool, candidates: Sequence[str] = ()
 ) -> list[str]:
     """The line of a role: chosen if one column could have it, listed if several, said if there is none."""
     if len(names) == 1:
-        return [f"{key} = {toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
+        return [f"{key} = {to_toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
     if names:
-        lines = [f"# {key} = {toml(name)}   # {_comment(profiles[name])}" for name in names]
+        lines = [f"# {key} = {to_toml(name)}   # {_comment(profiles[name])}" for name in names]
         kind = f"the mark {role}" if role in ("terminated", "truncated") else f"the {role}"
         return [f"# {len(names)} columns could be {kind}; take one:", *lines]
     lines = [f"# {key} = …   # needed: no column is called like the {role}"] if needed else []
-    return lines + [f"# {key} = {toml(name)}   # it may be: {_comment(profiles[name])}" for name in maybe]
+    return lines + [f"# {key} = {to_toml(name)}   # it may be: {_comment(profiles[name])}" for name in candidates]
 
 
-def _observation(name: str, profile: Profile, rows: int) -> list[str]:
-    lines = ["[[observation]]", f"column = {toml(name)}   # {_comment(profile)}"]
+def _observation_lines(name: str, profile: Profile, rows: int) -> list[str]:
+    lines = ["[[observation]]", f"column = {to_toml(name)}   # {_comment(profile)}"]
     if profile.kind == "text":
-        if len(profile.values) > _LISTED or len(profile.values) > rows / 2:
+        if len(profile.values) > _MAX_CATEGORIES or len(profile.values) > rows / 2:
             reason = "text with too many different values for categories"
-            return [f"# not used: {toml(name)}, {_comment(profile)}: {reason}", ""]
-        lines.append(f"values = {toml(sorted(profile.values))}   # each becomes a number of the observation")
+            return [f"# not used: {to_toml(name)}, {_comment(profile)}: {reason}", ""]
+        lines.append(f"values = {to_toml(sorted(profile.values))}   # each becomes a number of the observation")
         lines.append("unknown = true" if profile.missing else "# unknown = true   # if there may be others later")
     elif profile.kind not in ("numbers", "whole numbers", "true/false"):
-        return [f"# not used: {toml(name)}, {_comment(profile)}: it is no number", ""]
+        return [f"# not used: {to_toml(name)}, {_comment(profile)}: it is no number", ""]
     elif profile.low == profile.high and not profile.width:
-        return [f"# not used: {toml(name)}, {_comment(profile)}: it is always the same", ""]
+        return [f"# not used: {to_toml(name)}, {_comment(profile)}: it is always the same", ""]
     elif profile.missing:
         lines.append('# missing = "forward"   # or "drop", or "fill": it must be said')
         lines.append("# fill = 0.0")
@@ -272,21 +291,21 @@ def _observation(name: str, profile: Profile, rows: int) -> list[str]:
     return [*lines, ""]
 
 
-def _action(profile: Profile) -> list[str]:
+def _action_lines(profile: Profile) -> list[str]:
     if profile.kind == "text":
-        values = toml(sorted(profile.values))
+        values = to_toml(sorted(profile.values))
         return ['kind = "discrete"', f"values = {values}   # all that were taken: add others that could be"]
     if profile.width or not profile.whole:
         return ['kind = "continuous"']
     size = int(profile.high) + 1 if profile.high is not None else 1
     if profile.kind == "whole numbers" and profile.low < 0:
-        return ['kind = "discrete"', f"values = {toml(sorted(profile.values))}   # all that were taken: add others"]
+        return ['kind = "discrete"', f"values = {to_toml(sorted(profile.values))}   # all that were taken: add others"]
     if profile.kind == "numbers":
         return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
     return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest that was taken, plus one"]
 
 
-def _kind(name: str, profile: Profile) -> str:
+def _propensity_kind(name: str, profile: Profile) -> str:
     if profile.width:
         return 'kind = "vector"'
     if "log" in name.lower() or (profile.high is not None and profile.high <= 0):

@@ -28,7 +28,7 @@ class Query:
     def __str__(self) -> str:
         return "the query"
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What an import notes."""
         return {"sql": self.sql} | ({"database": self.database} if self.database else {})
 
@@ -47,17 +47,21 @@ class Query:
         try:
             opened = duckdb.connect(self.database or ":memory:", self.database is not None, _SETTINGS)
         except duckdb.Error as error:
-            raise FileError(f"{self.database} cannot be read as a database of duckdb: {_said(error)}") from error
-        asked = f"{self.sql!r:.200}"
+            raise FileError(
+                f"{self.database} cannot be read as a database of duckdb: {_format_error(error)}"
+            ) from error
+        label = f"{self.sql!r:.200}"
         with opened as connection:
             try:
                 result = connection.sql(self.sql)
             except duckdb.IOException as error:
-                raise FileError(f"{asked} cannot read its data: {_said(error)}") from error
+                raise FileError(f"{label} cannot read its data: {_format_error(error)}") from error
             except duckdb.Error as error:
-                raise ConfigError(f"duckdb cannot answer {asked}: {_said(error)}: correct it, or its data") from error
+                raise ConfigError(
+                    f"duckdb cannot answer {label}: {_format_error(error)}: correct it, or its data"
+                ) from error
             if result is None:
-                raise ConfigError(f"{asked} gives no rows: write a query, select … from …")
+                raise ConfigError(f"{label} gives no rows: write a query, select … from …")
             new = hasattr(result, "to_arrow_reader")
             rows = 0
             try:
@@ -67,8 +71,8 @@ class Query:
                     rows += batch.num_rows
             except (duckdb.Error, arrow.ArrowException, OSError) as error:
                 where = f"a row after row {rows} of its result" if rows else "a row"
-                raise DataError(f"{asked} fails at {where}: {_said(error)}: leave such rows out") from error
+                raise DataError(f"{label} fails at {where}: {_format_error(error)}: leave such rows out") from error
 
 
-def _said(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{' '.join(str(error).split()):.300}"

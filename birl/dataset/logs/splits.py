@@ -15,18 +15,18 @@ from birl.checks import check
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
 from birl.dataset.flags import FINAL
-from birl.dataset.log_record import IMPORT, SCHEMA, digest_of
-from birl.dataset.logs.columns import rows_at_once
-from birl.dataset.logs.files import new_place, write_notes
+from birl.dataset.log_record import IMPORT, SCHEMA, sha256_digest
+from birl.dataset.logs.columns import chunk_rows
+from birl.dataset.logs.files import new_folder, write_import_record
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
 from birl.errors import ConfigError, DataError, ForeignFileError
 from birl.files import parse_json
 from birl.types import Array, tree_leaves
 
-LEAST_EPISODES: Final = 30
+MIN_EPISODES: Final = 30
 """Fewer episodes (or clusters) carry no statement about their mean."""
-WAYS: Final = ("episode", "cluster", "time")
+UNITS: Final = ("episode", "cluster", "time")
 
 
 def split(
@@ -51,27 +51,27 @@ def split(
         WriteError: if a part is there already.
     """
     hint = ": to keep what shares a column together, name the column as cluster in the schema, and split by 'cluster'"
-    check("by", by, str, hint, choices=WAYS)
+    check("by", by, str, hint, choices=UNITS)
     _check_shares(shares)
-    notes, schema, whole = _notes(Path(folder))
+    notes, schema, whole = _load_import_record(Path(folder))
     data = ReplayBuffer.open(folder)
     storage, table = data.storage, episode_table(data.storage)
     first = storage.rows(table.lane, table.start)
     cluster = storage.take("extra.cluster", first) if "extra.cluster" in storage.leaves else None
-    order, unit = _order(storage, by, first, cluster, np.random.default_rng(seed))
-    parts = _parts(order, unit, shares)
+    order, unit = _order_episodes(storage, by, first, cluster, np.random.default_rng(seed))
+    parts = _cut_parts(order, unit, shares)
     for name, episodes in parts.items():
         _check_size(name, episodes if unit is None else np.unique(unit[episodes]), len(order), unit, shares)
-    places = {name: new_place(Path(folder if out is None else out) / name) for name in parts}
+    places = {name: new_folder(Path(folder if out is None else out) / name) for name in parts}
     found: dict[str, dict[str, int]] = {}
     for name, episodes in parts.items():
         found[name] = {"episodes": len(episodes), "steps": int(table.length[episodes].sum())}
         if cluster is not None:
             found[name]["clusters"] = len(np.unique(cluster[episodes]))
-        told = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
+        part_record = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
         with tempfile.TemporaryDirectory(prefix=".split-", dir=places[name].parent) as work:
-            _copy(data, table, np.sort(episodes), Path(work) / "data")
-            write_notes(Path(work) / "data", {**notes, "part": told}, schema)
+            _copy_episodes(data, table, np.sort(episodes), Path(work) / "data")
+            write_import_record(Path(work) / "data", {**notes, "part": part_record}, schema)
             os.replace(Path(work) / "data", places[name])
     return found
 
@@ -89,7 +89,7 @@ def _check_shares(shares: Mapping[str, float]) -> None:
         raise ConfigError(f"the shares {dict(shares)!s:.200} sum to {total:.6g}; it must be at most 1")
 
 
-def _notes(folder: Path) -> tuple[dict[str, Any], str, str]:
+def _load_import_record(folder: Path) -> tuple[dict[str, Any], str, str]:
     """What an import wrote beside the steps: its notes, the schema, and the digest of the notes."""
     try:
         data = (folder / IMPORT).read_bytes()
@@ -99,10 +99,10 @@ def _notes(folder: Path) -> tuple[dict[str, Any], str, str]:
         raise ForeignFileError(f"{folder} has no {IMPORT}: give a folder that `birl data import` wrote") from error
     if not isinstance(notes, dict) or "part" in notes:
         raise DataError(f"{folder} is a part of a split itself: split the whole, so that no part knows another")
-    return notes, schema, digest_of(data)
+    return notes, schema, sha256_digest(data)
 
 
-def _order(
+def _order_episodes(
     storage: Storage, by: str, first: Array, cluster: Array | None, rng: np.random.Generator
 ) -> tuple[Array, Array | None]:
     """Episodes in the order in which the parts take them, and what must stay whole beside episodes."""
@@ -119,11 +119,11 @@ def _order(
         return rng.permutation(len(first)), None
     if cluster is None:
         raise DataError("the episodes have no clusters: name their column in the schema, or split by episode")
-    drawn = rng.permutation(int(cluster.max()) + 1)
-    return np.argsort(drawn[cluster], kind="stable"), cluster
+    shuffled = rng.permutation(int(cluster.max()) + 1)
+    return np.argsort(shuffled[cluster], kind="stable"), cluster
 
 
-def _parts(order: Array, unit: Array | None, shares: Mapping[str, float]) -> dict[str, Array]:
+def _cut_parts(order: Array, unit: Array | None, shares: Mapping[str, float]) -> dict[str, Array]:
     """The episodes of each part: consecutive ones of ``order``, cut where the shares say, but never within a unit."""
     own = order if unit is None else unit[order]
     ends = np.flatnonzero(np.append(own[1:] != own[:-1], True)) + 1  # where a cut may be
@@ -137,20 +137,20 @@ def _parts(order: Array, unit: Array | None, shares: Mapping[str, float]) -> dic
 
 
 def _check_size(name: str, members: Array, count: int, unit: Array | None, shares: Mapping[str, float]) -> None:
-    if len(members) >= LEAST_EPISODES:
+    if len(members) >= MIN_EPISODES:
         return
     what, there = ("clusters", len(np.unique(unit))) if unit is not None else ("episodes", count)
-    least, needed = LEAST_EPISODES / there, math.ceil(LEAST_EPISODES / min(shares.values()))
+    least, needed = MIN_EPISODES / there, math.ceil(MIN_EPISODES / min(shares.values()))
     do = "take fewer parts"
     if least * len(shares) <= 1:
         do = f"give each part a share of at least {math.ceil(1000 * least) / 1000:.3g}"
     raise DataError(
-        f"the part {name!r} would have {len(members)} of {there} {what}, at least {LEAST_EPISODES} are needed to say "
+        f"the part {name!r} would have {len(members)} of {there} {what}, at least {MIN_EPISODES} are needed to say "
         f"anything about a mean: {do}, or log at least {needed} {what} for these shares"
     )
 
 
-def _copy(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path) -> None:
+def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path) -> None:
     """Write these episodes into a new folder, some thousand rows at a time."""
     storage, info = data.storage, data.dataset_info
     part = ReplayBuffer(
@@ -169,7 +169,7 @@ def _copy(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path
         part.storage.add_extra(name, storage.leaves[name])
     observations = list(tree_leaves(storage.observation_names))
     row = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in storage.leaves.values())
-    block = np.cumsum(sizes) // rows_at_once(row)
+    block = np.cumsum(sizes) // chunk_rows(row)
     for number in np.unique(block):
         own = episodes[block == number]
         begins, counts = table.start[own], table.length[own] + 1

@@ -1,9 +1,9 @@
-"""Tables as episodes: `from_table`, and the importer behind it, which takes some rows at a time.
+"""Convert tables to episodes: `from_table`, and the chunked importer that it uses.
 
-The rows of a batch are checked and encoded, and kept in the order in which they come: in memory, or in files of a
-temporary folder if the result is a folder. Only three numbers of each row (episode, time, flags) stay in memory in any
-case: from these follow the order of the rows and the ends of episodes. Then the episodes are written, some thousand
-rows at a time, through the checks that all data go through.
+The importer checks and encodes the rows chunk by chunk and stores them in the order of the log: in memory, or in files
+of a temporary folder if the result is a folder. Only episode, time and flags of each row always stay in memory. They
+determine the order of the rows and the ends of episodes. The importer then writes the episodes in chunks, with the same
+checks as all other data.
 """
 
 from __future__ import annotations
@@ -24,50 +24,51 @@ from birl.dataset.episode import Signature
 from birl.dataset.ingest import row_flags, step_columns
 from birl.dataset.log_record import LogRecord
 from birl.dataset.log_schema import Cut, LogSchema
-from birl.dataset.logs.columns import Column, check_rows, rows_at_once, tables_of
+from birl.dataset.logs.columns import Column, TableLike, check_not_empty, chunk_rows, read_columns
 from birl.dataset.logs.rows import RowEncoder
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
 from birl.errors import DataError, EmptyDataError, WriteError
 from birl.types import MASK, ActionSpace, Array, ArraySpec
 
-_KEPT: Final = ("episode", "time", "terminated", "truncated", "drop")
+_IN_MEMORY: Final = ("episode", "time", "terminated", "truncated", "drop")
 
 
-def from_table(table: Any, schema: LogSchema, *, storage: StorageLocation = "memory") -> ReplayBuffer:
-    """Episodes of a log.
+def from_table(table: TableLike, schema: LogSchema, *, storage: StorageLocation = "memory") -> ReplayBuffer:
+    """Convert a table of logged steps to episodes.
 
     Args:
-        table: a dict of arrays ``[N]`` or ``[N, K]``; or anything with ``__arrow_c_stream__``, such as a table of
+        table: a dict of arrays ``[N]`` or ``[N, K]``, or an object with ``__arrow_c_stream__``, such as a table of
             pyarrow, pandas, polars or duckdb, which needs pyarrow (extra ``logs``).
-        schema: what its columns mean.
+        schema: the meaning of the columns.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
 
     Returns:
-        The episodes in the order in which they first appear, their steps ordered by time. Observations are float32
-        ``[D]``, a part ``observation`` beside ``action_mask`` if there are masks. Beside the steps there are, as the
-        schema has them, ``log_propensity``, ``propensities`` ``[A]``, ``logger``, ``cluster``, ``time`` (dates in
-        seconds since 1970), ``time_gap`` and ``censored``.
+        The episodes in order of first appearance, with their steps ordered by time. Observations are float32 ``[D]``;
+        with action masks they are a dict of ``observation`` and ``action_mask``. Depending on the schema, the extra
+        columns are ``log_propensity``, ``propensities`` ``[A]``, ``logger``, ``cluster``, ``time`` (dates in seconds
+        since 1970), ``time_gap`` and ``censored``.
 
     Raises:
-        DataError, ShapeError, NonFiniteError, ActionError: naming row (counted from 1), column and what to do.
-        MissingExtraError: for a table of Arrow without pyarrow.
+        DataError, ShapeError, NonFiniteError, ActionError: for invalid rows. The message names the row (counted from
+            1), the column and the remedy.
+        MissingExtraError: if pyarrow is needed and not installed.
     """
     importer = Importer(check("schema", schema, LogSchema, ": LogSchema.load(path) reads one"), storage)
     with importer:
-        importer.add(tables_of(table, schema.columns), "the table")
+        importer.add(read_columns(table, schema.columns), "the table")
         return importer.finish()
 
 
 class Importer:
-    """Collects the rows of tables and makes episodes of them. Use it in a ``with`` statement.
+    """Collects the rows of tables and converts them to episodes. Use it in a ``with`` statement.
 
     Args:
-        schema: what columns mean.
-        storage: where the episodes go.
+        schema: the meaning of the columns.
+        storage: location of the episodes.
 
     Attributes:
-        counts: what happened to rows and episodes, after `finish`.
-        encoder: what encodes the rows.
+        counts: numbers of kept and dropped rows and episodes, after `finish`.
+        encoder: encoder of the rows.
     """
 
     def __init__(self, schema: LogSchema, storage: StorageLocation = "memory") -> None:
@@ -75,8 +76,8 @@ class Importer:
         self._storage, self._count = storage, 0
         self._begins: list[int] = []
         self._origins: list[str] = []
-        self._rows: dict[str, _Rows] = {}
-        self._waiting: list[tuple[int, Mapping[str, Column]]] = []
+        self._rows: dict[str, _RowStore] = {}
+        self._pending: list[tuple[int, Mapping[str, Column]]] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._on_disk = isinstance(make_place(storage), FolderPlace)
 
@@ -87,7 +88,7 @@ class Importer:
                 parent.mkdir(parents=True, exist_ok=True)
                 self._folder = tempfile.TemporaryDirectory(prefix=".import-", dir=parent)
             except OSError as error:
-                raise WriteError(f"{parent} cannot be written to ({error}): choose another folder") from error
+                raise WriteError(f"{parent} is not writable ({error}): choose another folder") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,74 +97,76 @@ class Importer:
             self._folder.cleanup()
 
     def add(self, tables: Iterable[Mapping[str, Column]], origin: str) -> None:
-        """Take the rows of a file or table."""
+        """Add the rows of a file or table."""
         first = self._count
         self._begins.append(first)
         self._origins.append(origin)
         for columns in tables:
             if count := len(next(iter(columns.values())).missing):
-                self._waiting.append((self._count, columns))
+                self._pending.append((self._count, columns))
                 self._count += count
-                if self.encoder.knows(columns):
+                if self.encoder.learn_widths(columns):
                     self._encode()
-        check_rows(self._count - first, origin)
+        check_not_empty(self._count - first, origin)
 
     def _encode(self) -> None:
-        """Encode the rows that wait for others that tell their widths, in their order."""
-        waiting, self._waiting = self._waiting, []
-        for begin, columns in waiting:
-            rows = self.encoder.encode(columns, lambda row, begin=begin: self._where(begin + row))  # type: ignore[misc]
+        """Encode the pending rows, whose widths were unknown, in order."""
+        pending, self._pending = self._pending, []
+        for begin, columns in pending:
+            rows = self.encoder.encode(columns, lambda row, begin=begin: self._label(begin + row))  # type: ignore[misc]
             for name, values in rows.items():
                 if name not in self._rows:
-                    on_disk = self._folder is not None and name not in _KEPT
+                    on_disk = self._folder is not None and name not in _IN_MEMORY
                     file = Path(self._folder.name) / str(len(self._rows)) if on_disk and self._folder else None
-                    self._rows[name] = _Rows(values, file)
+                    self._rows[name] = _RowStore(values, file)
                 self._rows[name].add(values)
 
-    def rows_of_origins(self) -> list[int]:
-        """Number of rows of each file or table."""
+    def count_rows(self) -> list[int]:
+        """Count the rows of each file or table."""
         return np.diff([*self._begins, self._count]).tolist()
 
-    def _where(self, row: int) -> str:
-        """A row, in words."""
-        which = bisect.bisect_right(self._begins, row) - 1
-        number = row - self._begins[which] + 1
-        return f"row {number} of {self._origins[which]}"
+    def _label(self, row: int) -> str:
+        """The label of a row for messages."""
+        origin = bisect.bisect_right(self._begins, row) - 1
+        number = row - self._begins[origin] + 1
+        return f"row {number} of {self._origins[origin]}"
 
     # -- episodes --------------------------------------------------------------------------------------------------
 
     def finish(self) -> ReplayBuffer:
-        """The episodes of all rows that were added."""
+        """Convert all added rows to episodes."""
         self._encode()
         rows = {name: self._rows.pop(name).all() for name in tuple(self._rows)}
-        order, ends = self._ordered(rows)
+        order, ends = self._order_rows(rows)
         del rows["episode"]
-        order, ends, terminal = self._marked(rows, order, ends)
+        order, ends, terminal = self._select_episodes(rows, order, ends)
         if not len(order):
-            reasons = ", ".join(f"{rule}: {gone['episodes']}" for rule, gone in self.counts["dropped"].items())
+            reasons = ", ".join(f"{rule}: {count['episodes']}" for rule, count in self.counts["dropped"].items())
             raise EmptyDataError(f"no episode is left of {self.counts['rows_in']} rows ({reasons}): change these rules")
-        buffer = self._buffer(rows, len(order) + int(ends.sum()))
-        beside = self._beside(rows, order, ends)
+        buffer = self._make_buffer(rows, len(order) + int(ends.sum()))
+        time_columns = self._time_columns(rows, order, ends)
         names = [name for name in rows if name.startswith("extra.")]
-        for name, values in ({name: rows[name] for name in names} | beside).items():
+        for name, values in ({name: rows[name] for name in names} | time_columns).items():
             buffer.storage.add_extra(name, ArraySpec(values.shape[1:], values.dtype))
         last, begin = np.flatnonzero(ends), 0
-        at_once = rows_at_once(sum(values[:1].nbytes for values in rows.values()))  # unless an episode has more
+        limit = chunk_rows(sum(values[:1].nbytes for values in rows.values()))  # or one episode, if it is longer
         while begin < len(order):
-            fits = last[(last >= begin) & (last < begin + at_once)]
+            fits = last[(last >= begin) & (last < begin + limit)]
             stop = int(fits[-1] if len(fits) else last[np.searchsorted(last, begin)]) + 1
             part = slice(begin, stop)
-            chosen = order[part]
-            observation: Any = self._filled(rows["observation"][chosen], ends[part])
+            selected = order[part]
+            observation: Any = self._fill_forward(rows["observation"][selected], ends[part])
             if "mask" in rows:
-                observation = {"observation": observation, MASK: rows["mask"][chosen]}
-            extra = {name.removeprefix("extra."): rows[name][chosen] for name in names}
-            extra |= {name.removeprefix("extra."): values[part] for name, values in beside.items()}
-            steps = step_columns(buffer.storage, observation, rows["action"][chosen], rows["reward"][chosen], extra)
+                observation = {"observation": observation, MASK: rows["mask"][selected]}
+            extra = {name.removeprefix("extra."): rows[name][selected] for name in names}
+            extra |= {name.removeprefix("extra."): values[part] for name, values in time_columns.items()}
+            steps = step_columns(buffer.storage, observation, rows["action"][selected], rows["reward"][selected], extra)
             flags = row_flags(terminal[part], ends[part], known=False)
             buffer.storage.extend(0, flags, steps, {})
             begin = stop
-            if isinstance(buffer.storage.place, FolderPlace):  # else all that was read and written would add up
+            if isinstance(
+                buffer.storage.place, FolderPlace
+            ):  # otherwise all pages read and written would stay resident
                 buffer.storage.place.release_pages()
                 for values in rows.values():
                     release_pages(values)
@@ -173,7 +176,7 @@ class Importer:
         buffer.storage.logs = LogRecord(self.schema, tuple(self.encoder.observation_names))
         return buffer
 
-    def _buffer(self, rows: Mapping[str, Array], room: int) -> ReplayBuffer:
+    def _make_buffer(self, rows: Mapping[str, Array], capacity: int) -> ReplayBuffer:
         action, width = self.schema.action, rows["observation"].shape[1:]
         if "mask" in rows:
             names = {"observation": (np.float32, width), MASK: (np.uint8, rows["mask"].shape[1:])}
@@ -189,11 +192,11 @@ class Importer:
             action_size=action.count if action.discrete else leaf.shape[1],
             storage=self._storage,
         )
-        buffer.storage.reserve(room)
+        buffer.storage.reserve(capacity)
         return buffer
 
-    def _ordered(self, rows: Mapping[str, Array]) -> tuple[Array, Array]:
-        """The order of the rows, and whether each in this order is the last of its episode."""
+    def _order_rows(self, rows: Mapping[str, Array]) -> tuple[Array, Array]:
+        """The order of the rows, and a mask ``[n]`` in that order of the last row of each episode."""
         schema, episode, time = self.schema, rows["episode"], rows.get("time")
         if time is None:
             order = np.argsort(episode, kind="stable")
@@ -203,52 +206,52 @@ class Importer:
             if back.size:
                 before, row = order[back[0]], order[back[0] + 1]
                 raise DataError(
-                    f"{self._where(row)}, column {schema.time!r:.50}: time goes back after {self._where(before)} of "
-                    "the same episode: repair it, or let rows be ordered by time with order = 'sort'"
+                    f"{self._label(row)}, column {schema.time!r:.50}: time goes back after {self._label(before)} of "
+                    "the same episode: repair it, or sort the rows by time with order = 'sort'"
                 )
         else:
             order = np.lexsort((time, episode))
         same = np.diff(episode[order]) == 0
         if time is None:
-            apart = same & (np.diff(order) != 1)
-            self.counts["apart"] = len(np.unique(episode[order[1:][apart]]))
+            interleaved = same & (np.diff(order) != 1)
+            self.counts["interleaved"] = len(np.unique(episode[order[1:][interleaved]]))
         else:
             step = np.diff(self.encoder.seconds(time)[order]) if isinstance(schema.episode, Cut) else None
             order, same = self._without_duplicates(rows, order, same, np.diff(time[order]) == 0, step)
         return order, np.append(~same, True)
 
     def _without_duplicates(
-        self, rows: Mapping[str, Array], order: Array, same: Array, at_once: Array, step: Array | None
+        self, rows: Mapping[str, Array], order: Array, same: Array, same_time: Array, step: Array | None
     ) -> tuple[Array, Array]:
-        """Leave out, or refuse, steps at the same time as the one before; and cut where nothing happened for long."""
-        again = same & at_once
-        self.counts["duplicates"] = int(again.sum())
+        """Remove or reject steps with the time of the previous one, and cut episodes at long gaps."""
+        duplicate = same & same_time
+        self.counts["duplicates"] = int(duplicate.sum())
         if step is not None and isinstance(self.schema.episode, Cut):
             same = same & (step <= self.schema.episode.gap)
-        if not again.any():
+        if not duplicate.any():
             return order, same
-        first = int(np.argmax(again))
+        first = int(np.argmax(duplicate))
         if self.schema.duplicates == "error":
             raise DataError(
-                f"{self._where(order[first + 1])} is of the same episode and time as {self._where(order[first])}, and "
-                f"there are {int(again.sum())} such rows: repair them, or keep each first one with duplicates = 'first'"
+                f"{self._label(order[first + 1])} is of the same episode and time as {self._label(order[first])}, as "
+                f"{int(duplicate.sum())} rows are: repair them, or keep the first of each with duplicates = 'first'"
             )
-        keep = np.append(True, ~again)
+        keep = np.append(True, ~duplicate)
         kept = order[np.maximum.accumulate(np.where(keep, np.arange(len(order)), 0))]
-        for name in ("terminated", "truncated"):  # an end is the episode's, whichever of its rows tells it
+        for name in ("terminated", "truncated"):  # the mark of a removed duplicate applies to the row that is kept
             rows[name][kept[rows[name][order]]] = True
-        return order[keep], same[~again]
+        return order[keep], same[~duplicate]
 
-    def _marked(self, rows: Mapping[str, Array], order: Array, ends: Array) -> tuple[Array, Array, Array]:
-        """Ends and terminations, without the episodes that a rule leaves out."""
+    def _select_episodes(self, rows: Mapping[str, Array], order: Array, ends: Array) -> tuple[Array, Array, Array]:
+        """Order, ends and terminations of the rows whose episodes no rule drops."""
         schema = self.schema
         terminal, cut = rows["terminated"][order], rows["truncated"][order]
         wrong = np.flatnonzero((terminal | cut) & ~ends)
         if wrong.size:
             kind = "terminated" if terminal[wrong[0]] else "truncated"
             raise DataError(
-                f"{self._where(order[wrong[0] + 1])} comes after {self._where(order[wrong[0]])}, where its episode is "
-                f"{kind} (column {getattr(schema, kind)!r:.60}): give what follows another episode, drop it, or "
+                f"{self._label(order[wrong[0] + 1])} comes after {self._label(order[wrong[0]])}, where its episode is "
+                f"{kind} (column {getattr(schema, kind)!r:.60}): give the later rows another episode, drop them, or "
                 "correct the mark"
             )
         number = np.cumsum(ends) - ends
@@ -256,29 +259,29 @@ class Importer:
         np.maximum.at(reasons, number, rows["drop"][order])
         self.counts |= {"rows_in": self._count, "dropped": {}}
         for index, rule in enumerate(self.encoder.drop_rules):
-            gone = reasons == index + 1
-            if gone.any():
-                self.counts["dropped"][rule] = {"episodes": int(gone.sum()), "rows": int(gone[number].sum())}
+            dropped = reasons == index + 1
+            if dropped.any():
+                self.counts["dropped"][rule] = {"episodes": int(dropped.sum()), "rows": int(dropped[number].sum())}
         keep = reasons[number] == 0
         order, ends, terminal, cut = order[keep], ends[keep], terminal[keep], cut[keep]
         unmarked = ends & ~terminal & ~cut
         self.counts["unmarked"] = int(unmarked.sum())
         self._censored = np.zeros(0, bool)
         if schema.censored_after is not None:
-            late = self.encoder.seconds(rows["time"])[order] >= self.encoder.moment(schema.censored_after)
+            late = self.encoder.seconds(rows["time"])[order] >= self.encoder.parse_time(schema.censored_after)
             self.counts["censored"] = int((unmarked & late).sum())
-            self._censored = _spread(unmarked & late, ends)
+            self._censored = _spread_to_steps(unmarked & late, ends)
             unmarked &= ~late
         if unmarked.any() and schema.unmarked is None:
             row = order[int(np.argmax(unmarked))]
             raise DataError(
-                f"{self._where(row)} is the last one of its episode and has no mark, as {int(unmarked.sum())} do: "
-                "say what these ends are, unmarked = 'truncated' (the log or a limit cut them) or 'terminated'"
+                f"{self._label(row)} is the last one of its episode and has no mark, as {int(unmarked.sum())} do: "
+                "give unmarked = 'truncated' (if the log or a limit cut these episodes) or unmarked = 'terminated'"
             )
         return order, ends, terminal | (unmarked & (schema.unmarked == "terminated"))
 
-    def _beside(self, rows: Mapping[str, Array], order: Array, ends: Array) -> dict[str, Array]:
-        """Further columns of the steps that follow from their order."""
+    def _time_columns(self, rows: Mapping[str, Array], order: Array, ends: Array) -> dict[str, Array]:
+        """The extra columns that depend on the order of the steps: times, gaps and censoring."""
         found: dict[str, Array] = {}
         if "time" in rows:
             found["extra.time"] = times = self.encoder.seconds(rows["time"])[order]
@@ -289,8 +292,8 @@ class Importer:
             found["extra.censored"] = self._censored.astype(np.uint8)
         return found
 
-    def _filled(self, observation: Array, ends: Array) -> Array:
-        """Observations with missing numbers replaced by the last ones of their episodes, or by `fill`."""
+    def _fill_forward(self, observation: Array, ends: Array) -> Array:
+        """Replace missing numbers by the last known ones of their episodes, or by `fill` before there is one."""
         names = self.encoder.observation_names
         first = np.append(True, ends[:-1])
         row = np.arange(len(observation))
@@ -298,23 +301,23 @@ class Importer:
         for each in self.schema.observation:
             if each.missing != "forward":
                 continue
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 if name == each.column or name.startswith(f"{each.column}["):
-                    there = ~np.isnan(observation[:, place])
-                    last = np.maximum.accumulate(np.where(there, row, -1))
+                    present = ~np.isnan(observation[:, index])
+                    last = np.maximum.accumulate(np.where(present, row, -1))
                     known = last >= start
-                    values = observation[np.maximum(last, 0), place]
-                    observation[:, place] = np.where(known, values, np.float32(each.fill))  # type: ignore[arg-type]
+                    values = observation[np.maximum(last, 0), index]
+                    observation[:, index] = np.where(known, values, np.float32(each.fill))  # type: ignore[arg-type]
         return observation
 
 
-def _spread(last: Array, ends: Array) -> Array:
-    """What is true at the last steps of episodes, at all of their steps."""
+def _spread_to_steps(last: Array, ends: Array) -> Array:
+    """Repeat the value at the last step of each episode for all of its steps."""
     return last[ends][np.cumsum(ends) - ends]  # type: ignore[no-any-return]
 
 
-class _Rows:
-    """Rows of one column in the order in which they come: a list, or a file."""
+class _RowStore:
+    """Rows of one column in the order of the log, in memory or in a file."""
 
     def __init__(self, like: Array, file: Path | None) -> None:
         self._shape, self._dtype, self._file = like.shape[1:], like.dtype, file
@@ -324,7 +327,7 @@ class _Rows:
     def add(self, values: Array) -> None:
         """Append rows."""
         self._count += len(values)
-        if values.dtype != self._dtype:  # whole numbers and others of one column of times
+        if values.dtype != self._dtype:  # a column of times may mix integers and floats
             self._dtype = np.result_type(values.dtype, self._dtype)
         if self._file is None:
             self._parts.append(values)
@@ -336,7 +339,7 @@ class _Rows:
             raise WriteError(f"{self._file.parent} cannot be written to ({error}): free some space") from error
 
     def all(self) -> Array:
-        """All rows."""
+        """Return all rows."""
         if self._file is None:
             return np.concatenate(self._parts)
         return np.memmap(self._file, self._dtype, "r", shape=(self._count, *self._shape))

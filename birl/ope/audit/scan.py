@@ -14,7 +14,7 @@ import numpy as np
 
 from birl.dataset.episodes import episode_table
 from birl.dataset.flags import TERMINATED, TRUNCATED
-from birl.dataset.logs.columns import rows_at_once
+from birl.dataset.logs.columns import chunk_rows
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
 from birl.errors import EmptyDataError
@@ -149,7 +149,7 @@ class _Scan:
         self.sampled[order] = np.minimum(self.length[order], budget) * (before + self.length[order] <= budget)
         self.sampled[order[0]] = min(self.length[order[0]], budget)
         width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.storage.leaves.values())
-        self.batch_size = rows_at_once(max(width, 8 * len(self.names)))
+        self.batch_size = chunk_rows(max(width, 8 * len(self.names)))
 
     def _name_columns(self, names: Sequence[str] | None) -> None:
         columns: list[str] = []

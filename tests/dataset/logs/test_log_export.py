@@ -75,7 +75,7 @@ column = {odds}
 @pytest.mark.parametrize("kind", ["discrete", "continuous", "masked", "few rows at once"])
 def test_what_was_imported_comes_back_to_the_bit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "few rows at once":
-        monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 4)
+        monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 4)
     data = logged(kind != "continuous", kind == "masked")
     found = write_parquet(data, tmp_path / "steps.parquet", loggers=["v2", "v1"])
     assert found == {"episodes": 3, "rows": 15, "schema": True}

@@ -109,7 +109,7 @@ NAMES = ["log.parquet", "log.arrow", "log.ipc", "log.jsonl", "log.csv", "log.csv
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_file_gives_the_same_episodes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "_BLOCK", 4096)
-    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 64)
     rows = table()
     wanted = from_table(rows, SCHEMA)
     found = import_files([write(rows, tmp_path / name)], SCHEMA, tmp_path / "data")
@@ -317,7 +317,7 @@ def members(folder: Path, name: str) -> set[float]:
 def test_parts_share_no_episode_and_lose_none(
     by: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 64)
     shares = {"train": 0.5, "select": 0.3, "certify": 0.2} if by == "time" else {"train": 0.6, "certify": 0.4}
     found = split(data, by, shares, out=tmp_path / "parts", seed=3)
     whole = {(e.extra or {})["time"][0]: e for e in ReplayBuffer.open(data).episodes}
@@ -540,7 +540,7 @@ def test_lines_with_lists_and_truths(block: int, tmp_path: Path, monkeypatch: py
 
 
 def test_wide_rows_of_parquet_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 40_000)
+    monkeypatch.setattr(log_columns, "MAX_CHUNK_BYTES", 40_000)
     table = pyarrow.table({"id": range(100), "x": [[0.0] * 1000] * 100, "a": range(100)})
     pyarrow.parquet.write_table(table, tmp_path / "wide.parquet")
     sizes = [batch.num_rows for batch in log_files.record_batches(tmp_path / "wide.parquet", ("id", "x"))]
@@ -575,9 +575,11 @@ def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
     for count in (1, 13, 14, 15, 127, 128, 300):
         rows = pyarrow.table([pyarrow.array([1.0])] * count, names=[f"c{k}" for k in range(count)])
         pyarrow.parquet.write_table(rows, tmp_path / "wide.parquet")
-        assert log_files._parts_of_parquet(tmp_path / "wide.parquet") == count
+        assert log_files._count_parquet_columns(tmp_path / "wide.parquet") == count
     pyarrow.parquet.write_table(pyarrow.table({"x": [[1.0]], "a": [1]}), tmp_path / "lists.parquet")
-    assert log_files._parts_of_parquet(tmp_path / "lists.parquet") == 4  # the list, what repeats, its numbers, and a
+    assert (
+        log_files._count_parquet_columns(tmp_path / "lists.parquet") == 4
+    )  # the list, what repeats, its numbers, and a
     monkeypatch.setattr(log_columns, "_MAX_COLUMNS", 20)
     monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda *_, **__: pytest.fail("the footer was read"))
     file = tmp_path / "wide.parquet"
@@ -586,7 +588,7 @@ def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
             ask()
     for damaged in (b"x", b"PAR1", file.read_bytes()[-8:], bytes(40) + b"\xff\xff\xff\xffPAR1"):
         (tmp_path / "damaged.parquet").write_bytes(damaged)
-        assert log_files._parts_of_parquet(tmp_path / "damaged.parquet") == 0  # Arrow says what is wrong
+        assert log_files._count_parquet_columns(tmp_path / "damaged.parquet") == 0  # Arrow says what is wrong
 
 
 @pytest.mark.parametrize("form", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
@@ -607,7 +609,7 @@ def test_too_many_columns_are_refused_before_they_are_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow takes minutes and gigabytes for a million."""
-    monkeypatch.setattr(log_files, "_types", lambda *_: pytest.fail("the file was read"))
+    monkeypatch.setattr(log_files, "_infer_arrow_schema", lambda *_: pytest.fail("the file was read"))
     names = [f"c{k}" for k in range(10_001)]
     mark = "\t" if name.endswith("tsv") else ","
     lines = json.dumps(dict.fromkeys(names, 1)) if name.endswith("jsonl") else f"{mark.join(names)}\n{mark.join(names)}"

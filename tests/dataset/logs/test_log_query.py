@@ -68,8 +68,8 @@ def test_a_query_is_a_log(database: str | None, table: pyarrow.Table, monkeypatc
     found = import_files([Query(sql, database)], SCHEMA, "data")
     wanted = from_table(table.sort_by([("trip", "ascending"), ("step", "ascending")]), SCHEMA)
     assert digest([ReplayBuffer.open("data").storage]) == digest([wanted.storage])
-    about = {"sql": sql, "database": database, "rows": 500} if database else {"sql": sql, "rows": 500}
-    assert found["files"] == [about]
+    describe = {"sql": sql, "database": database, "rows": 500} if database else {"sql": sql, "rows": 500}
+    assert found["files"] == [describe]
     first = Query(sql.replace("order", "where step < 2 order"), database)
     part = import_files([first], LogSchema.parse('unmarked = "truncated"\n' + SCHEMA.text()), "part")
     assert (part["rows_in"], part["episodes"], part["terminated"]) == (200, 100, 0)

@@ -1,4 +1,4 @@
-"""Logs as tables: what becomes of each column, and the error for each bad one."""
+"""Import of tables: the encoding of each column, and the error for each invalid one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ column = "r"
 
 
 def log(count: int = 60, seed: int = 0) -> dict[str, list[Any]]:
-    """Rows in no order, of seven trips."""
+    """Shuffled rows of seven trips."""
     rng = np.random.default_rng(seed)
     trip, rows = rng.integers(7, size=count), range(count)
     at = rng.permutation(count)
@@ -98,7 +98,7 @@ def log(count: int = 60, seed: int = 0) -> dict[str, list[Any]]:
 
 
 def expected(given: dict[str, list[Any]]) -> list[dict[str, list[Any]]]:
-    """The episodes of `SCHEMA`, one row after the other, without birl and numpy."""
+    """The episodes of `SCHEMA`, computed row by row in plain Python."""
     rows = [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
     names = {name: list(dict.fromkeys(row[name] for row in rows)) for name in ("trip", "who", "user")}
     episodes = []
@@ -134,18 +134,18 @@ def same(found: ReplayBuffer, wanted: list[dict[str, Any]]) -> None:
         np.testing.assert_allclose(np.exp(extra["log_propensity"]), taken)
 
 
-@pytest.mark.parametrize("kind", ["lists", "arrow", "stream", "folder", "few rows at once"])
-def test_a_log_becomes_the_episodes_of_a_plain_loop(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["lists", "arrow", "stream", "folder", "small chunks"])
+def test_episodes_match_a_plain_loop(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = log()
     table = pyarrow.table(given)
-    if kind == "few rows at once":
-        monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 7)
+    if kind == "small chunks":
+        monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 7)
     source = {"lists": given, "stream": table.to_reader(max_chunksize=11)}.get(kind, table)
     found = from_table(source, LogSchema.parse(SCHEMA), storage=tmp_path / "data" if kind == "folder" else "memory")
     same(found, expected(given))
     if kind == "folder":
         same(ReplayBuffer.open(tmp_path / "data"), expected(given))
-        assert os.listdir(tmp_path) == ["data"]  # what was in between is gone
+        assert os.listdir(tmp_path) == ["data"]  # temporary files are removed
 
 
 def plain(**columns: Any) -> dict[str, Any]:
@@ -163,7 +163,7 @@ LINES = {
 
 
 def schema(more: str = "", tables: str = "", **changes: str) -> LogSchema:
-    """`PLAIN` with other lines for some, and more before and after it."""
+    """`PLAIN` with some lines replaced, and lines added before and after it."""
     text = PLAIN
     for name, line in changes.items():
         text = text.replace(LINES[name], line)
@@ -175,7 +175,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "error", "said"),
+    ("columns", "options", "error", "message"),
     [
         ({"r": ["1", "2", "x", "3"]}, {},
          DataError, "row 3 of the table, column 'r': the reward is 'x', text; it must be n"),
@@ -232,22 +232,24 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
         ({"p": [0.5, 0.5, 0, 1]}, {"tables": PROPENSITY.format("vector")},
          ShapeError, "the propensity is 0.5, but kind is 'vector'"),
         ({}, {"x": 'column = "speed"'},
-         DataError, "the table has no column 'speed', which the schema names.*there are: 'trip'"),
+         DataError, "the table has no column 'speed', which the schema names.*it has: 'trip'"),
     ],
 )  # fmt: skip
-def test_bad_rows_name_row_column_and_remedy(columns: Any, options: Any, error: type, said: str) -> None:
+def test_errors_of_invalid_rows_name_row_column_and_remedy(
+    columns: Any, options: Any, error: type, message: str
+) -> None:
     given, own = plain(**columns), schema(**options)
-    with pytest.raises(error, match=said) as caught:
+    with pytest.raises(error, match=message) as caught:
         from_table(given, own)
     assert type(caught.value) is error
-    if "ragged" in said or "lengths" in said:  # Arrow has no such tables
+    if "ragged" in message or "lengths" in message:  # an Arrow table cannot hold such columns
         return
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         from_table(pyarrow.table({name: pyarrow.array(values) for name, values in given.items()}), own)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ([1.0, None, "n/k", 2], DataError, "row 3 .*'r': the value is 'n/k', but 1.0 in row 1 of the table: make all"),
         ([None, {}, 2.0, 1.0], ShapeError, "row 2 .*'r': the value is {}, an object: make it a number or text"),
@@ -256,35 +258,35 @@ def test_bad_rows_name_row_column_and_remedy(columns: Any, options: Any, error: 
     ],
 )
 @pytest.mark.parametrize("kind", [list, lambda values: np.array(values, object)])
-def test_values_of_another_type_name_their_row(given: Any, error: type, said: str, kind: Any) -> None:
-    """Of a list of text and numbers numpy makes text alone."""
-    with pytest.raises(error, match=said):
+def test_errors_of_mixed_types_name_the_row(given: Any, error: type, message: str, kind: Any) -> None:
+    """numpy converts a list of text and numbers to text."""
+    with pytest.raises(error, match=message):
         from_table(plain(r=given if isinstance(given, np.ndarray) else kind(given)), schema())
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
-        ([None, [1.0, 2], [1.0], [1.0, 2]], ShapeError, "row 3 .*'x': a list of 1 numbers, but of 2 in row 2 of the t"),
+        ([None, [1.0, 2], [1.0], [1.0, 2]], ShapeError, "row 3 .*'x': the list has 1 numbers, but 2 in row 2 of the t"),
         ([None, ["a"], ["b"], ["c"]], ShapeError, r"row 2 .*'x': the value is \['a'\], a list of text; it must be"),
         ([None, None, {"z": 1}, {"z": 2}], ShapeError, "row 3 .*'x': the value is {'z': 1}, struct<z: int64>: make"),
         ([None, [[b"a"]], [[b"a"]], [[b"a"]]], ShapeError, r"row 2 .*'x': the value is b'a', binary"),
         (pyarrow.array([1, 2, 10**11, 4], pyarrow.timestamp("s")), DataError, "row 3 .*'x': the value .*out of bounds"),
     ],
 )
-def test_values_of_another_type_in_arrow_name_their_row(given: Any, error: type, said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_errors_of_unsupported_arrow_values_name_the_row(given: Any, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
         from_table(pyarrow.table({name: pyarrow.array(own) for name, own in plain(x=given).items()}), schema())
 
 
-def test_rows_leave_by_a_rule_and_are_counted() -> None:
+def test_dropped_rows_are_counted_by_rule() -> None:
     given = plain(trip=[1, 1, 2, 2, 3, 3], done=[0, 1] * 3, x=[0.0, None, 2, 3, 4, 5], a=[0] * 6)
     given |= {"r": [1, 2, 3, 4, 5, None], "at": [0, 1, 2, 3, 2, 3]}
     lines = {name: f'column = "{name}"\nmissing = "drop"' for name in ("x", "r")}
     own = schema(more='time = "at"\nduplicates = "first"', **lines)
     importer = tables.Importer(own)
     with importer:
-        importer.add(log_columns.tables_of(given, own.columns), "it")
+        importer.add(log_columns.read_columns(given, own.columns), "it")
         found = importer.finish()
     assert [episode.rewards[:, 0].tolist() for episode in found.episodes] == [[3, 4]]
     gone = {"episodes": 1, "rows": 2}
@@ -297,7 +299,7 @@ def test_rows_leave_by_a_rule_and_are_counted() -> None:
         from_table(plain(x=[None] * 4), schema(x='column = "x"\nmissing = "drop"'))
 
 
-def test_episodes_that_the_log_does_not_name_are_cut_at_gaps() -> None:
+def test_episodes_without_ids_are_cut_at_gaps() -> None:
     start = np.datetime64("2026-01-01T00:00:00", "ms")
     at = start + np.array([0, 60, 4000, 4010, 5], "timedelta64[s]")
     given = plain(trip=["u", "u", "u", "u", "v"], at=at, done=[0] * 5, x=np.arange(5.0), a=[0] * 5, r=np.arange(5.0))
@@ -340,7 +342,7 @@ def test_continuous_actions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("episode = 'a'\nepisode = 'b'", "this is no TOML"),
         (PLAIN.replace("size", "sise"), "action has no field 'sise'; did you mean 'size'"),
@@ -356,13 +358,13 @@ def test_continuous_actions() -> None:
         (PLAIN.replace('unmarked = "truncated"', 'unmarked = "over"'), "unmarked is 'over'; it must be one of"),
     ],
 )
-def test_bad_schemas_are_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_schemas_are_rejected(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_text(text)
-    with pytest.raises(ConfigError, match=rf"schema\.toml: .*{said}"):
+    with pytest.raises(ConfigError, match=rf"schema\.toml: .*{message}"):
         LogSchema.load(tmp_path / "schema.toml")
 
 
-def test_schemas_survive_their_text(tmp_path: Path) -> None:
+def test_schemas_round_trip_through_toml(tmp_path: Path) -> None:
     first = LogSchema.parse(SCHEMA)
     names = dataclasses.replace(first, logger='a "b" \\ \n\x7f\U0001f600', episode=LogSchema.parse(PLAIN).episode)
     for each in (first, names, schema(more='time = "at"', episode='episode = { by = "trip", gap = 1800 }')):
@@ -371,10 +373,11 @@ def test_schemas_survive_their_text(tmp_path: Path) -> None:
         LogSchema.load(tmp_path / "nowhere.toml")
 
 
-def test_what_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_types_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     own = LogSchema.parse(PLAIN)
+    number: Any = 3
     with pytest.raises(ConfigError, match="table is a int; it must be a dict of arrays, or have __arrow_c_stream__"):
-        from_table(3, own)
+        from_table(number, own)
     with pytest.raises(ConfigError, match="schema is 'x'; it must be a LogSchema"):
         from_table(plain(), "x")  # type: ignore[arg-type]
     with pytest.raises(EmptyDataError, match="the table has 0 rows"):
@@ -389,7 +392,7 @@ def test_what_is_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"'pyarrow' is needed here.*birl\[logs\]"):
         from_table(table, own)
-    assert len(from_table(plain(), own).episodes) == 2  # without it
+    assert len(from_table(plain(), own).episodes) == 2  # arrays need no pyarrow
 
 
 def lists(*values: Any) -> Any:
@@ -400,9 +403,9 @@ FILLED = {"x": 'column = "x"\nmissing = "fill"\nfill = -1.0'}
 
 
 @pytest.mark.parametrize("first", [lists(None, None), pyarrow.nulls(2), None])
-def test_rows_without_any_value_take_the_width_of_others(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_lists_take_the_width_of_other_rows(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     values = lists([1.0, 2.0], None)
-    monkeypatch.setattr(log_columns, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 2)
     if first is None:  # a dict
         pairs = np.array([None, None, (1.0, 2.0), None, None, None], object)
         given: Any = plain(trip=[1, 1, 2, 2, 3, 3], done=[0, 1] * 3, x=pairs, a=[0] * 6, r=[0.0] * 6)
@@ -415,15 +418,15 @@ def test_rows_without_any_value_take_the_width_of_others(first: Any, monkeypatch
     importer = tables.Importer(own)
     with importer:
         for source in sources:
-            importer.add(log_columns.tables_of(source, own.columns), "it")
+            importer.add(log_columns.read_columns(source, own.columns), "it")
         found = importer.finish()
     assert [episode.observations.tolist() for episode in found.episodes] == [
         [[-1, -1]] * 2, [[1, 2], [-1, -1]], [[-1, -1]] * 2
     ]  # fmt: skip
 
 
-def test_columns_without_any_value() -> None:
-    """Nulls are missing numbers; lists that are all missing could have any length."""
+def test_columns_of_nulls() -> None:
+    """Nulls are missing numbers. The length of lists is unknown if all are missing."""
     own = schema(**FILLED)
     none = plain(x=[None] * 4)
     for table in (none, pyarrow.table(none), pyarrow.table({**none, "x": pyarrow.nulls(4, pyarrow.float64())})):
@@ -439,28 +442,28 @@ def test_columns_without_any_value() -> None:
         importer = tables.Importer(dropped)
         with importer:
             for part, p in ((whole, lists([0.5, 0.5], [0.5, 0.5])), (gone, nulls)):
-                importer.add(log_columns.tables_of(part.append_column("p", p), dropped.columns), "it")
+                importer.add(log_columns.read_columns(part.append_column("p", p), dropped.columns), "it")
             assert len(importer.finish().episodes) == 1
 
 
 @pytest.mark.parametrize("empty", [lists([], [], [], []), np.zeros((4, 0)), [[]] * 4])
-def test_lists_of_nothing_are_refused(empty: Any) -> None:
+def test_empty_lists_are_rejected(empty: Any) -> None:
     given = plain(x=empty)
     with pytest.raises(ShapeError, match="column 'x' holds lists of 0 numbers, at least 1 is needed: leave it out"):
         from_table(pyarrow.table(given) if isinstance(empty, pyarrow.Array) else given, schema())
 
 
-def test_rows_at_once_are_fewer_if_they_are_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 40_000)
+def test_chunks_of_wide_rows_are_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(log_columns, "MAX_CHUNK_BYTES", 40_000)
     wide = np.arange(80_000.0).reshape(80, 1000)
     given = {"trip": np.repeat(np.arange(8), 10), "done": np.zeros(80), "x": wide, "a": [0] * 80, "r": [0.0] * 80}
     for table in (given, pyarrow.table({**given, "x": list(wide)})):
-        sizes = [len(part["x"].missing) for part in log_columns.tables_of(table, LogSchema.parse(PLAIN).columns)]
+        sizes = [len(part["x"].missing) for part in log_columns.read_columns(table, LogSchema.parse(PLAIN).columns)]
         assert sum(sizes) == 80 and max(sizes) * 8000 <= 40_000
         assert len(from_table(table, LogSchema.parse(PLAIN), storage=tmp_path / type(table).__name__).episodes) == 8
 
 
-def test_the_mark_of_a_duplicate_is_the_episodes() -> None:
+def test_marks_of_removed_duplicates_are_kept() -> None:
     own = schema(more='time = "at"\nduplicates = "first"\ntruncated = "cut"')
     rows = {"trip": [1, 1, 1, 2, 2, 2], "at": [0, 1, 1, 0, 1, 1], "a": [0] * 6, "r": np.arange(6.0), "x": [0.0] * 6}
     found = from_table({**rows, "done": [0, 0, 1, 0, 0, 0], "cut": [0, 0, 0, 0, 0, 1]}, own).episodes
@@ -470,15 +473,15 @@ def test_the_mark_of_a_duplicate_is_the_episodes() -> None:
         from_table(later, own)
 
 
-def test_counts_are_of_what_stays() -> None:
-    """An episode that leaves is neither unmarked nor censored, and every row is counted once."""
+def test_counts_exclude_dropped_episodes() -> None:
+    """A dropped episode is neither unmarked nor censored, and every row is counted once."""
     given = plain(trip=[1, 1, 1, 2, 2, 3], at=[0, 9, 9, 1, 9, 2], done=[0, 0, 0, 0, 0, 1], a=[0] * 6, r=[0.0] * 6)
     given |= {"x": [0.0, None, None, 1.0, 2.0, 3.0], "who": [7, 7, 7, 8, 8, 9]}
     own = schema(more='time = "at"\nduplicates = "first"\ncensored_after = 8\ncluster = "who"', unmarked="",
                  x='column = "x"\nmissing = "drop"')  # fmt: skip
     importer = tables.Importer(own)
     with importer:
-        importer.add(log_columns.tables_of(given, own.columns), "it")
+        importer.add(log_columns.read_columns(given, own.columns), "it")
         found = importer.finish()
     counts = importer.counts
     assert [(episode.terminated, (episode.extra or {})["censored"].max()) for episode in found.episodes] == [
@@ -487,31 +490,31 @@ def test_counts_are_of_what_stays() -> None:
     assert (counts["unmarked"], counts["censored"], counts["clusters"]) == (1, 1, 2)
     gone = sum(each["rows"] for each in counts["dropped"].values())
     assert (counts["rows_in"], counts["rows_out"], counts["duplicates"], gone) == (6, 3, 1, 2)
-    with pytest.raises(DataError, match="row 5 of the table is the last one .* no mark, as 1 do"):  # it is before 10
+    with pytest.raises(DataError, match="row 5 of the table is the last one .* no mark, as 1 do"):  # 9 < 10
         from_table(given, dataclasses.replace(own, censored_after=10))
 
 
-def test_written_episodes_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the files that hold rows on their way nor those of the result add up in what the process takes."""
+def test_resident_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of temporary files and of the result are released, so resident memory stays bounded."""
 
-    def of_files() -> int:
+    def resident_file_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
 
-    monkeypatch.setattr(log_columns, "BYTES_AT_ONCE", 2**20)
-    most, extend = [0], Storage.extend
+    monkeypatch.setattr(log_columns, "MAX_CHUNK_BYTES", 2**20)
+    peaks, extend = [0], Storage.extend
 
     def watched(*args: Any, **options: Any) -> Any:
         result = extend(*args, **options)
-        most.append(of_files())
+        peaks.append(resident_file_bytes())
         return result
 
     monkeypatch.setattr(Storage, "extend", watched)
     rows, length = 16_000, 40
     wide = np.arange(rows * 250, dtype=np.float32).reshape(rows, 250)  # 16 MB, in one file and then in another
     given = {"trip": np.arange(rows) // length, "done": np.zeros(rows), "x": wide, "a": [0] * rows, "r": [0.0] * rows}
-    before = of_files()
+    before = resident_file_bytes()
     found = from_table(given, LogSchema.parse(PLAIN), storage=tmp_path / "data")
-    assert max(most) - before < 6 * 2**20
+    assert max(peaks) - before < 6 * 2**20
     again = ReplayBuffer.open(tmp_path / "data").episodes
     for episodes in (found.episodes, again):
         np.testing.assert_array_equal(np.concatenate([each.observations for each in episodes]), wide)
