@@ -284,3 +284,10 @@ def test_members_of_a_network_cover() -> None:
         hits.append(bool(bootstrap_fqe(fqe, data).interval().holds(truth)))
     print(np.mean(hits))
     assert planted.covers(np.array(hits))
+
+
+def test_former_names_have_a_hint() -> None:
+    for old, new in {"Refits": "BootstrapEstimate", "judge": "check_limits", "DrawnPolicy": "StochasticPolicy"}.items():
+        with pytest.raises(AttributeError, match=f"it is birl.ope.{new} now"):
+            getattr(birl.ope, old)
+    assert all(hasattr(birl.ope, new.rpartition(".")[2]) for new in birl.ope._RENAMED.values())
