@@ -124,7 +124,7 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     if name in map(str.lower, _ACTING_OTHERWISE):
         raise UnsupportedError(
             f"models of {data['type']!r} cannot be converted: d3rlpy leaves out the tanh of their decoder to act; "
-            "in birl they would act otherwise. Train anew with birl; d3rlpy itself can export the policy it has"
+            "in birl they would act otherwise. Train again with birl; d3rlpy itself can export the policy it has"
         )
     if name not in known:
         raise UnsupportedError(f"models of {data['type']!r} cannot be converted, but those of {', '.join(CONVERTIBLE)}")

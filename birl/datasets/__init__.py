@@ -1,15 +1,15 @@
 """Named datasets with their environments: built-in, D4RL, Minari, Atari.
 
-The first four were collected by birl itself with ``scripts/collect_datasets.py`` and are part of the package. The
-others are read from files that are on this machine already; nothing is downloaded.
+``scripts/collect_datasets.py`` collected the first four, which are part of the package. The others are read from local
+files; nothing is downloaded.
 
 =========================================== ====================================================================
-name                                        what it holds
+name                                        content
 =========================================== ====================================================================
 ``cartpole-random``                         CartPole-v1, uniformly random actions
-``cartpole-replay``                         CartPole-v1, everything an online DQN saw while it learned
+``cartpole-replay``                         CartPole-v1, all transitions of an online run of DQN
 ``pendulum-random``                         Pendulum-v1, uniformly random actions
-``pendulum-replay``                         Pendulum-v1, everything an online SAC saw while it learned
+``pendulum-replay``                         Pendulum-v1, all transitions of an online run of SAC
 ``hopper-medium-v0`` and others             D4RL, see `get_d4rl`
 ``breakout-mixed-v0`` and others            DQN replay of Atari games, see `get_atari`
 ``mujoco/hopper/medium-v0`` and others      Minari, see `get_minari`
@@ -63,17 +63,17 @@ def get_dataset(
 ) -> tuple[ReplayBuffer, Any]:
     """Load a dataset by its name: one of `NAMES`, or one that `get_d4rl`, `get_atari` or `get_minari` knows.
 
-    Minari's names are told by their slash; those without one are for `get_minari` itself.
+    Minari's names must have a slash here; `get_minari` takes those without one as well.
 
     Args:
         env_name: name.
-        transition_picker: makes transitions of steps. For Atari ``num_stack`` chooses it.
+        transition_picker: makes transitions from steps. For Atari ``num_stack`` selects it.
         trajectory_slicer: makes windows of steps.
-        render_mode: of the environment.
-        **options: further arguments of the function that loads it; for `NAMES` those of `ReplayBuffer.load`.
+        render_mode: render mode of the environment.
+        **options: further arguments of the loading function; for `NAMES` those of `ReplayBuffer.load`.
 
     Returns:
-        The dataset and an environment of the kind it was collected in.
+        The dataset and its environment.
 
     Raises:
         ConfigError: if there is no such dataset, or no such option.
@@ -110,7 +110,7 @@ def get_dataset(
 
 
 def _check_options(name: str, load: Callable[..., Any], options: dict[str, Any], *given: str) -> None:
-    """Reject options that the loading function does not take."""
+    """Refuse options that the loading function does not take."""
     own = {"env_name", "transition_picker", "trajectory_slicer", "render_mode", *given}
     allowed = [parameter for parameter in inspect.signature(load).parameters if parameter not in own]
     for option in options:

@@ -1,8 +1,8 @@
 """The DQN replay datasets of Atari games (Agarwal et al. 2020, arXiv:1907.04543), as d4rl-atari names them.
 
 An epoch is a million steps: ``observation.gz``, ``action.gz``, ``reward.gz`` and ``terminal.gz``, each a gzipped
-``.npy`` array. Frames are uint8 ``[84, 84]``; uncompressed they are 7 GB an epoch. They are read in one pass, one
-episode in memory at a time beside those that are kept.
+``.npy`` array. Frames are uint8 ``[84, 84]``; uncompressed they take 7 GB per epoch. They are read in one pass, and
+only one episode is in memory in addition to the kept ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from birl.dataset import (
     Signature,
 )
 from birl.dataset.validation import as_flags
-from birl.datasets.folders import Where, environment_or_none, find, stored
+from birl.datasets.folders import Where, environment_or_none, find, store_episodes
 from birl.envs.atari import AtariPreprocessing, game_name, make_atari
 from birl.envs.wrappers import ChannelFirst, FrameStack
 from birl.errors import ConfigError, CorruptFileError, FileError
@@ -46,7 +46,7 @@ GAMES: Final = (
     *("seaquest", "skiing", "solaris", "space-invaders", "star-gunner", "tennis", "time-pilot", "tutankham"),
     *("up-n-down", "venture", "video-pinball", "wizard-of-wor", "yars-revenge", "zaxxon"),
 )
-"""Games that are known to have logged data."""
+"""Games with logged data."""
 
 _EPOCHS: Final = {"mixed": 1, "medium": 10, "expert": 50}
 _COLUMNS: Final = ("observation", "action", "reward", "terminal")
@@ -64,33 +64,33 @@ def get_atari(
     storage: Any = "memory",
     sampler: Sampler | None = None,
 ) -> tuple[ReplayBuffer, Any]:
-    """Read one epoch of a game. Nothing is downloaded: if files are missing, the error says which.
+    """Read one epoch of a game. Nothing is downloaded: if a file is missing, the error names it.
 
     Args:
         env_name: ``"<game>-mixed-v0"`` (the first epoch), ``-medium-`` (the tenth), ``-expert-`` (the fiftieth) or
             ``-epoch-<n>-``. Versions 0 … 4 are the runs 1 … 5.
         num_stack: number of frames to stack, in the dataset and in the environment. Frames are stored once.
-        sticky_action: of the environment, see `birl.envs.make_atari`.
-        pre_stack: of no effect, kept for code written for d3rlpy: what is sampled is the same.
-        render_mode: of the environment.
+        sticky_action: see `birl.envs.make_atari`.
+        pre_stack: without effect, kept for d3rlpy code; samples are the same.
+        render_mode: render mode of the environment.
         path: folder that holds ``<Game>/<run>/<epoch>/observation.gz`` and the others (d4rl-atari's), or
             ``<Game>/<run>/replay_logs/$store$_observation_ckpt.<epoch>.gz`` (the original); ``None`` for
             ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and ``~/.d4rl/datasets``.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
-        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
+        sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
 
     Returns:
         The dataset, and its environment (``None``, with a warning, without the extra ``atari``).
 
     Raises:
-        ConfigError: if the name is none of d4rl-atari's.
-        FileError: if a file is not there; the message says what to download and where to put it.
-        CorruptFileError: if one is damaged.
+        ConfigError: if the name is not one of d4rl-atari's.
+        FileError: if a file is missing; the message says what to download and where to put it.
+        CorruptFileError: if a file is damaged.
     """
     found = PATTERN.fullmatch(check("env_name", env_name, str))
     if found is None:
         raise ConfigError(
-            f"{env_name!r} is no Atari dataset: give '<game>-mixed-v0', or medium, expert or epoch-<n> in place of "
+            f"{env_name!r} is not an Atari dataset: give '<game>-mixed-v0', or medium, expert or epoch-<n> in place of "
             "mixed"
         )
     game, kind, version = found.groups()
@@ -114,14 +114,14 @@ def get_atari_transitions(
     storage: Any = "memory",
     sampler: Sampler | None = None,
 ) -> tuple[ReplayBuffer, Any]:
-    """Draw a share of the steps of every epoch of a game: whole episodes, the last one cut to fit.
+    """Sample a share of the steps of each epoch of a game: whole episodes, the last one cut to fit.
 
     Args:
         game_name: such as ``"breakout"``.
         fraction: share of each epoch, in (0, 1].
         index: version, 0 … 4, as in `get_atari`.
         num_stack, sticky_action, pre_stack, render_mode, path, storage, sampler: see `get_atari`.
-        epochs: which ones, 1 … 50.
+        epochs: numbers of the epochs, 1 … 50.
 
     Returns:
         The dataset, and its environment (``None``, with a warning, without the extra ``atari``).
@@ -158,7 +158,7 @@ def _load(
     else:
         action_size = int(env.action_space.n)
     generator = new_generator()
-    dataset = stored(
+    dataset = store_episodes(
         (episode for epoch in epochs for episode in epoch.episodes(fraction, generator)),
         sum(epoch.rows(fraction) for epoch in epochs),
         transition_picker=FrameStackTransitionPicker(num_stack) if num_stack else None,
@@ -189,34 +189,34 @@ class _Epoch:
 
         for column in _COLUMNS:
             if not self._file(column).exists():
-                raise FileError(f"{self._file(column)} is missing beside {self.path}: download it too")
+                raise FileError(f"{self._file(column)} is missing next to {self.path}: download it as well")
 
     def _file(self, column: str) -> Path:
         return self.path.with_name(self.path.name.replace("observation", column))
 
     def rows(self, fraction: float | None) -> int:
-        """Enough rows to store what is taken of this epoch."""
+        """Return a sufficient number of rows for the steps of this epoch."""
         terminals = self.column("terminal")
         ends = int(np.count_nonzero(terminals)) + 1
         return ends + (len(terminals) if fraction is None else int(fraction * len(terminals)) + 1)
 
     def column(self, name: str) -> Array:
-        """Actions, rewards or terminals ``[N]``."""
+        """Read actions, rewards or terminals ``[N]``."""
         with _Rows(self._file(name)) as rows:
             if len(rows.shape) != 1:
                 raise CorruptFileError(f"{rows.path} has shape {rows.shape}, expected is (N,): give the original file")
             return rows.take(rows.shape[0])
 
     def episodes(self, fraction: float | None, generator: np.random.Generator) -> Iterator[Episode]:
-        """All episodes, or some that make up ``fraction`` of the steps; steps after the last end are an episode."""
+        """Yield all episodes, or some with ``fraction`` of the steps; steps after the last end form an episode."""
         actions, rewards, terminals = (self.column(name) for name in _COLUMNS[1:])
         terminals = as_flags("terminals", terminals)
         with _Rows(self.path) as frames:
             count = len(terminals)
             if not len(actions) == len(rewards) == count == frames.shape[0] or not count or len(frames.shape) != 3:
                 raise CorruptFileError(
-                    f"{self.path} has shape {frames.shape}, beside it are {len(actions)} actions, {len(rewards)} "
-                    f"rewards and {count} terminals: expected is (N, height, width), N alike. Download them again"
+                    f"{self.path} has shape {frames.shape}, and there are {len(actions)} actions, {len(rewards)} "
+                    f"rewards and {count} terminals; expected are (N, height, width) and N each: download them again"
                 )
             ends = np.flatnonzero(terminals) + 1
             stops = np.unique(np.append(ends, count))
@@ -240,7 +240,7 @@ class _Epoch:
 
 
 def _share(lengths: Array, wanted: int, generator: np.random.Generator) -> Array:
-    """How many steps of each episode to keep: of randomly drawn ones all, of the last drawn as many as are wanted."""
+    """Return the number of kept steps of each episode: all of random ones, and a part of the last one."""
     order = generator.permutation(len(lengths))
     before = np.cumsum(lengths[order]) - lengths[order]
     kept = np.zeros_like(lengths)
@@ -249,7 +249,7 @@ def _share(lengths: Array, wanted: int, generator: np.random.Generator) -> Array
 
 
 class _Rows:
-    """Rows of a gzipped ``.npy`` array of numbers, read one after the other."""
+    """Sequential reader of the rows of a gzipped ``.npy`` array of numbers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -273,10 +273,10 @@ class _Rows:
         self._file.close()
 
     def _damaged(self, why: str) -> CorruptFileError:
-        return CorruptFileError(f"{self.path} is damaged or no gzipped .npy array ({why}): download it again")
+        return CorruptFileError(f"{self.path} is damaged or not a gzipped .npy array ({why}): download it again")
 
     def _chunks(self, count: int) -> Iterator[bytes]:
-        """The next ``count`` rows; never more memory than the file really holds."""
+        """Yield the next ``count`` rows, with memory for a part of them only."""
         while count:
             rows = min(count, _ROWS)
             try:
@@ -289,10 +289,10 @@ class _Rows:
             count -= rows
 
     def take(self, count: int) -> Array:
-        """The next ``count`` rows."""
+        """Read the next ``count`` rows."""
         return np.frombuffer(b"".join(self._chunks(count)), self._dtype).reshape(count, *self.shape[1:])
 
     def skip(self, count: int) -> None:
-        """Pass over ``count`` rows."""
+        """Skip ``count`` rows."""
         for _ in self._chunks(count):
             pass

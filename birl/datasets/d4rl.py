@@ -50,7 +50,7 @@ _ENVIRONMENTS: Final = {
     "walker2d": ("Walker2d-v4", {}),
     "ant": ("Ant-v4", {"use_contact_forces": True}),
 }
-_SAME: Final = 1e-4  # next observations are copies of observations, of which some files kept fewer digits
+_SAME: Final = 1e-4  # next observations are copies of observations, with fewer digits in some files
 
 
 def get_d4rl(
@@ -64,10 +64,10 @@ def get_d4rl(
     storage: Any = "memory",
     sampler: Sampler | None = None,
 ) -> tuple[ReplayBuffer, Any]:
-    """Read a dataset of D4RL from its HDF5 file. Nothing is downloaded: if the file is missing, the error says which.
+    """Read a dataset of D4RL from its HDF5 file. Nothing is downloaded: if the file is missing, the error names it.
 
-    Terminations and time limits are told apart. The observation after a time limit is kept where the file has
-    ``next_observations``. Episodes that a file cuts without saying so end where ``next_observations`` do not go on.
+    Terminations and time limits are distinguished. The observation after a time limit is kept if the file has
+    ``next_observations``. Episodes that a file cuts without a flag end where ``next_observations`` are discontinuous.
     Arrays below ``infos/`` are left out.
 
     Differs from d3rlpy: neither d4rl nor an old gym is needed, a step may be both terminal and a time limit, and
@@ -75,21 +75,21 @@ def get_d4rl(
 
     Args:
         env_name: such as ``"hopper-medium-v0"``.
-        transition_picker: makes transitions of steps.
+        transition_picker: makes transitions from steps.
         trajectory_slicer: makes windows of steps.
-        render_mode: of the environment.
+        render_mode: render mode of the environment.
         max_episode_steps: time limit of the environment, and of the data if the file has no ``timeouts``.
         path: the file, or a folder that holds it; ``None`` for ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and
             ``~/.d4rl/datasets``.
         storage: ``"memory"``, a torch device, or the path of a new folder.
-        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
+        sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
 
     Returns:
         The dataset, and its environment in today's Gymnasium (``None``, with a warning, if it is not available:
         hopper, halfcheetah, walker2d and ant have one).
 
     Raises:
-        FileError: if the file is not there; the message says what to download and where to put it.
+        FileError: if the file is missing; the message says what to download and where to put it.
         CorruptFileError, ForeignFileError: if it cannot be used.
         EnvironmentMismatchError: if its shapes are not those of the environment.
     """
@@ -129,7 +129,7 @@ def get_d4rl(
 
 
 def _file_name(name: str) -> str | None:
-    """Where D4RL's server has the file of a dataset, ``None`` if no rule says so."""
+    """Return the path of a dataset on D4RL's server, ``None`` if it follows no rule."""
     if found := _LOCOMOTION.fullmatch(name):
         bullet, task, kind, version = found.groups()
         kind = kind.replace("-", "_")
@@ -162,14 +162,14 @@ def _file_name(name: str) -> str | None:
 def _environment(name: str, render_mode: str | None, max_episode_steps: int) -> Any:
     env_id, options = _ENVIRONMENTS.get(name.partition("-")[0], (name, {}))
     with warnings.catch_warnings():
-        # Version 4 is the newest whose dynamics and observations are those that the data come from.
+        # Version 4 is the newest one with the dynamics and observations of the data.
         warnings.filterwarnings("ignore", ".*is out of date.*", DeprecationWarning)
         more: dict[str, Any] = {"render_mode": render_mode, "max_episode_steps": max_episode_steps, **options}
         return make_env(env_id, **more)
 
 
 def _check_shapes(file: Path, data: dict[str, Array], name: str, env: Any, *, discrete: bool) -> None:
-    """Refuse a file that holds the data of another environment."""
+    """Refuse a file with the data of another environment."""
     given = data["observations"].shape[1:], () if discrete else data["actions"].shape[1:] or (1,)
     wanted = env.observation_space.shape, env.action_space.shape
     if given != wanted:
@@ -180,7 +180,7 @@ def _check_shapes(file: Path, data: dict[str, Array], name: str, env: Any, *, di
 
 
 def _time_limits(terminals: Array, limit: int) -> Array:
-    """Every ``limit``-th step of an episode: where older files, which have no ``timeouts``, were cut."""
+    """Return every ``limit``-th step of an episode, where older files without ``timeouts`` were cut."""
     timeouts = np.zeros(len(terminals), bool)
     begin = 0
     for end in [*(np.flatnonzero(terminals) + 1).tolist(), len(terminals)]:
@@ -190,7 +190,7 @@ def _time_limits(terminals: Array, limit: int) -> Array:
 
 
 def _breaks(observations: Array, following: Array) -> Array:
-    """Steps whose next observation is not the observation of the next row."""
+    """Return the steps whose next observation differs from the observation of the next row."""
     breaks = np.zeros(len(observations), bool)
     if observations.shape == following.shape:
         same = np.isclose(following[:-1], observations[1:], _SAME, _SAME, equal_nan=True)
@@ -199,9 +199,9 @@ def _breaks(observations: Array, following: Array) -> Array:
 
 
 def _only_at_ends(observations: Array, following: Array, ends: Array) -> Array:
-    """Next observations that agree to the last digit with the rows after them inside of episodes."""
+    """Replace next observations inside episodes by the observations of the next rows, which are exact."""
     if observations.shape != following.shape:
-        return following  # MDPDataset says what is wrong
+        return following  # MDPDataset raises the error
     exact = following.copy()
     inside = np.flatnonzero(~ends[:-1])
     exact[inside] = observations[inside + 1]

@@ -1,4 +1,4 @@
-"""The search for files of named datasets. Nothing is ever downloaded."""
+"""Finding and storing named datasets. Nothing is ever downloaded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 
 from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from birl.errors import ConfigError, FileError, MissingExtraError
+from birl.types import Environment
 
 Where = str | os.PathLike[str] | None
 
 
 def data_folders() -> list[Path]:
-    """Folders that are searched, in order.
+    """Return the folders to search, in order.
 
-    ``BIRL_DATA_DIR`` or ``~/.birl/datasets``; ``D4RL_DATASET_DIR`` or ``~/.d4rl/datasets``, where d4rl keeps its own.
+    These are ``BIRL_DATA_DIR`` or ``~/.birl/datasets``, then d4rl's ``D4RL_DATASET_DIR`` or ``~/.d4rl/datasets``.
     """
     own, peer = os.environ.get("BIRL_DATA_DIR"), os.environ.get("D4RL_DATASET_DIR")
     home = Path.home()
@@ -25,16 +26,16 @@ def data_folders() -> list[Path]:
 
 
 def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:
-    """The file or folder of a dataset.
+    """Find the file or folder of a dataset.
 
     Args:
         what: name of the dataset, for messages.
-        names: relative paths it may have, the preferred one first.
+        names: possible relative paths, the preferred one first.
         path: the file (or folder) itself, or a folder to search; ``None`` for `data_folders`.
-        source: where it can be downloaded, for messages.
+        source: where to download it, for messages.
 
     Raises:
-        FileError: if it is not found; the message says what to download and where to put it.
+        FileError: if it is missing; the message says what to download and where to put it.
     """
     folders = data_folders() if path is None else [Path(path)]
     if path is not None and Path(path).is_file():
@@ -45,18 +46,18 @@ def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:
                 return folder / name
     searched = ", ".join(str(folder) for folder in folders)
     raise FileError(
-        f"{what} is not on this machine, and birl downloads nothing by itself. Download {source} and save it as "
+        f"{what} is not on this machine, and birl does not download it. Download {source} and save it as "
         f"{folders[0] / names[0]} (searched: {searched}; BIRL_DATA_DIR names another folder, path= another place)"
     )
 
 
-def stored(episodes: Iterable[Episode], rows: int = 0, **options: Any) -> ReplayBuffer | None:
-    """A dataset of episodes that are read one after the other, or ``None`` if there is none.
+def store_episodes(episodes: Iterable[Episode], rows: int = 0, **options: Any) -> ReplayBuffer | None:
+    """Store episodes, read one by one, in a dataset; ``None`` if there are no episodes.
 
     Args:
         episodes: the episodes.
-        rows: rows to make room for.
-        **options: of `ReplayBuffer`; what is stored of observations is told by the first episode.
+        rows: number of rows to reserve.
+        **options: arguments of `ReplayBuffer`. The first episode gives the signature of observations.
     """
     dataset: ReplayBuffer | None = None
     for episode in episodes:
@@ -70,8 +71,8 @@ def stored(episodes: Iterable[Episode], rows: int = 0, **options: Any) -> Replay
     return dataset
 
 
-def environment_or_none(what: str, make: Callable[[], Any]) -> Any:
-    """The environment of a dataset, or ``None`` with a warning: data can be used where their environment cannot."""
+def environment_or_none(what: str, make: Callable[[], Environment]) -> Environment | None:
+    """Create the environment of a dataset, or return ``None`` with a warning if it is not available."""
     try:
         return make()
     except (ConfigError, MissingExtraError) as error:

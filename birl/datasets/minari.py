@@ -24,7 +24,7 @@ from birl.dataset import Episode, ReplayBuffer, ReplayBufferBase, Sampler, Signa
 from birl.dataset.logs.files import LogFile
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
-from birl.datasets.folders import environment_or_none, stored
+from birl.datasets.folders import environment_or_none, store_episodes
 from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, concatenate_goal, is_channel_last, to_channel_first
 from birl.errors import (
     BirlError,
@@ -66,28 +66,27 @@ def get_minari(
 ) -> tuple[ReplayBuffer, Any]:
     """Load a Minari dataset, one episode after the other.
 
-    Minari keeps T + 1 observations of T steps; the last one becomes the final observation, so that no step is lost.
-    Observations and goals of goal-conditioned environments are joined, as `birl.envs.GoalConcatWrapper` does; images
-    come channels first, as `birl.envs.ChannelFirst` gives them; other Dict and Tuple observations stay as they are.
+    Minari keeps T + 1 observations of T steps; the last one becomes the final observation, so no step is lost.
+    Observations and goals of goal-conditioned environments are concatenated, as `birl.envs.GoalConcatWrapper` does;
+    images become channels first, as with `birl.envs.ChannelFirst`; other Dict and Tuple observations are unchanged.
 
     A dataset describes its environment by an id, an entry point, arguments and wrappers. Only the id is used: the
-    environment must be registered in Gymnasium already, so import the package that registers it first. Arguments are
-    taken from the dataset if they are numbers, or those of the registration. So no dataset can choose which code runs,
+    environment must be registered in Gymnasium already, so import the package that registers it first. Arguments of
+    the dataset must be numbers, or equal those of the registration. So a dataset cannot choose the code that runs,
     unless ``trust_environment`` allows it.
 
     Differs from d3rlpy: observations are not shifted against actions, the environment keeps its time limit, Dict and
-    Tuple observations are allowed, nothing is downloaded unless it is asked for, and no code runs because a dataset
-    names it.
+    Tuple observations are allowed, nothing is downloaded unless requested, and a dataset cannot run code.
 
     Args:
         env_name: name of the dataset, such as ``"mujoco/hopper/medium-v0"``.
-        transition_picker: makes transitions of steps.
+        transition_picker: makes transitions from steps.
         trajectory_slicer: makes windows of steps.
-        render_mode: of the environment.
+        render_mode: render mode of the environment.
         tuple_observation: give ``(observation, goal)`` instead of one vector.
         download: whether Minari may fetch what is not there.
         storage: ``"memory"``, a torch device, or the path of a new folder.
-        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
+        sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_keys: names of the parts of Dict and Tuple observations that are read; all if ``None``.
         make_environment: whether to make the environment; ``None`` is returned for it otherwise.
         trust_environment: whether to make whatever environment the dataset describes. It imports and calls what the
@@ -154,7 +153,7 @@ def get_minari(
                 "it is damaged, or cut off: download or write it again"
             ) from error
 
-    dataset = stored(
+    dataset = store_episodes(
         episodes(),
         transition_picker=transition_picker,
         trajectory_slicer=trajectory_slicer,
@@ -168,22 +167,25 @@ def get_minari(
     if dataset is None:
         raise EmptyDataError(f"the Minari dataset {env_name!r} holds no step: collect some")
 
-    def make() -> Any:
-        options: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-        try:
-            if trust_environment:
-                env = source.recover_environment(**options)
-            else:
-                env = gymnasium.make(_registered(source.env_spec), **options)
-        except (gymnasium.error.Error, ImportError, AttributeError, ValueError, TypeError, AssertionError) as error:
-            if isinstance(error, BirlError):
-                raise
-            raise ConfigError(f"Minari cannot make it again: {error}") from error
-        if goal:
-            return GoalConcatWrapper(env, *_GOAL, tuple_observation)
-        return ChannelFirst(env) if is_channel_last(space) else env
-
+    make = partial(_make_environment, source, render_mode, tuple_observation, goal, trust_environment)
     return dataset, environment_or_none(repr(env_name), make) if make_environment else None
+
+
+def _make_environment(source: Any, render_mode: str | None, tuple_observation: bool, goal: bool, trusted: bool) -> Any:
+    """Create the environment of a dataset, wrapped as its observations are converted."""
+    options: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    try:
+        if trusted:
+            env = source.recover_environment(**options)
+        else:
+            env = gymnasium.make(_registered(source.env_spec), **options)
+    except (gymnasium.error.Error, ImportError, AttributeError, ValueError, TypeError, AssertionError) as error:
+        if isinstance(error, BirlError):
+            raise
+        raise ConfigError(f"Minari cannot make it again: {error}") from error
+    if goal:
+        return GoalConcatWrapper(env, *_GOAL, tuple_observation)
+    return ChannelFirst(env) if is_channel_last(source.observation_space) else env
 
 
 def _check_spaces(name: str, folder: Path) -> None:
@@ -193,13 +195,13 @@ def _check_spaces(name: str, folder: Path) -> None:
     if missing:
         raise ConfigError(
             f"the Minari dataset {name!r} has no {' and no '.join(missing)} in its metadata.json: both are needed, "
-            "unless its environment is made to see them. Pass trust_environment=True if you trust the dataset: the "
-            "code that it names runs then"
+            "unless Minari creates its environment to read them. Pass trust_environment=True if you trust the "
+            "dataset: the code that it names runs then"
         )
 
 
 def _check_tables(source: Any) -> None:
-    """Read the files of a dataset in Arrow's or Parquet's form once, checked: Minari reads them as they are."""
+    """Check the Arrow or Parquet files of a dataset by reading them once, because Minari does not check them."""
     kind, folder = source.storage.FORMAT, Path(source.storage.data_path)
     if kind not in ("arrow", "parquet"):
         return
@@ -253,14 +255,14 @@ def _registered(spec: Any) -> Any:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Whether a value of JSON holds nothing but numbers, true, false and null."""
     if isinstance(value, list):
         return all(map(_is_number, value))
     return value is None or isinstance(value, bool | int | float)
 
 
-def _is_same(value: Any, name: str, own: Any) -> bool:
+def _is_same(value: object, name: str, own: Any) -> bool:
     """Whether an argument has the value with which an environment is registered, in JSON's form."""
     try:
         return name in own.kwargs and bool(json.loads(json.dumps(own.kwargs[name])) == value)
@@ -272,8 +274,8 @@ def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[
     """Write all episodes as a new Minari dataset, one after the other.
 
     Minari keeps T + 1 observations of T steps. The one after a termination is zeros if it is not known; where it is not
-    known after a cut, the last step is left out, so that its observation is the last one. What is stored beside the
-    steps becomes ``infos``, as the environment would give them: a step's are those after it.
+    known after a cut, the last step is left out, so that its observation is the last one. Extra columns become
+    ``infos``, as the environment would return them: those of a step are the values after it.
 
     Args:
         dataset: episodes.
@@ -285,7 +287,7 @@ def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[
         The numbers of ``episodes`` and ``steps`` that were written, and of steps that were ``left_out``.
 
     Raises:
-        ConfigError: if ``name`` is no name of a Minari dataset.
+        ConfigError: if ``name`` is not a name of a Minari dataset.
         EnvironmentMismatchError: if the environment has other observations or actions.
         EmptyDataError: if no step could be written.
         WriteError: if there is such a dataset, or it cannot be written.
@@ -321,14 +323,14 @@ def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[
             if not steps:
                 continue
             last, extra = np.arange(steps) == steps - 1, (episode.extra or {}).items()
-            beside = {key: np.concatenate([np.zeros_like(values[:1]), values[:steps]]) for key, values in extra}
+            infos = {key: np.concatenate([np.zeros_like(values[:1]), values[:steps]]) for key, values in extra}
             yield buffer(
-                observations=tree_map(partial(_then, steps), episode.observations, final),
+                observations=tree_map(partial(_append_last, steps), episode.observations, final),
                 actions=unflatten_actions(action_space, episode.actions[:steps]),
                 rewards=episode.rewards[:steps, 0],
                 terminations=last & episode.terminated,
                 truncations=last & (not episode.terminated),
-                infos=beside or None,
+                infos=infos or None,
             )
             found["episodes"] += 1
             found["steps"] += steps
@@ -348,20 +350,20 @@ def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[
     return found
 
 
-def _then(steps: int, rows: Array, last: Array) -> Array:
+def _append_last(steps: int, rows: Array, last: Array) -> Array:
     return np.concatenate([rows[:steps], np.asarray(last)[None]])
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     if not PATTERN.fullmatch(check("env_name", name, str)):
         raise ConfigError(
-            f"{name!r} is no name of a Minari dataset: these look like 'mujoco/hopper/medium-v0', with the version "
-            "at the end and nothing but letters, digits, - and _ between slashes"
+            f"{name!r} is not a name of a Minari dataset; names are such as 'mujoco/hopper/medium-v0', with the "
+            "version at the end and only letters, digits, - and _ between slashes: give such a name"
         )
 
 
 def _space(observations: Tree, data: Tree) -> spaces.Space[Any]:
-    """The space of observations of which nothing is known but their shapes and dtypes."""
+    """Return the space of observations with these shapes and dtypes, without bounds."""
     if isinstance(observations, dict):
         return spaces.Dict({name: _space(part, data[name]) for name, part in observations.items()})
     if isinstance(observations, tuple):
@@ -375,14 +377,14 @@ def _space(observations: Tree, data: Tree) -> spaces.Space[Any]:
     return spaces.Box(low, high, observations.shape, kind.type)
 
 
-def _is_goal(space: Any) -> bool:
+def _is_goal(space: object) -> bool:
     return isinstance(space, spaces.Dict) and set(_GOAL) <= set(space.spaces)
 
 
 def _converter(
     space: Any, tuple_observation: bool, goal: bool, keys: Sequence[str] | None
 ) -> tuple[Callable[[Any], Tree], Tree]:
-    """From observations as Minari keeps them to those that are learned from, and what these are if that is known."""
+    """Return a function that converts Minari's observations, and the observations that it returns, if known."""
     if goal:
         return lambda given: concatenate_goal(given, *_GOAL, tuple_observation), None
     if is_channel_last(space):

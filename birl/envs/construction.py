@@ -33,7 +33,7 @@ def make_env(
 ) -> Any:
     """Create an environment, or a vector environment.
 
-    d3rlpy's command line executes a string of Python (``--env-header``). This function looks a name up and evaluates
+    d3rlpy's command line executes a string of Python (``--env-header``). This function resolves a name and evaluates
     nothing.
 
     Args:

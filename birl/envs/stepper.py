@@ -70,7 +70,7 @@ class Stepper:
 
     Args:
         env: environment or vector environment.
-        generator: generator of the seeds of resets, not used elsewhere.
+        generator: generator of the seeds of resets; nothing else may use it.
         resumable: whether to keep actions for `get_state`; otherwise there is no state, and episodes are never cut.
         observations: the parts of observations to read, see `birl.spaces.observations`; all if ``None``.
 

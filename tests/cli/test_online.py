@@ -495,7 +495,7 @@ def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    stepper._warn_of_mask.cache_clear()
+    stepper._warn_of_unused_mask.cache_clear()
     Path("own_doors.py").write_text(DOORS)
     return "own_doors:Doors"
 
@@ -506,8 +506,8 @@ def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
         birl_(*words, "--out", "unmasked")
     said: Any = warnings.formatwarning  # as main has set it
     assert [said(each.message) for each in caught] == [
-        "birl: warning: the environment says in info['action_mask'] which actions are allowed, which is not used: "
-        "train with --action-mask, so that none of the others is ever taken\n"
+        "birl: warning: the environment has a mask of actions in info['action_mask'], which is not used: "
+        "train with --action-mask, so that policies never take masked actions\n"
     ]
     masked = [*words, "--out", "run", "--action-mask", "--num-envs", 2, "--multi-step", 2]
     birl_(*masked)

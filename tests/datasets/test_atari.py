@@ -169,7 +169,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 def test_names_and_options(tmp_path: Path) -> None:
     for name in ("pong", "pong-mixed-v9", "pong-epoch-0-v0"):
-        with pytest.raises(ConfigError, match="no Atari dataset"):
+        with pytest.raises(ConfigError, match="not an Atari dataset"):
             get_atari(name)
     write(tmp_path / "data" / "Pong" / "1" / "7", **columns())
     assert get_dataset("pong-epoch-7-v0", num_stack=2)[0].observation_shape == (2, 84, 84)

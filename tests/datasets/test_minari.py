@@ -296,7 +296,7 @@ def test_missing_data_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["", "a/b", "x-v0 ", "/", "../x-v0", "a//b-v0", "x-v", "nothing/here"])
 def test_names_that_none_has(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}' is no name.*'mujoco/hopper/medium-v0'"):
+    with pytest.raises(ConfigError, match=f"'{name}' is not a name.*'mujoco/hopper/medium-v0'"):
         get_minari(name)
 
 
@@ -425,7 +425,7 @@ def test_a_dataset_of_one_s_own_with_its_environment(tmp_path: Path, monkeypatch
         write_minari(data, "pole/other-v0", "Pendulum-v1")
     with pytest.raises(WriteError, match="there is a Minari dataset 'pole/own-v0' at .* already"):
         write_minari(data, "pole/own-v0")
-    with pytest.raises(ConfigError, match="'pole' is no name of a Minari dataset"):
+    with pytest.raises(ConfigError, match="'pole' is not a name of a Minari dataset"):
         write_minari(data, "pole")
     cut = MDPDataset(rows[:1], np.array([[0]]), [0.0], [0], [1], action_size=2)
     with pytest.raises(EmptyDataError, match="no episode has a step with a next observation"):

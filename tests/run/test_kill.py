@@ -231,7 +231,7 @@ def models(out: Path) -> dict[str, bytes]:
 def finish(run: Run, folder: Path, out: Path) -> Process:
     process = Process(run, folder, out)
     assert process.wait() == 0, process.log
-    assert "warning" not in process.log.lower(), process.log  # such as that the environment could not be brought back
+    assert "warning" not in process.log.lower(), process.log  # such as that the environment could not be restored
     assert f"model_{run.n_steps}.d3" in process.log
     return process
 

@@ -54,7 +54,7 @@ def test_frozen_lake_is_learned_in_seconds() -> None:
     assert evaluate(dqn, lake, 3, seed=0) == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.filterwarnings("ignore:the environment says in info:UserWarning")  # Taxi has masks
+@pytest.mark.filterwarnings("ignore:the environment has a mask of actions in info:UserWarning")  # Taxi has masks
 @pytest.mark.parametrize("kind", [DQNConfig, PPOConfig])
 @pytest.mark.parametrize(
     ("name", "shape", "raw"),
@@ -174,7 +174,7 @@ def test_data_may_have_parts_that_are_not_read() -> None:
     later = small(DQNConfig)  # built for what the data have, though the environment has more
     later.fit(whole, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert later.collect(MissionGrid(), n_steps=4, show_progress=False).transition_count == 4
-    with pytest.raises(ConfigError, match="observation_keys names 'camera', which no part"):
+    with pytest.raises(ConfigError, match="observation_keys names 'camera', which is not a part"):
         small(DQNConfig, observation_keys=["camera"]).fit(whole, n_steps=1, **QUIET)
 
 
@@ -204,7 +204,7 @@ def test_an_environment_that_leaves_its_space_is_reported() -> None:
 
     with pytest.raises(EnvironmentMismatchError, match=r"environment 0 returned the observation 2, .*Discrete\(2\)"):
         small(DQNConfig, encoder_factory=[4]).collect(Lost(), n_steps=9, show_progress=False)
-    with pytest.raises(ConfigError, match="an observation is one array, which has no parts"):
+    with pytest.raises(ConfigError, match="an observation is a single array"):
         small(DQNConfig, observation_keys=["x"]).collect(Lost(), n_steps=9, show_progress=False)
 
 

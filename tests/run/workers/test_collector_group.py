@@ -495,7 +495,7 @@ class Forgets(Drift):
 
 def test_an_environment_that_does_not_repeat_begins_a_new_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     unruly(monkeypatch, 1, loss=0.3)
-    with pytest.warns(RuntimeWarning, match="could not be brought back"):
+    with pytest.warns(RuntimeWarning, match="could not be restored"):
         _, buffer = run(birl.Cluster(2, 1, 4), env=Forgets(end=0.0))
     assert buffer.step_count == 50
     for episode in buffer.episodes:
