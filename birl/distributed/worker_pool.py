@@ -139,11 +139,14 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
     @property
     def transport(self) -> Transport:
         """The transport, which is opened when it is first needed."""
-        if self._open_transport is None:
-            make = TRANSPORTS[self._placement.transport]
-            self._open_transport = make(self._factory, self._placement, self.inline_transport)
-            self._open_transport.while_waiting = lambda: self.check_signals()
-        return self._open_transport
+        return self._open_transport or self.open_transport()
+
+    def open_transport(self) -> Transport:
+        """Open the transport. The pool that is opened first must be closed last: it may have started Ray for all."""
+        transport = TRANSPORTS[self._placement.transport](self._factory, self._placement, self.inline_transport)
+        transport.while_waiting = lambda: self.check_signals()
+        self._open_transport = transport
+        return transport
 
     def start(self, index: int) -> None:
         """Start a worker that is not running, set it up, and send it its open tasks."""

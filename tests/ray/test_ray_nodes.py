@@ -54,5 +54,5 @@ def test_a_lost_node(nodes: Any, patience: float) -> None:
             nodes.add_node(num_cpus=2, object_store_memory=STORE)
             assert same(result.result(), expected)
         else:
-            with pytest.raises(WorkerError, match="found no place within 5 seconds: each asks for CPU 1"):
+            with pytest.raises(WorkerError, match="found no resources within 5 seconds: each asks for CPU 1"):
                 result.result()

@@ -119,6 +119,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         return LearnerSpec(index, algorithm, replay, self._seed, threads)
 
     def __enter__(self) -> Self:
+        self.open_transport()
         self._algorithm.learner.shared = "several learners learn together"
         return self
 

@@ -191,6 +191,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         )
 
     def __enter__(self) -> Self:
+        self.open_transport()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -211,6 +211,25 @@ def test_shards_in_processes_survive(kind: int, monkeypatch: pytest.MonkeyPatch,
     assert not multiprocessing.active_children()
 
 
+def test_the_transport_of_shards_is_opened_first_and_closed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have started Ray for the collectors, too."""
+    events: list[str] = []
+
+    class Recorded(InlineTransport):
+        def __init__(self, worker: Any) -> None:
+            super().__init__(worker)
+            events.append(f"open {worker.__name__}")
+
+        def close(self) -> None:
+            super().close()
+            events.append(f"close {self._factory.__name__}")  # type: ignore[attr-defined]
+
+    for worker in (CollectorWorker, ReplayWorker):
+        use_transport(monkeypatch, worker, lambda placement, worker=worker: Recorded(worker))  # type: ignore[misc]
+    run(cluster(), n_steps=20)
+    assert events == ["open ReplayWorker", "open CollectorWorker", "close CollectorWorker", "close ReplayWorker"]
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
