@@ -110,7 +110,7 @@ def test_weights_of_several_shards_correct_how_often_their_steps_are_sampled(mon
 
     def found(tree: Any, mass: Any) -> Any:
         leaf = find(tree, mass)
-        totals.append((tree.total, tree.of(leaf)))
+        totals.append((tree.total, tree.values(leaf)))
         return leaf
 
     monkeypatch.setattr(SumTree, "find", found)
