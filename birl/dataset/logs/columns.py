@@ -24,6 +24,7 @@ ArrowArray: TypeAlias = Any
 ArrowSchema: TypeAlias = Any
 ArrowTable: TypeAlias = Any
 ArrowType: TypeAlias = Any
+ParquetFile: TypeAlias = Any
 RecordBatch: TypeAlias = Any
 
 

@@ -1,4 +1,4 @@
-"""Episodes as a table: a Parquet file for other programs, and the schema by which birl reads it again."""
+"""Export episodes to a Parquet file, and write the schema with which birl imports it again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episode import Episode
 from birl.dataset.log_schema import ActionColumns, LogSchema, ObservationColumn, PropensityColumn, RewardColumn
-from birl.dataset.logs.columns import chunk_rows
+from birl.dataset.logs.columns import ArrowArray, ArrowTable, chunk_rows
 from birl.errors import EmptyDataError, UnsupportedError, WriteError, require
 from birl.files import atomic_write
 from birl.spaces import Continuous, Discrete
@@ -23,33 +23,33 @@ from birl.types import MASK, Array, Tree, without_mask
 
 
 def write_parquet(
-    dataset: ReplayBufferBase, path: str | os.PathLike[str], *, loggers: Sequence[Any] = ()
+    dataset: ReplayBufferBase, path: str | os.PathLike[str], *, loggers: Sequence[object] = ()
 ) -> dict[str, Any]:
-    """Write all steps as the rows of a Parquet file, some episodes at a time.
+    """Write the steps of a dataset as rows of a Parquet file, in chunks of episodes.
 
-    Columns: ``episode`` and ``step``, counted from 0; ``observation``, or ``observation.<part>`` for each part, and
-    ``action_mask``; ``action``, ``reward``, ``terminated``, ``truncated``; what is stored beside the steps, under its
-    name (``extra.<name>`` if that is taken); ``final_observation``, in the last row of an episode, where it is known.
+    The columns are ``episode`` and ``step``, counted from 0; ``observation``, or ``observation.<part>`` for each part,
+    and ``action_mask``; ``action``, ``reward``, ``terminated`` and ``truncated``; the extra columns under their names
+    (``extra.<name>`` if the name is taken); and ``final_observation``, in the last row of an episode, if it is known.
     Arrays ``[k]`` are lists.
 
-    Beside it, with the suffix ``.toml``, lies the schema that makes the same episodes of it, if there is one: for
-    observations that are one vector, with or without a mask, and actions that are one choice or quantities. Of what is
-    beside the steps it brings back propensities, loggers, clusters and times; it reads no final observations, so that
-    the last step of a cut episode is no transition then.
+    A schema file with the suffix ``.toml`` is written next to it. With it, an import restores the same episodes,
+    including propensities, loggers, clusters and times. There is a schema only for vector observations, with or without
+    a mask, and for discrete or continuous actions. An import does not read final observations, so the last step of a
+    truncated episode is then no transition.
 
     Args:
-        dataset: episodes.
+        dataset: the episodes.
         path: the file.
-        loggers: names of loggers, by the numbers in the extra column ``logger``.
+        loggers: names of loggers; the extra column ``logger`` holds indices into them.
 
     Returns:
         The numbers of ``episodes`` and ``rows``, and whether there is a ``schema``.
 
     Raises:
-        UnsupportedError: for arrays of more than one dimension, such as images.
+        UnsupportedError: for arrays with more than one dimension, such as images.
         EmptyDataError: if there are no episodes.
-        WriteError: if a file exists already, or cannot be written.
-        MissingExtraError: without pyarrow.
+        WriteError: if a file exists already or cannot be written.
+        MissingExtraError: if pyarrow is not installed.
     """
     parquet, file = require("pyarrow.parquet", "logs"), Path(path).absolute()
     schema_file = file.with_suffix(".toml")
@@ -75,7 +75,7 @@ def write_parquet(
                 raise EmptyDataError("the dataset has no episodes: there is nothing to export")
             os.replace(Path(work) / "steps", file)
     except OSError as error:
-        raise WriteError(f"{path} cannot be written ({error}): give another place") from error
+        raise WriteError(f"{path} cannot be written ({error}): give another path") from error
     schema = _make_schema(dataset, has_times)
     if schema is not None:
         atomic_write(schema_file, schema.text().encode())
@@ -83,25 +83,25 @@ def write_parquet(
 
 
 def _episode_chunks(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
-    """Some episodes at a time."""
-    some: list[Episode] = []
+    """Iterate over chunks of episodes."""
+    chunk: list[Episode] = []
     rows = 0
     for episode in episodes:
-        some.append(episode)
+        chunk.append(episode)
         rows += len(episode)
         width = sum(array[:1].nbytes for array in _named_arrays(episode.observations).values())
         if rows >= chunk_rows(width):
-            yield some
-            some, rows = [], 0
-    if some:
-        yield some
+            yield chunk
+            chunk, rows = [], 0
+    if chunk:
+        yield chunk
 
 
 def _named_arrays(tree: Tree) -> dict[str, Any]:
-    """The arrays of observations by the names of their columns."""
+    """The leaves of an observation tree, by column name."""
     found: dict[str, Any] = {}
 
-    def add(leaf: Any, name: str) -> None:
+    def add(leaf: object, name: str) -> None:
         found[f"observation{name and '.'}{name}"] = leaf
 
     map_named_leaves(add, without_mask(tree))
@@ -110,7 +110,8 @@ def _named_arrays(tree: Tree) -> dict[str, Any]:
     return found
 
 
-def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any]) -> Any:
+def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[object]) -> ArrowTable:
+    """A table with the steps of these episodes; ``first`` is the number of the first one."""
     arrow = require("pyarrow", "logs")
     lengths = np.array([len(episode) for episode in episodes])
     ends = lengths.cumsum() - 1
@@ -132,24 +133,25 @@ def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[Any])
         if name == "logger" and len(loggers):
             values = np.array([str(each) for each in loggers])[values]
         columns[f"extra.{name}" if name in columns or name.startswith("final_") else name] = values
-    arrays = {name: _make_column(arrow, name, values, None) for name, values in columns.items()}
+    arrays = {name: _make_column(name, values, None) for name, values in columns.items()}
     last = zip(ends, (episode.final_observation for episode in episodes), strict=True)
     finals = [(end, _named_arrays(final)) for end, final in last if final is not None]
     for name, values in seen[0].items():
-        gone = np.ones(lengths.sum(), bool)
-        rows = np.zeros((len(gone), *values.shape[1:]), values.dtype)
+        missing = np.ones(lengths.sum(), bool)
+        rows = np.zeros((len(missing), *values.shape[1:]), values.dtype)
         for end, final in finals:
-            gone[end], rows[end] = False, final[name]
-        arrays[f"final_{name}"] = _make_column(arrow, name, rows, gone)
+            missing[end], rows[end] = False, final[name]
+        arrays[f"final_{name}"] = _make_column(name, rows, missing)
     return arrow.table(arrays)
 
 
-def _make_column(arrow: Any, name: str, values: Array, missing: Array | None) -> Any:
+def _make_column(name: str, values: Array, missing: Array | None) -> ArrowArray:
     if values.ndim > 2:
         raise UnsupportedError(
             f"{name} has the shape {values.shape[1:]} in each step; columns hold numbers or lists of them: export to "
             "Minari, or write an .h5 file (dump)"
         )
+    arrow = require("pyarrow", "logs")
     if values.ndim == 1:
         return arrow.array(values, mask=missing)
     mask = None if missing is None else arrow.array(missing)
@@ -157,12 +159,13 @@ def _make_column(arrow: Any, name: str, values: Array, missing: Array | None) ->
 
 
 def _has_increasing_times(episode: Episode) -> bool:
+    """Whether the extra column ``time`` orders the steps."""
     time = (episode.extra or {}).get("time")
     return time is not None and time.ndim == 1 and bool(np.isfinite(time).all() and (np.diff(time) > 0).all())
 
 
 def _make_schema(dataset: ReplayBufferBase, has_times: bool) -> LogSchema | None:
-    """What the columns mean, if a schema can say it."""
+    """The schema of the exported columns; ``None`` if there is none for these observations or actions."""
     info = dataset.dataset_info
     actions, parts = info.actions, _named_arrays(info.observations)
     mask = parts.pop(MASK, None)
@@ -189,7 +192,7 @@ def _make_schema(dataset: ReplayBufferBase, has_times: bool) -> LogSchema | None
         time="time" if has_times else None,
         terminated="terminated",
         truncated="truncated",
-        unmarked="truncated",  # of one that still runs
+        unmarked="truncated",  # the episode that is still running
         logger="logger" if "logger" in extra else None,
         cluster="cluster" if "cluster" in extra else None,
     )

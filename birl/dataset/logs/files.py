@@ -1,6 +1,6 @@
-"""Logs in files: Parquet, CSV, JSON lines and Arrow, some rows at a time, into a folder of episodes.
+"""Import log files (Parquet, CSV, JSON lines and Arrow) in chunks into a folder of episodes.
 
-Whatever else gives rows, as `birl.dataset.logs.query.Query`, is a `Source` beside them.
+Other sources of rows, such as `birl.dataset.logs.query.Query`, implement the protocol `Source`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from birl._version import __version__
 from birl.dataset.log_record import IMPORT, SCHEMA
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.logs.columns import (
+    ArrowSchema,
+    ArrowType,
     Column,
+    ParquetFile,
+    RecordBatch,
     check_buffers,
     check_column_count,
     check_columns,
@@ -45,8 +49,8 @@ from birl.errors import (
 from birl.files import atomic_write
 from birl.files.strict_json import dump_json
 
-_BLOCK: Final = 2**23  # bytes of text that are parsed at once
-_BUFFER: Final = 2**20  # bytes of each column that are read at once; else a row group is read whole
+_BLOCK: Final = 2**23  # bytes of text that are parsed at a time
+_BUFFER: Final = 2**20  # bytes of each column that are read at a time; without it Arrow reads whole row groups
 FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
     ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
@@ -58,47 +62,48 @@ _CONVERSION: Final = re.compile(r"In CSV column #(\d+): .*?conversion error to (
 
 
 class Source(Protocol):
-    """Where rows come from; ``str()`` of it names it in messages."""
+    """A source of rows. Messages name it by its ``str()``."""
 
     def read(
         self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Record batches with these columns at least, or with all.
+    ) -> Iterator[RecordBatch]:
+        """Iterate over record batches with at least these columns.
 
         Args:
-            columns: their names.
-            numbers: those that hold numbers, for sources that do not say it.
-            texts: those that hold text, which may look like numbers.
+            columns: names of the columns; ``None`` for all.
+            numbers: names of numeric columns, for sources without types.
+            texts: names of text columns, whose values may look like numbers.
 
         Raises:
-            BirlError: whatever is wrong.
+            BirlError: if the source cannot be read.
         """
 
     def describe(self) -> dict[str, Any]:
-        """What an import notes of it, in JSON form."""
+        """The description of the source in an import record, in JSON form."""
 
 
 Logs: TypeAlias = Iterable[str | os.PathLike[str] | Source]
 
 
-def import_files(logs: Logs, schema: LogSchema, out: Any) -> dict[str, Any]:
+def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> dict[str, Any]:
     """Read files into a new folder of episodes, for `ReplayBuffer.open`.
 
-    In memory are some rows at a time and, of all rows, three numbers each. The folder appears once it is whole.
+    Memory holds one chunk of rows, and three numbers for every row. The folder appears when the import is complete.
 
     Args:
-        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
-        schema: what their columns mean.
-        out: the folder.
+        logs: files, patterns such as ``"logs/*.parquet"``, or other sources.
+        schema: the meaning of the columns.
+        out: path of the folder.
 
     Returns:
-        What the folder's ``import.json`` holds: files with their digests, what each number of an observation is, the
-        actions and loggers in their order, rows in and out, and what left by which rule.
+        The contents of ``import.json``: the files with their digests, the name of each element of an observation, the
+        actions and loggers in order, and the numbers of rows read, kept and dropped by each rule.
 
     Raises:
-        DataError, ShapeError, NonFiniteError, ActionError: naming row, file, column and what to do.
-        FileError: if a file is missing, damaged or of another kind, or the folder exists already.
-        MissingExtraError: without pyarrow.
+        DataError, ShapeError, NonFiniteError, ActionError: for invalid rows. The message names row, file, column and
+            remedy.
+        FileError: if a file is missing, damaged or of an unsupported format, or the folder exists already.
+        MissingExtraError: if pyarrow is not installed.
     """
     folder = new_folder(out)
     sources = resolve_sources(logs)
@@ -108,16 +113,16 @@ def import_files(logs: Logs, schema: LogSchema, out: Any) -> dict[str, Any]:
             for source in sources:
                 importer.add(_read_columns(source, schema), str(source))
             buffer = importer.finish()
-        found = _import_record(importer, sources, buffer)
+        record = _import_record(importer, sources, buffer)
         buffer.close()
         del buffer
-        write_import_record(Path(work) / "data", found, schema.text())
+        write_import_record(Path(work) / "data", record, schema.text())
         _move_folder(Path(work) / "data", folder)
-    return found
+    return record
 
 
-def new_folder(out: Any) -> Path:
-    """The path of a folder that is not there yet, in one that is; or raise `WriteError`."""
+def new_folder(out: str | os.PathLike[str]) -> Path:
+    """Return the path of a new folder and create its parents. Raises `WriteError` if that fails."""
     folder = Path(out).absolute()
     if folder.is_dir() and not any(folder.iterdir()):
         return folder
@@ -130,9 +135,9 @@ def new_folder(out: Any) -> Path:
     return folder
 
 
-def write_import_record(folder: Path, found: Any, schema: str) -> None:
-    """Write what an import found, and its schema, beside the steps."""
-    atomic_write(folder / IMPORT, dump_json(found, IMPORT).encode())
+def write_import_record(folder: Path, record: dict[str, Any], schema: str) -> None:
+    """Write an import record and its schema into a folder of episodes."""
+    atomic_write(folder / IMPORT, dump_json(record, IMPORT).encode())
     atomic_write(folder / SCHEMA, schema.encode())
 
 
@@ -163,12 +168,12 @@ def _import_record(importer: Importer, sources: list[Source], buffer: ReplayBuff
 
 
 def resolve_sources(logs: Logs) -> list[Source]:
-    """Files as sources, sorted within each pattern; other sources as they are.
+    """Expand patterns to files, sorted within each pattern; other sources are returned unchanged.
 
     Raises:
-        FileError: if a pattern matches none.
-        ForeignFileError: if one is of no known kind.
-        ConfigError: if one is named twice.
+        FileError: if a pattern matches no file.
+        ForeignFileError: if a file has an unsupported format.
+        ConfigError: if a file is named twice.
     """
     found: list[Path] = []
     others: list[Source] = []
@@ -211,20 +216,22 @@ class LogFile:
 
     def read(
         self, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
+    ) -> Iterator[RecordBatch]:
         """See `Source.read`.
 
         Raises:
             FileError: if the file is damaged.
-            DataError: if columns are missing, or a value is not of its column's kind.
+            DataError: if a column is missing, or a value does not have the type of its column.
         """
         with ConvertArrowErrors(self.path):
             yield from record_batches(self.path, columns, numbers, texts)
-        require("pyarrow", "logs").default_memory_pool().release_unused()  # it would keep what a row group took
+        require(
+            "pyarrow", "logs"
+        ).default_memory_pool().release_unused()  # otherwise the pool keeps the memory of a row group
 
 
 def table_format(file: Path) -> str | None:
-    """Of which kind a table is by its name, or ``None``."""
+    """The format of a table by the suffix of its file, or ``None`` if it is unknown."""
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
     kind = FORMATS.get(suffixes[-1].lower()) if suffixes else None
     return None if file.suffix == ".gz" and kind not in ("csv", "json") else kind
@@ -234,12 +241,12 @@ def _file_format(file: Path) -> str:
     kind = table_format(file)
     if kind is None:
         known = ", ".join(FORMATS)
-        raise ForeignFileError(f"{file} is of no known kind; logs are files {known}: convert it to Parquet")
+        raise ForeignFileError(f"{file} has an unknown format; log files are {known}: convert it to Parquet")
     return kind
 
 
 def _read_columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Column]]:
-    """The columns of a source that a schema names, some rows at a time."""
+    """Iterate over chunks of the columns of a source that a schema names."""
     numbers = [each.column for each in schema.observation if not each.values] + [schema.reward.column]
     numbers += [] if schema.action.discrete else schema.action.names
     numbers += [schema.propensity.column] if schema.propensity else []
@@ -247,17 +254,17 @@ def _read_columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Colum
     if schema.action.column and schema.action.values and isinstance(schema.action.values[0], str):
         texts.append(schema.action.column)
     by = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
-    texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # 007 is not 7
+    texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # as text, 007 and 7 differ
     batches = source.read(schema.columns, tuple(numbers), tuple(texts))
     return split_batches(batches, schema.columns, str(source))
 
 
 def record_batches(
     file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...] = (), texts: tuple[str, ...] = ()
-) -> Iterator[Any]:
-    """Record batches of a file, with these columns (of all kinds that read by column) or all of them.
+) -> Iterator[RecordBatch]:
+    """Iterate over the record batches of a file, with all columns or (except for JSON) only these.
 
-    They are checked before anything reads them: a damaged one raises Arrow's error.
+    Each batch is validated before it is used. Damaged batches raise Arrow's error.
     """
     arrow = require("pyarrow", "logs")
     kind = _file_format(file)
@@ -303,10 +310,10 @@ def record_batches(
 
 
 def _count_parquet_columns(file: Path) -> int:
-    """How many columns and parts of columns a file has, by the first bytes of its footer, 0 if these are none.
+    """Count the columns of a file and their nested parts from the first bytes of its footer; 0 if they are invalid.
 
-    Arrow takes 7 seconds and 630 MB to read the footer of 200,000 columns. The footer is thrift's compact form of a
-    version and the list of all columns, of which here only the length is read.
+    Arrow takes 7 seconds and 630 MB to read the footer of 200,000 columns. The footer, in Thrift's compact protocol,
+    starts with a version and the list of all columns. This function reads only the length of that list.
     """
     with open(file, "rb") as stream:
         stream.seek(max(file.stat().st_size - 8, 0))
@@ -316,16 +323,16 @@ def _count_parquet_columns(file: Path) -> int:
     match = _FOOTER.match(head)
     if match is None or end[4:] != b"PAR1":
         return 0
-    if match[2]:  # seven bits in each byte, the lowest first
-        return sum((byte & 127) << 7 * place for place, byte in enumerate(match[2])) - 1
+    if match[2]:  # a varint: seven bits per byte, lowest first
+        return sum((byte & 127) << 7 * index for index, byte in enumerate(match[2])) - 1
     return (match[1][0] >> 4) - 1  # without the root
 
 
-def _parquet_row_bytes(parquet: Any, columns: tuple[str, ...]) -> float:
-    """About how many bytes a row of these columns takes in memory, in the row group where it takes most.
+def _parquet_row_bytes(parquet: ParquetFile, columns: tuple[str, ...]) -> float:
+    """Estimate the bytes that a row of these columns takes in memory, in the row group with the largest rows.
 
-    A row of each group is read first: Arrow raises an error then if what the footer says of a column makes no sense.
-    Asking for that itself would end the process.
+    One row of each group is read first, because Arrow then raises an error if the metadata of a column is invalid.
+    Accessing invalid metadata directly crashes the process.
     """
     wanted, describe, widest = set(columns), parquet.metadata, 0.0
     paths = [parquet.schema.column(index).path.split(".") for index in range(describe.num_columns)]  # "x.list.element"
@@ -345,15 +352,15 @@ def _parquet_row_bytes(parquet: Any, columns: tuple[str, ...]) -> float:
 
 def _infer_types(
     file: Path, columns: tuple[str, ...] | None, numbers: tuple[str, ...]
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names and types of the columns of a file of text, from as many lines as it takes to see a value of each.
+) -> tuple[tuple[str, ...], dict[str, ArrowType]]:
+    """Infer names and types of the columns of a text file, reading until each column has a value.
 
-    Arrow takes them from the first lines alone, where a column may be empty, or its numbers whole ones: ``numbers``
-    are told as floats, and lists of them as lists of floats.
+    Arrow infers types from the first block alone, where a column may be empty or hold integers only. Columns in
+    ``numbers`` therefore become floats, and lists of numbers become lists of floats.
     """
     arrow = require("pyarrow", "logs")
     names: tuple[str, ...] = ()
-    found: dict[str, Any] = {}
+    found: dict[str, ArrowType] = {}
     for index, lines in enumerate(_text_blocks(file)):
         if not index:
             head = lines.split(b"\n", 1)[0]
@@ -364,7 +371,7 @@ def _infer_types(
         except arrow.ArrowException:
             if not index:
                 raise
-            break  # whoever reads it all says which line is wrong
+            break  # reading the whole file reports the invalid line
         names = names or tuple(seen.names)
         found |= {name: kind for name, kind in zip(seen.names, seen.types, strict=True) if _is_untyped(found.get(name))}
         if not any(_is_untyped(found.get(name)) for name in (names if columns is None else columns)):
@@ -374,7 +381,7 @@ def _infer_types(
 
 
 def _check_delimiter(file: Path, line: bytes) -> None:
-    """Raise `DataError` if the names of columns are divided by something else than the file's name says."""
+    """Raise `DataError` if the header has another delimiter than the suffix of the file implies."""
     own = _delimiter(file)
     others = [sign for sign in (";", "\t", "|", ",") if sign.encode() in line]
     if _file_format(file) == "csv" and others and own.encode() not in line:
@@ -385,18 +392,18 @@ def _check_delimiter(file: Path, line: bytes) -> None:
 
 
 def _count_text_columns(file: Path, line: bytes) -> int:
-    """About how many columns a file of text has, by its first line: Arrow would build a million for minutes."""
+    """Estimate the number of columns of a text file from its first line; Arrow takes minutes for a million columns."""
     if _file_format(file) == "csv":
         return line.count(_delimiter(file).encode()) + 1
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        return 0  # whoever reads it all says what is wrong
+        return 0  # reading the whole file reports the error
     return len(found) if isinstance(found, dict) else 0
 
 
 def _text_blocks(file: Path) -> Iterator[bytes]:
-    """The lines of a file, packed or not, some at a time, after the line that names the columns if there is one."""
+    """Iterate over blocks of lines of a plain or compressed text file; the header of a CSV file precedes each block."""
     rest, first = b"", b""
     with require("pyarrow", "logs").input_stream(str(file)) as stream:
         while block := stream.read(_BLOCK):
@@ -409,8 +416,8 @@ def _text_blocks(file: Path) -> Iterator[bytes]:
         yield first + rest
 
 
-def _infer_arrow_schema(file: Path, lines: bytes) -> Any:
-    """Arrow's schema of some lines."""
+def _infer_arrow_schema(file: Path, lines: bytes) -> ArrowSchema:
+    """The schema that Arrow infers from a block of lines."""
     data, kind = io.BytesIO(lines), _file_format(file)
     if kind == "json":
         text = require("pyarrow.json", "logs")
@@ -420,14 +427,14 @@ def _infer_arrow_schema(file: Path, lines: bytes) -> Any:
     return text.read_csv(data, text.ReadOptions(block_size=len(lines)), parse, convert).schema
 
 
-def _is_untyped(kind: Any) -> bool:
-    """Whether a type is not known: of nothing, of nulls or of lists of them."""
+def _is_untyped(kind: ArrowType | None) -> bool:
+    """Whether a type is unknown: missing, null or a list of nulls."""
     types = require("pyarrow", "logs").types
     return kind is None or types.is_null(kind) or (types.is_list(kind) and types.is_null(kind.value_type))
 
 
-def _float_type(kind: Any) -> Any:
-    """The type to which numbers are converted that seem to have this one."""
+def _float_type(kind: ArrowType) -> ArrowType:
+    """The float type for numbers (or lists of them) of an inferred type; booleans are kept."""
     arrow = require("pyarrow", "logs")
     if arrow.types.is_list(kind):
         return arrow.list_(_float_type(kind.value_type))
@@ -439,7 +446,7 @@ def _delimiter(file: Path) -> str:
 
 
 class ConvertArrowErrors:
-    """Turns Arrow's errors about a file into birl's."""
+    """Context manager that converts Arrow's errors about a file to birl's."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -448,12 +455,11 @@ class ConvertArrowErrors:
         if self._file.stat().st_size == 0:
             raise CorruptFileError(f"{self._file} is empty (0 bytes): write it again")
 
-    def __exit__(self, kind: Any, error: BaseException | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         arrow = require("pyarrow", "logs")
         if isinstance(error, UnicodeDecodeError):
             raise CorruptFileError(
-                f"{self._file} is no text in UTF-8 ({error.reason} 0x{error.object[error.start]:02x}): save it in this "
-                "encoding"
+                f"{self._file} is not UTF-8 text ({error.reason} 0x{error.object[error.start]:02x}): save it in UTF-8"
             ) from error
         if not isinstance(error, arrow.ArrowException | OSError) or isinstance(error, BirlError):
             return
@@ -462,25 +468,25 @@ class ConvertArrowErrors:
             number, wanted, value = int(match[1]), match[2], match[3]
             row, name = _find_csv_value(self._file, number, value)
             raise DataError(
-                f"{row}{self._file}, column {name!r:.60}: {value!r:.60} is no {wanted}, as others in this column are: "
-                "repair it, or leave it empty and say what missing means"
+                f"{row}{self._file}, column {name!r:.60}: {value!r:.60} is no {wanted}, unlike earlier values: "
+                "repair it, or leave it empty and set missing in the schema"
             ) from error
         if what == "json" and (match := _TYPE_CHANGED.search(text)):
             row, value = _find_value_of_type(self._file, match[1], match[3])
             raise DataError(
-                f"{row}{self._file}, column {match[1]!r:.60}: {value:.60} is of the type {match[3]}, others in this "
-                f"column are of the type {match[2]}: give a column one type in all lines"
+                f"{row}{self._file}, column {match[1]!r:.60}: {value:.60} has the type {match[3]}, others in this "
+                f"column have the type {match[2]}: give a column one type in all lines"
             ) from error
         if what == "json" and next(_text_blocks(self._file), b"").lstrip().startswith(b"["):
-            raise CorruptFileError(f"{self._file} holds one array: write its objects one a line (.jsonl)") from error
+            raise CorruptFileError(f"{self._file} holds one array: write one object per line (.jsonl)") from error
         raise CorruptFileError(
-            f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, cut off or of another kind: write "
-            "it again"
+            f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, truncated or in another format: "
+            "write it again"
         ) from error
 
 
 def _find_value_of_type(file: Path, name: str, kind: str) -> tuple[str, str]:
-    """The first row of lines of JSON whose value in a column is of a kind, in words, and the value."""
+    """Find the first JSON line whose value in a column has a type; return its row as text, and the value."""
     row = 0
     for lines in _text_blocks(file):
         for line in filter(str.strip, lines.decode("utf-8", "replace").splitlines()):
@@ -491,12 +497,12 @@ def _find_value_of_type(file: Path, name: str, kind: str) -> tuple[str, str]:
                 break
             if _JSON_TYPES.get(type(value)) == kind:
                 return f"row {row} of ", json.dumps(value)
-    return "", "a value"  # inside of lists or structures
+    return "", "a value"  # nested in a list or structure
 
 
 def _find_csv_value(file: Path, number: int, value: str) -> tuple[str, str]:
-    """The row of a CSV file that has a value in a column, in words, and the column's name."""
-    opener: Any = gzip.open if file.suffix == ".gz" else open
+    """Find the row of a CSV file with a value in a column; return it as text, and the name of the column."""
+    opener = gzip.open if file.suffix == ".gz" else open
     with opener(file, "rt", encoding="utf-8", errors="replace", newline="") as stream:
         rows = csv.reader(stream, delimiter=_delimiter(file))
         name = next(rows)[number]

@@ -1,4 +1,4 @@
-"""Episodes as Parquet: what other programs read, and the same episodes again by the schema beside it."""
+"""Export to Parquet: other programs can read it, and its schema restores the same episodes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from birl.run.fingerprint import digest
 from birl.types import ActionSpace
 
 
-def again(path: Path) -> ReplayBuffer:
+def reimport(path: Path) -> ReplayBuffer:
     return from_table(pyarrow.parquet.read_table(path), LogSchema.load(path.with_suffix(".toml")))
 
 
-def same(found: Any, wanted: Any) -> None:
-    """All steps agree; final observations are not read."""
+def check_equal(found: ReplayBuffer, wanted: ReplayBuffer) -> None:
+    """Check that all steps are equal. Imports do not read final observations."""
     assert len(found.episodes) == len(wanted.episodes)
     for own, other in zip(found.episodes, wanted.episodes, strict=True):
         for name in ("observations", "actions", "rewards", "terminated", "truncated"):
             np.testing.assert_equal(getattr(own, name), getattr(other, name))
 
 
-def logged(discrete: bool, masked: bool = False) -> ReplayBuffer:
-    """Three episodes as they are imported."""
+def imported_data(discrete: bool, masked: bool = False) -> ReplayBuffer:
+    """Three imported episodes."""
     rng = np.random.default_rng(0)
     table: dict[str, Any] = {
         "id": np.repeat([4, 2, 3], 5), "t": np.tile(np.arange(5) * 0.5, 3), "end": np.arange(15) == 4,
@@ -72,31 +72,31 @@ column = {odds}
     return from_table(table, LogSchema.parse(text))
 
 
-@pytest.mark.parametrize("kind", ["discrete", "continuous", "masked", "few rows at once"])
-def test_what_was_imported_comes_back_to_the_bit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "few rows at once":
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "masked", "small chunks"])
+def test_imported_data_round_trips_exactly(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "small chunks":
         monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 4)
-    data = logged(kind != "continuous", kind == "masked")
+    data = imported_data(kind != "continuous", kind == "masked")
     found = write_parquet(data, tmp_path / "steps.parquet", loggers=["v2", "v1"])
     assert found == {"episodes": 3, "rows": 15, "schema": True}
-    assert digest([again(tmp_path / "steps.parquet").storage]) == digest([data.storage])
+    assert digest([reimport(tmp_path / "steps.parquet").storage]) == digest([data.storage])
     table = pyarrow.parquet.read_table(tmp_path / "steps.parquet").to_pydict()
     assert set(table["logger"]) == {"v1", "v2"}
     assert table["step"] == [*range(5)] * 3 and table["episode"] == [i // 5 for i in range(15)]
     assert sorted(os.listdir(tmp_path)) == ["steps.parquet", "steps.toml"]
 
 
-def test_a_named_dataset_comes_back(tmp_path: Path) -> None:
+def test_a_named_dataset_round_trips(tmp_path: Path) -> None:
     data, _ = get_dataset("pendulum-random")
     write_parquet(data, tmp_path / "steps.parquet")
-    same(again(tmp_path / "steps.parquet"), data)
+    check_equal(reimport(tmp_path / "steps.parquet"), data)
     last = pyarrow.parquet.read_table(tmp_path / "steps.parquet").to_pydict()["final_observation"]
     finals = [each for each in last if each is not None]
     np.testing.assert_equal(finals, [episode.final_observation for episode in data.episodes])
 
 
-def test_columns_of_one_s_own(tmp_path: Path) -> None:
-    """Extras have their names, where these are free; times that do not rise order nothing."""
+def test_names_of_extra_columns(tmp_path: Path) -> None:
+    """Extra columns keep their names if these are free; times that do not increase are no time column."""
     extra = {"time": [1.0, 0.0, 5.0, 6.0], "reward": [[1, 2]] * 4, "note": [1, 2, 3, 4]}
     data = MDPDataset(
         np.eye(4, dtype=np.float32), np.zeros((4, 1), int), [1.0, 2.0, 3.0, 4.0], [0, 1, 0, 0], [0, 0, 0, 1],
@@ -109,18 +109,20 @@ def test_columns_of_one_s_own(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert table["terminated"] == [False, True, False, False] and table["truncated"] == [False, False, False, True]
     assert LogSchema.load(tmp_path / "steps.toml").time is None
-    same(again(tmp_path / "steps.parquet"), data)
+    check_equal(reimport(tmp_path / "steps.parquet"), data)
 
 
-def test_an_episode_that_still_runs_is_cut(tmp_path: Path) -> None:
+def test_a_running_episode_is_exported_as_truncated(tmp_path: Path) -> None:
     signature = Signature([np.float32], [(2,)])
     data = ReplayBuffer(InfiniteBuffer(), observation_signature=signature, action_signature=signature)
     data.append(np.ones(2, np.float32), np.zeros(2, np.float32), 1.0)
     write_parquet(data, tmp_path / "steps.parquet")
-    assert [(each.terminated, each.truncated) for each in again(tmp_path / "steps.parquet").episodes] == [(False, True)]
+    assert [(each.terminated, each.truncated) for each in reimport(tmp_path / "steps.parquet").episodes] == [
+        (False, True)
+    ]
 
 
-def test_what_a_schema_cannot_say_has_none(tmp_path: Path) -> None:
+def test_unsupported_signatures_have_no_schema(tmp_path: Path) -> None:
     parts = {"place": np.arange(4), "speed": np.zeros((4, 2), np.float32)}
     data = MDPDataset(parts, np.zeros((4, 2), int), np.zeros(4), [0, 0, 0, 1], action_space=ActionSpace.MULTI_DISCRETE)
     assert write_parquet(data, tmp_path / "parts.parquet") == {"episodes": 1, "rows": 4, "schema": False}
@@ -133,11 +135,11 @@ def test_what_a_schema_cannot_say_has_none(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["parts.parquet", "started.parquet"]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_exports_leave_nothing_behind(tmp_path: Path) -> None:
     images = MDPDataset(np.zeros((4, 1, 8, 8), np.uint8), np.zeros((4, 1), int), np.zeros(4), [0, 0, 0, 1])
     with pytest.raises(UnsupportedError, match=r"observation has the shape \(1, 8, 8\) in each step.*Minari"):
         write_parquet(images, tmp_path / "steps.parquet")
-    data = logged(True)
+    data = imported_data(True)
     empty = ReplayBuffer(InfiniteBuffer(), observation_signature=data.dataset_info.observation_signature,
                          action_signature=data.dataset_info.action_signature, action_size=4)  # fmt: skip
     with pytest.raises(EmptyDataError, match="no episodes"):

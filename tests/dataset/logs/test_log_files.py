@@ -1,4 +1,4 @@
-"""Logs in files: the same episodes from every kind of file, and nothing is left where a file cannot be used."""
+"""Import of log files: all formats give the same episodes, and a failed import leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ kind = "probability"
 
 
 def table(trips: int = 200, length: int = 5, seed: int = 0) -> pyarrow.Table:
-    """Rows in no order; two trips have a missing speed."""
+    """Shuffled rows; two trips have a missing speed."""
     rng, count = np.random.default_rng(seed), trips * length
     at = np.tile(np.arange(length), trips)
     speed = [None if i in (7, 33) else float(round(s, 3)) for i, s in enumerate(rng.normal(size=count))]
@@ -107,7 +107,7 @@ NAMES = ["log.parquet", "log.arrow", "log.ipc", "log.jsonl", "log.csv", "log.csv
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_kind_of_file_gives_the_same_episodes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_formats_give_the_same_episodes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "_BLOCK", 4096)
     monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 64)
     rows = table()
@@ -139,13 +139,13 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["data", "log0.parquet", "log1.parquet"]
 
 
-def changed(file: Path, change: Any) -> Path:
+def modify(file: Path, change: Any) -> Path:
     file.write_bytes(change(file.read_bytes()))
     return file
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "error", "said"),
+    ("name", "change", "error", "message"),
     [
         ("log.parquet", lambda data: data[:-100], CorruptFileError, "cannot be read as parquet"),
         ("log.parquet", lambda data: b"", CorruptFileError, "is empty"),
@@ -155,32 +155,32 @@ def changed(file: Path, change: Any) -> Path:
         ("log.csv", lambda data: data.splitlines()[0] + b"\n", EmptyDataError, "has 0 rows"),
         ("log.csv", lambda data: data + b"1,2\n", CorruptFileError, "Expected 9 columns, got 2"),
         ("log.csv", lambda data: data.replace(b"trip", b"tour", 1), DataError, "no column 'trip'"),
-        ("log.csv", lambda data: data.decode().encode("utf-16"), CorruptFileError, "is no text in UTF-8"),
-        ("log.csv", lambda data: data.replace(b"speed", b"sp\xe9ed", 1), CorruptFileError, "is no text in UTF-8"),
+        ("log.csv", lambda data: data.decode().encode("utf-16"), CorruptFileError, "is not UTF-8 text"),
+        ("log.csv", lambda data: data.replace(b"speed", b"sp\xe9ed", 1), CorruptFileError, "is not UTF-8 text"),
         ("log.jsonl", lambda data: data + b"{", CorruptFileError, "cannot be read as json"),
         (
             "log.jsonl",
             lambda data: b"[" + b",".join(data.splitlines()) + b"]",
             CorruptFileError,
-            "holds one array: write its objects one a line",
+            "holds one array: write one object per line",
         ),
         ("log.jsonl", lambda data: b"\n", CorruptFileError, "cannot be read as json"),
     ],
 )
-def test_damaged_files_leave_nothing_behind(name: str, change: Any, error: type, said: str, tmp_path: Path) -> None:
-    file = changed(write(table(), tmp_path / name), change)
-    with pytest.raises(error, match=said) as caught:
+def test_damaged_files_leave_nothing_behind(name: str, change: Any, error: type, message: str, tmp_path: Path) -> None:
+    file = modify(write(table(), tmp_path / name), change)
+    with pytest.raises(error, match=message) as caught:
         import_files([file], SCHEMA, tmp_path / "data")
     assert type(caught.value) is error
     assert name in str(caught.value)
     assert os.listdir(tmp_path) == [name]
-    if "no column" not in said:
+    if "no column" not in message:
         with pytest.raises(BirlError):
             propose([file])
 
 
 def overwrite(file: Path, at: bytes, by: int, value: int) -> None:
-    """Write a number of four bytes over those that come ``by`` bytes after the place where ``at`` begins."""
+    """Overwrite the four bytes that start ``by`` bytes after the first occurrence of ``at``."""
     data = bytearray(file.read_bytes())
     place = data.index(at) + by
     data[place : place + 4] = (value % 2**32).to_bytes(4, "little")
@@ -193,8 +193,8 @@ def numbers(*values: int) -> bytes:
 
 @pytest.mark.parametrize("value", [10**6, 2**31 - 10, -(10**5), 3])
 @pytest.mark.parametrize("name", ["log.arrow", "log.ipc"])
-def test_offsets_of_arrow_are_checked_before_text_is_read(name: str, value: int, tmp_path: Path) -> None:
-    """Otherwise the process ends by a signal, or other memory becomes the names of episodes."""
+def test_arrow_offsets_are_validated_before_text_is_read(name: str, value: int, tmp_path: Path) -> None:
+    """Otherwise the process crashes, or foreign memory is read as names of episodes."""
     rows = table().set_column(0, "trip", pyarrow.array([f"t{row // 5:04d}" for row in range(1000)]))
     file = write(rows, tmp_path / name)
     overwrite(file, numbers(0, 5, 10, 15, 20), 80, value)
@@ -209,7 +209,7 @@ def test_offsets_of_arrow_are_checked_before_text_is_read(name: str, value: int,
     assert os.listdir(tmp_path) == [name]
 
 
-def test_indices_of_arrow_are_checked_before_they_are_read(tmp_path: Path) -> None:
+def test_arrow_indices_are_validated_before_they_are_read(tmp_path: Path) -> None:
     codes = pyarrow.array([1, 0, 1, 2] * 10, pyarrow.int32())
     words = pyarrow.DictionaryArray.from_arrays(codes, ["rain", "sun", "snow"])
     views = pyarrow.array([f"a text of some length {row}" for row in range(40)], pyarrow.string_view())
@@ -225,22 +225,22 @@ def test_indices_of_arrow_are_checked_before_they_are_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.arrow"])
-def test_text_that_is_not_utf8_is_damage(name: str, tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_as_damage(name: str, tmp_path: Path) -> None:
     file = write(pyarrow.table({"x": ["sun", "rain"] * 20}), tmp_path / name)
     file.write_bytes(file.read_bytes().replace(b"rain", b"r\xffin"))
     with pytest.raises(CorruptFileError, match=f"{name} cannot be read as .*'x'.*UTF8.*: it is damaged"):
         propose([file])
 
 
-def test_times_that_arrow_doubts_are_no_damage(tmp_path: Path) -> None:
+def test_unusual_times_are_accepted(tmp_path: Path) -> None:
     """24:00, and a date in milliseconds with a time of day."""
     day, noon = pyarrow.array([86_400, None], pyarrow.int32()), pyarrow.array([129_600_000, None], pyarrow.int64())
     rows = {"day": day.view(pyarrow.time32("s")), "at": noon.view(pyarrow.date64()), "x": [1.0, 2.0]}
     assert "x" in propose([write(pyarrow.table(rows), tmp_path / "log.arrow")]).text
 
 
-def test_a_footer_of_parquet_that_contradicts_itself(tmp_path: Path) -> None:
-    """Arrow ends the process if it is asked for the sizes of a column whose histogram has too many parts."""
+def test_inconsistent_parquet_footers_are_reported(tmp_path: Path) -> None:
+    """Accessing the sizes of a column with an invalid histogram crashes Arrow."""
     file = tmp_path / "log.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"x": [1.0, None] * 20}), file)
     data = bytearray(file.read_bytes())
@@ -268,22 +268,24 @@ def test_text_among_numbers_names_its_row(name: str, tmp_path: Path, monkeypatch
     ("name", "value", "kind"),
     [("reward", "n/k", "string"), ("reward", [1.5], "array"), ("x", {"y": 1}, "object"), ("end", 1, "number")],
 )
-def test_lines_whose_type_changes_name_their_row(name: str, value: Any, kind: str, tmp_path: Path) -> None:
+def test_errors_of_mixed_json_types_name_the_row(name: str, value: Any, kind: str, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"id": 1, "x": 0.5, "a": 0, "reward": 1.5, "end": k == 9} for k in range(10)]
     rows[0][name], rows[7][name] = None, value
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "log.jsonl").write_text("\n" + lines)  # an empty line is no row
-    said = rf"row 8 of .*log\.jsonl, column '{name}': .* is of the type {kind}, others in this column .*: give a column"
-    with pytest.raises(DataError, match=said) as caught:
+    (tmp_path / "log.jsonl").write_text("\n" + lines)  # empty lines are skipped
+    message = (
+        rf"row 8 of .*log\.jsonl, column '{name}': .* has the type {kind}, others in this column .*: give a column"
+    )
+    with pytest.raises(DataError, match=message) as caught:
         propose([tmp_path / "log.jsonl"])
     assert json.dumps(value) in str(caught.value)
 
 
-def test_files_that_cannot_be_named(tmp_path: Path) -> None:
+def test_unusable_files_and_folders_are_rejected(tmp_path: Path) -> None:
     file = write(table(), tmp_path / "log.csv")
     with pytest.raises(FileError, match="there is no file '.*no.*csv': give files, or patterns in quotes"):
         import_files([tmp_path / "no*.csv"], SCHEMA, tmp_path / "data")
-    with pytest.raises(ForeignFileError, match="known kind; logs are files .parquet"):
+    with pytest.raises(ForeignFileError, match="unknown format; log files are .parquet"):
         import_files([Path(__file__)], SCHEMA, tmp_path / "data")
     with pytest.raises(FileError, match="is a folder: name the files in it"):
         import_files([tmp_path], SCHEMA, tmp_path / "data")
@@ -300,7 +302,7 @@ def test_files_that_cannot_be_named(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "full") == ["file"]
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
+# -- splits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -314,9 +316,7 @@ def members(folder: Path, name: str) -> set[float]:
 
 
 @pytest.mark.parametrize("by", ["cluster", "time"])
-def test_parts_share_no_episode_and_lose_none(
-    by: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_splits_are_disjoint_and_complete(by: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_columns, "MAX_CHUNK_ROWS", 64)
     shares = {"train": 0.5, "select": 0.3, "certify": 0.2} if by == "time" else {"train": 0.6, "certify": 0.4}
     found = split(data, by, shares, out=tmp_path / "parts", seed=3)
@@ -352,7 +352,7 @@ def test_parts_share_no_episode_and_lose_none(
         assert members(tmp_path / "other" / "train", "cluster") != clusters[0]
 
 
-def test_parts_that_say_nothing_are_refused(data: Path, tmp_path: Path) -> None:
+def test_invalid_splits_are_rejected(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the episodes belong to clusters.*split by cluster \\(--by cluster\\)"):
         split(data, "episode", {"train": 0.6, "certify": 0.4})
     with pytest.raises(DataError, match="'certify' would have 20 of 100 clusters.*at least 0.3, or log at least 150"):
@@ -372,14 +372,14 @@ def test_parts_that_say_nothing_are_refused(data: Path, tmp_path: Path) -> None:
         split(tmp_path, "time", {"train": 0.5})
 
 
-def test_episodes_without_clusters_are_drawn(tmp_path: Path) -> None:
+def test_splits_without_clusters_are_random(tmp_path: Path) -> None:
     text = SCHEMA.text().replace('cluster = "user"\n', "").replace('time = "at"\n', "")
     rows = table().sort_by("at")
     import_files([write(rows, tmp_path / "log.parquet")], LogSchema.parse(text), tmp_path / "data")
     found = split(tmp_path / "data", "episode", {"train": 0.6, "select": 0.2, "certify": 0.2})
     assert [part["episodes"] for part in found.values()] == [119, 39, 40]
-    for way, said in (("cluster", "have no clusters"), ("time", "have no times")):
-        with pytest.raises(DataError, match=said):
+    for way, message in (("cluster", "have no clusters"), ("time", "have no times")):
+        with pytest.raises(DataError, match=message):
             split(tmp_path / "data", way, {"train": 0.5})
 
 
@@ -401,8 +401,8 @@ def test_a_proposal_can_be_imported(tmp_path: Path) -> None:
     assert import_files([file], own, tmp_path / "data")["rows_out"] == 1000
 
 
-def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> None:
-    """Names that say nothing: contents tell candidates, and ends and actions are not proposed as observations."""
+def test_candidates_for_roles_are_not_proposed_as_observations(tmp_path: Path) -> None:
+    """Without known names, contents suggest candidates; possible ends and actions are not proposed as observations."""
     names = {"trip": "who", "done": "over", "act": "did", "reward": "cash"}
     rows = table().rename_columns([names.get(name, name) for name in table().column_names])
     text = propose([write(rows, tmp_path / "log.parquet")]).text
@@ -421,11 +421,11 @@ def test_what_may_have_a_role_is_no_observation_by_oversight(tmp_path: Path) -> 
     assert "# did may be the action; it is an observation only if it was known before" in lines
     assert not [line for line in lines if line.startswith(('column = "over"', 'column = "did"'))]
     with pytest.raises(ConfigError, match="action has no kind.*reward has no column.*the schema has no episode"):
-        LogSchema.parse(text)  # all that is missing, at once
+        LogSchema.parse(text)  # one error lists all missing fields
 
 
 @pytest.mark.parametrize("paid", [[0, 1, 3, 0], [False, True, True, False], [0.5, 1.5, 2.5, 3.5]])
-def test_rewards_may_be_whole_numbers(paid: list[Any], tmp_path: Path) -> None:
+def test_integer_columns_are_reward_candidates(paid: list[Any], tmp_path: Path) -> None:
     rows = pyarrow.table({"episode": [1, 1, 2, 2], "action": [0, 1, 0, 1], "clicks": paid, "same": [1.0] * 4})
     text = propose([write(rows, tmp_path / "log.parquet")]).text
     assert '# column = "clicks"   # it may be: ' in text and '# column = "same"' not in text
@@ -436,7 +436,7 @@ def test_rewards_may_be_whole_numbers(paid: list[Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["reward", "terminated", "propensity"])
-def test_what_follows_from_the_action_is_no_observation(role: str) -> None:
+def test_effects_of_actions_cannot_be_observations(role: str) -> None:
     text = (
         'episode = "e"\nterminated = "end"\n[[observation]]\ncolumn = "NAME"\n[action]\ncolumn = "a"\n'
         'kind = "discrete"\nsize = 2\n[reward]\ncolumn = "r"\n[propensity]\ncolumn = "p"\nkind = "probability"'
@@ -447,7 +447,7 @@ def test_what_follows_from_the_action_is_no_observation(role: str) -> None:
     LogSchema.parse(text.replace("NAME", "x"))
 
 
-def test_dates_may_be_the_time(tmp_path: Path) -> None:
+def test_dates_are_time_candidates(tmp_path: Path) -> None:
     days = pyarrow.array(np.arange(1000), pyarrow.timestamp("s"))
     rows = table().drop_columns(["at"]).append_column("created", days)
     lines = propose([write(rows, tmp_path / "log.parquet")]).text.splitlines()
@@ -456,7 +456,7 @@ def test_dates_may_be_the_time(tmp_path: Path) -> None:
     assert "# Without a time the rows of an episode must stand in their order in the log." in lines
 
 
-def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:
+def test_ambiguous_roles_are_not_assigned(tmp_path: Path) -> None:
     rows = table().append_column("rewards", pyarrow.array([1.0] * 1000))
     rows = rows.append_column("<script>\n", pyarrow.array(range(1000)))
     text = propose([write(rows, tmp_path / "log.parquet")]).text
@@ -470,8 +470,8 @@ def test_of_two_candidates_none_is_chosen(tmp_path: Path) -> None:
         propose([write(many, tmp_path / "many.parquet")])
 
 
-def test_what_looks_like_numbers_in_csv_stays_what_the_schema_says(tmp_path: Path) -> None:
-    """Episodes 007 and 7 are two, and a postal code is a category."""
+def test_the_schema_determines_which_csv_columns_are_text(tmp_path: Path) -> None:
+    """The ids 007 and 7 differ, and a postal code is a category."""
     rows = [f"{name},{t},{'02134' if t else '10001'},0,1.5,{t}" for name in ("007", "7") for t in (0, 1)]
     (tmp_path / "log.csv").write_text("\n".join(["id,t,code,a,r,end", *rows, ""]), encoding="utf-8")
     text = """
@@ -513,8 +513,8 @@ column = "r"
 
 
 @pytest.mark.parametrize("block", [200, 2**23])
-def test_lines_with_lists_and_truths(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Parquet has them: lists of numbers, true and false as numbers; whole numbers, or nothing, may come first."""
+def test_lists_and_booleans_in_text_files(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON and CSV hold lists and booleans as Parquet does; the first rows may be integers or missing."""
     monkeypatch.setattr(log_files, "_BLOCK", block)
     rows = [
         {"id": i // 4, "end": i % 4 == 3, "x": None if i < 8 else [i, i + 0.5], "a": [1, -i / 2], "r": i > 20}
@@ -530,8 +530,8 @@ def test_lines_with_lists_and_truths(block: int, tmp_path: Path, monkeypatch: py
     proposed = propose([tmp_path / "log.jsonl"]).text
     assert 'column = "x"   # lists of 2 numbers, from 8 to 39.5, 8 missing' in proposed
 
-    said = ["false", "true"]
-    lines = [f"{i // 4},{said[i % 4 == 3]},{'' if i < 8 else said[i > 20]},{-i / 2},{i}" for i in range(40)]
+    labels = ["false", "true"]
+    lines = [f"{i // 4},{labels[i % 4 == 3]},{'' if i < 8 else labels[i > 20]},{-i / 2},{i}" for i in range(40)]
     (tmp_path / "log.csv").write_text("\n".join(["id,end,x,a,r", *lines, ""]), encoding="utf-8")
     import_files([tmp_path / "log.csv"], LogSchema.parse(PLAIN), tmp_path / "more")
     found = ReplayBuffer.open(tmp_path / "more").episodes
@@ -539,7 +539,7 @@ def test_lines_with_lists_and_truths(block: int, tmp_path: Path, monkeypatch: py
     assert np.concatenate([each.observations for each in found])[:, 0].tolist() == wanted
 
 
-def test_wide_rows_of_parquet_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_parquet_rows_are_read_in_smaller_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_columns, "MAX_CHUNK_BYTES", 40_000)
     table = pyarrow.table({"id": range(100), "x": [[0.0] * 1000] * 100, "a": range(100)})
     pyarrow.parquet.write_table(table, tmp_path / "wide.parquet")
@@ -549,7 +549,7 @@ def test_wide_rows_of_parquet_are_read_some_at_a_time(tmp_path: Path, monkeypatc
     assert narrow == [100]
 
 
-def test_a_file_under_two_names_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_under_two_names_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(table(), tmp_path / "log.csv")
     monkeypatch.chdir(tmp_path)
     os.symlink("log.csv", "link.csv")
@@ -568,7 +568,7 @@ def test_proposals_for_infinite_and_negative_numbers(tmp_path: Path) -> None:
     assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")]).text
 
 
-def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
+def test_too_many_columns_of_parquet_are_rejected_before_the_footer_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow takes 7 seconds and 630 MB for 200,000."""
@@ -579,7 +579,7 @@ def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
     pyarrow.parquet.write_table(pyarrow.table({"x": [[1.0]], "a": [1]}), tmp_path / "lists.parquet")
     assert (
         log_files._count_parquet_columns(tmp_path / "lists.parquet") == 4
-    )  # the list, what repeats, its numbers, and a
+    )  # the list, its repeated group, its element, and a
     monkeypatch.setattr(log_columns, "_MAX_COLUMNS", 20)
     monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda *_, **__: pytest.fail("the footer was read"))
     file = tmp_path / "wide.parquet"
@@ -588,14 +588,14 @@ def test_too_many_columns_of_parquet_are_refused_before_the_footer_is_read(
             ask()
     for damaged in (b"x", b"PAR1", file.read_bytes()[-8:], bytes(40) + b"\xff\xff\xff\xffPAR1"):
         (tmp_path / "damaged.parquet").write_bytes(damaged)
-        assert log_files._count_parquet_columns(tmp_path / "damaged.parquet") == 0  # Arrow says what is wrong
+        assert log_files._count_parquet_columns(tmp_path / "damaged.parquet") == 0  # Arrow reports the error
 
 
 @pytest.mark.parametrize("form", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
-def test_too_many_columns_of_arrow_are_refused_before_rows_are_read(
+def test_too_many_columns_of_arrow_are_rejected_before_rows_are_read(
     form: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch may be the whole file."""
+    """The first batch may hold the whole file."""
     wide = pyarrow.table({f"c{k}": [1] for k in range(21)})
     with form(str(tmp_path / "wide.arrow"), wide.schema) as file:
         file.write_table(wide)
@@ -605,7 +605,7 @@ def test_too_many_columns_of_arrow_are_refused_before_rows_are_read(
 
 
 @pytest.mark.parametrize("name", ["wide.csv", "wide.tsv", "wide.jsonl"])
-def test_too_many_columns_are_refused_before_they_are_read(
+def test_too_many_columns_of_text_files_are_rejected_before_they_are_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow takes minutes and gigabytes for a million."""

@@ -1,4 +1,4 @@
-"""Logs by SQL: the rows of a query become the episodes that files would become."""
+"""Import of SQL queries: they give the same episodes as files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ column = "reward"
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pyarrow.Table:
-    """100 trips of 5 steps, in a file of the working folder and in a database."""
+    """100 trips of 5 steps, in a file of the working directory and in a database."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = pyarrow.table(
@@ -62,21 +62,23 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pyarrow.Table:
 
 
 @pytest.mark.parametrize("database", [None, "log.duckdb"])
-def test_a_query_is_a_log(database: str | None, table: pyarrow.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_give_the_same_episodes(
+    database: str | None, table: pyarrow.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_query, "_ROWS", 64)
     sql = f"select * from {'steps' if database else repr('log.parquet')} order by trip, step"
     found = import_files([Query(sql, database)], SCHEMA, "data")
     wanted = from_table(table.sort_by([("trip", "ascending"), ("step", "ascending")]), SCHEMA)
     assert digest([ReplayBuffer.open("data").storage]) == digest([wanted.storage])
-    describe = {"sql": sql, "database": database, "rows": 500} if database else {"sql": sql, "rows": 500}
-    assert found["files"] == [describe]
+    source = {"sql": sql, "database": database, "rows": 500} if database else {"sql": sql, "rows": 500}
+    assert found["files"] == [source]
     first = Query(sql.replace("order", "where step < 2 order"), database)
     part = import_files([first], LogSchema.parse('unmarked = "truncated"\n' + SCHEMA.text()), "part")
     assert (part["rows_in"], part["episodes"], part["terminated"]) == (200, 100, 0)
 
 
-def test_types_of_sql_are_numbers(table: pyarrow.Table) -> None:
-    """Decimals, sums and dates; also as a table of duckdb's, without a file."""
+def test_sql_types_are_converted_to_numbers(table: pyarrow.Table) -> None:
+    """Decimals, sums and dates; also as a duckdb relation, without a file."""
     sql = """
         select trip, cast(done as integer) as done, date '2026-01-01' + cast(step as integer) as step, act,
             sum(step) over () as speed, [step, 0.5] as pair, 1.25 as reward from 'log.parquet'
@@ -98,7 +100,7 @@ def test_a_schema_is_proposed_for_a_query(table: pyarrow.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "error", "said"),
+    ("sql", "error", "message"),
     [
         ("selec 1", ConfigError, "duckdb cannot answer 'selec 1': .*syntax error.*: correct it"),
         ("select * from nowhere", ConfigError, "Table with name nowhere does not exist"),
@@ -112,16 +114,16 @@ def test_a_schema_is_proposed_for_a_query(table: pyarrow.Table) -> None:
         ("select * replace (-reward as reward) from 'log.parquet' order by all", DataError, "row 1 of the query"),
     ],
 )  # fmt: skip
-def test_queries_that_fail(sql: str, error: type, said: str, table: pyarrow.Table) -> None:
+def test_errors_of_queries(sql: str, error: type, message: str, table: pyarrow.Table) -> None:
     Path("bad.parquet").write_bytes(Path("log.parquet").read_bytes()[:-50])
     files = sorted(os.listdir())
     bounded = LogSchema.parse(SCHEMA.text() + "lower = 0.0\n")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         import_files([Query(sql)], bounded, "data")
     assert sorted(os.listdir()) == files
 
 
-def test_a_query_that_fails_late_says_how_far_it_came() -> None:
+def test_late_errors_of_queries_name_the_last_row() -> None:
     query = Query("select if(i < 900000, i, error('bad')) as x from range(1000000) numbers(i)")
     read = 0
     with pytest.raises(DataError, match=r"fails at a row after row \d+ of its result: .*bad") as caught:
@@ -130,7 +132,7 @@ def test_a_query_that_fails_late_says_how_far_it_came() -> None:
     assert f"after row {read} of" in str(caught.value) and 0 < read <= 900_000
 
 
-def test_databases_that_cannot_be_read(table: pyarrow.Table) -> None:
+def test_unreadable_databases_are_reported(table: pyarrow.Table) -> None:
     for name in ("nowhere.duckdb", "log.parquet"):
         with pytest.raises(FileError, match=name):
             import_files([Query("select 1 as a", name)], SCHEMA, "data")
@@ -138,7 +140,7 @@ def test_databases_that_cannot_be_read(table: pyarrow.Table) -> None:
         import_files([Query("drop table steps", "log.duckdb")], SCHEMA, "data")
 
 
-def test_without_duckdb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_duckdb_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingExtraError, match=r"'duckdb' is needed here.*birl\[sql\]"):
         propose([Query("select 1")])
