@@ -183,7 +183,7 @@ def actor_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     """
     policy, (target, action, objectives) = nets.actor(batch.inputs), e_step(nets, batch, cfg)
     temperature = nets.temperature().detach()
-    weight = (objectives / _beside(temperature, objectives)).softmax(1).sum(0)
+    weight = (objectives / _align(temperature, objectives)).softmax(1).sum(0)
     by_mean, by_std = Normal(policy.mean, target.log_std), Normal(target.mean, policy.log_std)
     log_prob = by_mean.log_prob(action) + by_std.log_prob(action)
     kl = divergences(target, policy, batch, cfg)
@@ -202,7 +202,7 @@ def dual_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     objectives = shared(batch, "objectives", lambda: e_step(nets, batch, cfg)[2])
     kl = shared(batch, "divergences", lambda: _present(nets, batch, cfg))
     temperature = nets.temperature()
-    excess = (objectives / _beside(temperature, objectives)).logsumexp(1) - math.log(cfg.n_action_samples)
+    excess = (objectives / _align(temperature, objectives)).logsumexp(1) - math.log(cfg.n_action_samples)
     value = (temperature * weighted_mean(excess, batch.weight)).sum()
     bounds = (cfg.epsilon,) if cfg.epsilon_penalty is None else (cfg.epsilon, cfg.epsilon_penalty)
     for eta, epsilon in zip(temperature.unbind(), bounds, strict=True):
@@ -216,7 +216,7 @@ def _present(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Tensor:
     return divergences(nets.actor_target(batch.inputs), nets.actor(batch.inputs), batch, cfg)
 
 
-def _beside(temperature: Tensor, objectives: Tensor) -> Tensor:
+def _align(temperature: Tensor, objectives: Tensor) -> Tensor:
     """Temperatures ``[K]`` with the dimensions of objectives ``[K, n, ...]``."""
     return temperature.view(-1, *[1] * (objectives.dim() - 1))
 

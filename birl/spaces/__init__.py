@@ -71,9 +71,9 @@ __all__ = [
 ]
 
 _RENAMED: Final = {
+    "actions_told": "birl.spaces.parse_actions",
     "actions_in": "birl.spaces.infer_actions",
     "actions_of": "birl.spaces.actions_from_space",
-    "actions_told": "birl.spaces.parse_actions",
     "allowed_actions": "birl.spaces.read_action_mask",
     "as_rows": "birl.spaces.flatten_actions",
     "environment_actions": "birl.spaces.unflatten_actions",

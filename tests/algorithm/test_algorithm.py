@@ -96,7 +96,7 @@ def test_shapes_of_every_kind_build_and_predict(shape):
     assert action.dtype == np.int64
 
 
-def test_building_twice_begins_anew_unless_it_changes_nothing():
+def test_building_twice_restarts_unless_it_changes_nothing():
     dqn = small_dqn()
     dqn.build_with_dataset(discrete_dataset())
     built = dqn.impl

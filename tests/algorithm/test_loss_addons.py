@@ -207,7 +207,7 @@ def test_policies_of_quantities_have_divergences(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [DQNConfig, DoubleDQNConfig, DDPGConfig, TD3Config, SACConfig, DiscreteSACConfig])
 @pytest.mark.parametrize("addon", [RewardPredictor(), ReturnPredictor()], ids=["reward", "return"])
 def test_predictors_learn_off_policy(config: Any, addon: Any) -> None:
-    """PyTorchRL's raise a NameError in three of these, are in no optimiser, and need statistics that nobody makes."""
+    """PyTorchRL's raise a NameError in three of these, are in no optimiser, and need statistics that are never made."""
     discrete = "Discrete" in config.__name__ or "DQN" in config.__name__
     names = ("encoder_factory",) if "DQN" in config.__name__ else ("actor_encoder_factory", "critic_encoder_factory")
     fields = dict.fromkeys(names, SMALL)
@@ -283,7 +283,7 @@ def test_rollouts_have_rewards_and_returns() -> None:
         assert not torch.equal(epochs[0][f"{name}.weight"], epochs[-1][f"{name}.weight"])
 
 
-def test_a_reset_begins_their_networks_anew() -> None:
+def test_a_reset_restarts_their_networks() -> None:
     config = DQNConfig(encoder_factory=SMALL, batch_size=8, reset_interval=2, loss_addons=(RewardPredictor(),))
     algorithm, dataset = build_algorithm(config, action_size=3, discrete_action=True), data(True)
     algorithm.update(algorithm.sample_minibatch(dataset))

@@ -206,9 +206,9 @@ def test_random_policies() -> None:
     assert algo.action_probability(X, algo.sample_action(X)) == pytest.approx(np.full(5, 1 / np.prod(HIGH - LOW)))
     assert (algo.action_probability(X, np.full((5, 2), 6.0)) == 0).all()
     algo = built(algos.RandomPolicyConfig(distribution="normal", normal_std=2.0), 1)
-    told = algo.action_probability(X, np.float32([[-1], [-0.5], [0], [0.5], [1]]))
+    stated = algo.action_probability(X, np.float32([[-1], [-0.5], [0], [0.5], [1]]))
     inner = [normal_density(x, 0, 2) for x in (-0.5, 0, 0.5)]
-    assert told == pytest.approx([below(-0.5), *inner, below(-0.5)])
+    assert stated == pytest.approx([below(-0.5), *inner, below(-0.5)])
     assert built(algos.DiscreteRandomPolicyConfig(), 4).action_probability(X) == pytest.approx(np.full((5, 4), 0.25))
 
 

@@ -138,7 +138,7 @@ def test_compiled_updates_have_the_new_values(fields: dict[str, Any], monkeypatc
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
 
 
-def test_only_what_programs_hold_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_programs_hold_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learning rate is read in each update: compiling for it would cost a minute each time."""
     monkeypatch.setattr(compiler, "BACKEND", "aot_eager")
     algorithm = sac(compile_graph=True)
@@ -201,7 +201,7 @@ def test_a_resumed_run_has_the_new_values_bit_for_bit(tmp_path: Any) -> None:
 
 
 def test_a_retuned_algorithm_goes_on_with_its_run(tmp_path: Any) -> None:
-    """In the process that retuned it, too: a run is known by the configuration that it was begun with."""
+    """In the process that retuned it, too: a run is known by the configuration that it was started with."""
     algorithm = sac()
     options: Any = {**QUIET, "checkpoint": tmp_path / "run"}
     algorithm.fit(data(), 3, **options)

@@ -38,7 +38,7 @@ VALUES = {"value_encoder_factory": VectorEncoderFactory([4])}
 
 
 class Several(Drift):
-    """A walk with actions of several parts: choices that do not begin at 0, or choices beside quantities."""
+    """A walk with actions of several parts: choices that do not begin at 0, or choices together with quantities."""
 
     def __init__(self, mixed: bool) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def test_recurrent_networks_begin_a_replay_where_they_were() -> None:
     )
     _, seen = learned(config, True)
     known: dict[tuple[float, ...], Any] = {}
-    begun = 0
+    started = 0
     for batch, now in seen:
         for t, b in (batch.weight > 0).nonzero().tolist():
             key = tuple(batch.observation[t, b].tolist())
@@ -141,9 +141,9 @@ def test_recurrent_networks_begin_a_replay_where_they_were() -> None:
                 known[key] = now[t, b]
             else:  # nothing learns: the same memory gives the same policy, in the middle of an episode, too
                 torch.testing.assert_close(now[t, b], known[key])
-                begun += t == 0 and not bool(batch.is_first[0, b])
+                started += t == 0 and not bool(batch.is_first[0, b])
         assert batch.state.keys() == {"actor", "critic"}
-    assert begun > 5
+    assert started > 5
 
 
 def test_number_of_replays() -> None:

@@ -82,5 +82,5 @@ def test_from_a_parquet_file_to_a_verdict_and_a_policy(
 
     x = np.concatenate([episode.observations for episode in ReplayBuffer.open("data/certify").episodes])
     noise = np.random.default_rng(0).normal(size=(len(x), 1)).astype(np.float32)
-    action, told = session.run(None, {"input_0": x, "noise": noise})
-    assert told == pytest.approx(policy.action_log_probability(x, action), abs=1e-4)
+    action, stated = session.run(None, {"input_0": x, "noise": noise})
+    assert stated == pytest.approx(policy.action_log_probability(x, action), abs=1e-4)

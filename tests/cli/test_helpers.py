@@ -10,10 +10,10 @@ import birl
 
 
 def test_parts_of_observations_are_named_with_set(birl_: Shell, tmp_path: Path) -> None:
-    words = ["train", "DQN", "--env-id", "run.fakes:Told", "--n-steps", 20, "--out", tmp_path / "run"]
+    words = ["train", "DQN", "--env-id", "run.fakes:MissionGrid", "--n-steps", 20, "--out", tmp_path / "run"]
     assert "the part 'mission' of the observation is Text" in birl_(*words, status=1)
     birl_(*words, "--set", 'observation_keys=["direction", "image"]', "--set", "batch_size=4")
-    assert "episodes" in birl_("evaluate", tmp_path / "run", "--env-id", "run.fakes:Told", "--n-episodes", 2)
+    assert "episodes" in birl_("evaluate", tmp_path / "run", "--env-id", "run.fakes:MissionGrid", "--n-episodes", 2)
 
 
 def test_observations_that_are_choices_need_nothing(birl_: Shell, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ DATA = Path(__file__).parents[1] / "data" / "d3rlpy"
 INPUTS = np.load(DATA / "data.npz")
 UNLIKE = ("bcq", "plas", "plas_with_perturbation")
 MODELS = sorted(path.stem for path in DATA.glob("*.d3") if path.stem not in UNLIKE)
-RANDOM = ("crr", "bear")  # d3rlpy draws these actions anew each time
+RANDOM = ("crr", "bear")  # d3rlpy samples these actions each time
 TRANSFORMERS = ("decision_transformer", "global_transformer", "discrete_decision_transformer", "tacr")
 
 

@@ -114,14 +114,14 @@ def test_compiled_equals_eager_when_loaded() -> None:
         assert float(metrics[0]["loss"]) == pytest.approx(float(metrics[1]["loss"]), rel=1e-5)
     for mine, theirs in zip(loaded.nets.parameters(), eager.nets.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-        assert (mine._version > 0) == (theirs._version > 0)  # autograd is told which tensors moved
+        assert (mine._version > 0) == (theirs._version > 0)  # autograd knows which tensors changed
 
 
 def _flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-def test_damaged_files_are_compiled_anew(compilations: list[Any], tmp_path: Path) -> None:
+def test_damaged_files_are_compiled_again(compilations: list[Any], tmp_path: Path) -> None:
     expected = trained(dqn())
     folder = shelf(dqn())
     kept = {file: file.read_bytes() for file in folder.glob("*")}
@@ -390,7 +390,7 @@ algorithm.update(Batch(torch.randn(4, 2), torch.tensor([0, 1, 1, 0]), one, torch
 
 
 @pytest.mark.slow
-def test_libraries_that_a_killed_compiler_left_half_written_are_made_anew(tmp_path: Path) -> None:
+def test_libraries_that_a_killed_compiler_left_half_written_are_rebuilt(tmp_path: Path) -> None:
     places = {"BIRL_CACHE_DIR": str(tmp_path / "own"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiler")}
     for attempt in range(2):
         run = [sys.executable, "-W", "ignore", "-c", TORN]

@@ -135,7 +135,7 @@ def test_compiled_equals_eager_with_clipping_a_schedule_and_late_targets() -> No
 
 
 @pytest.mark.slow
-def test_schedules_of_rates_and_clip_ranges_are_not_compiled_anew(tmp_path: Path) -> None:
+def test_schedules_of_rates_and_clip_ranges_are_not_compiled_again(tmp_path: Path) -> None:
     """Programs read their values; a resumed run goes on with them."""
     schedule = LinearSchedulerFactory(6, end=0.1)
 

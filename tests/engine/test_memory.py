@@ -11,7 +11,7 @@ import pytest
 
 from birl.engine.memory import keep_freed_memory
 
-GLIBC = platform.libc_ver()[0] == "glibc"  # no other C library is told anything
+GLIBC = platform.libc_ver()[0] == "glibc"  # no other C library is configured
 
 BLOCK = """
 import ctypes

@@ -34,7 +34,7 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_encoders_keep_a_share_and_everything_else_begins_anew() -> None:
+def test_encoders_keep_a_share_and_everything_else_restarts() -> None:
     plain = build_algorithm(algos.SACConfig(**FIELDS))
     resetting = build_algorithm(algos.SACConfig(**FIELDS, reset_interval=3, reset_share=0.25))
     learn(plain, range(2))
@@ -77,7 +77,7 @@ def test_new_parameters_are_those_of_new_networks() -> None:
     assert any(not torch.equal(new[name], kept[name]) for name in encoders)
 
 
-def test_running_statistics_begin_anew() -> None:
+def test_running_statistics_restart() -> None:
     made = build_algorithm(algos.CrossQConfig(batch_size=8, reset_interval=3))
     learn(made, range(2))
     counts = [buffer for name, buffer in made.nets.critic.named_buffers() if name.endswith("batches")]

@@ -244,7 +244,7 @@ def test_a_plain_environment_repeats_the_present_episode_only() -> None:
     assert len(stepper.get_state()["actions"]) == 3
 
 
-def test_an_environment_that_cannot_be_repeated_begins_anew() -> None:
+def test_an_environment_that_cannot_be_repeated_restarts() -> None:
     class Careless(Drift):
         count = 0
 

@@ -250,7 +250,7 @@ def test_networks_of_20_000_layers_are_refused_before_they_are_made(
     birl.load_learnable(tmp_path / "file")
 
 
-def test_a_missing_description_is_told(tmp_path: Path) -> None:
+def test_a_missing_description_is_reported(tmp_path: Path) -> None:
     with pytest.raises(birl.errors.FileError, match="check the path"):
         birl.algos.DQN.from_json(tmp_path / "params.json")
 

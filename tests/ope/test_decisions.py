@@ -231,7 +231,7 @@ def cannot(found: Any) -> str:
     return " ".join(said.reasons + said.remedies)
 
 
-def test_what_cannot_be_told() -> None:
+def test_what_cannot_be_decided() -> None:
     far = np.full((5, 3), 1e-6)
     far[np.arange(5), [0, 1, 2, 0, 1]] = 1 - 2e-6
     assert "there are 12 episodes" in cannot(evaluate(FixedPolicy(POLICY), logs(12), gamma=0.95))

@@ -156,7 +156,7 @@ def test_findings_and_what_they_leave() -> None:
         weight_facts(diagnose(Trajectories(*np.ones((2, 3, 4, 2)) > 0, 1.0, np.zeros((3, 4, 2)))))
 
 
-def test_a_model_that_differs_is_refused_and_so_are_few_weights_beside_it() -> None:
+def test_a_model_that_differs_is_refused_and_so_are_few_weights_with_it() -> None:
     rng = np.random.default_rng(0)
     model = Estimate(rng.normal(5, 0.1, 100))
     near, far = Estimate(model.terms + rng.normal(0, 1, 100)), Estimate(model.terms + rng.normal(3, 1, 100))

@@ -159,7 +159,7 @@ def exported(policy: Any, path: Path, x: Any, noise: Any) -> tuple[Any, Any]:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(("name", "suffix"), slow_but(FAST, FILES))
-def test_an_export_draws_as_often_as_is_told(name: str, suffix: str, tmp_path: Path) -> None:
+def test_an_export_samples_with_the_stated_probabilities(name: str, suffix: str, tmp_path: Path) -> None:
     policy = POLICIES[name]()
     x = np.repeat(X[:1], MANY, 0)
     noise = np.random.default_rng(0).normal(size=(MANY, policy.module().width)).astype(np.float32)

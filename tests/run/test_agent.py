@@ -236,7 +236,7 @@ def test_metrics_are_means_since_the_last_call() -> None:
     assert agent.metrics() == {}
 
 
-def test_a_loss_that_is_not_finite_is_told() -> None:
+def test_a_loss_that_is_not_finite_is_reported() -> None:
     agent, _ = replay(Drift(kind="dict"))
     agent.algorithm.poison_at = 5  # type: ignore[attr-defined]
     env = Drift(kind="dict")

@@ -70,7 +70,7 @@ class Listening(Explorer):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_explorers_are_told_where_episodes_begin(mode: AutoresetMode) -> None:
+def test_explorers_know_where_episodes_begin(mode: AutoresetMode) -> None:
     explorer, env = Listening(), SyncVectorEnv([lambda: Drift(limit=4, end=0.0)] * 2, autoreset_mode=mode)
     collect(FakeLearner(), env, explorer=explorer, n_steps=20, show_progress=False)
     starts = np.array(explorer.starts)

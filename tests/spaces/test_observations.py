@@ -198,8 +198,10 @@ def test_parts_that_are_left_out_need_not_be_readable() -> None:
     assert data({"x": steps["x"], "y": steps["y"]}, **some).dataset_info.observations == own
     masked = data(steps, **some, action_masks=np.ones((2, 3))).dataset_info.observations
     assert masked == {**own, "action_mask": Numbers((3,))}
-    told = {"x": spaces.Discrete(4), "y": spaces.Discrete(3), "m": spaces.Text(5)}
-    assert data(steps, observation_space=told, observation_keys=["x"]).dataset_info.observations == {"x": Choices((4,))}
+    declared = {"x": spaces.Discrete(4), "y": spaces.Discrete(3), "m": spaces.Text(5)}
+    assert data(steps, observation_space=declared, observation_keys=["x"]).dataset_info.observations == {
+        "x": Choices((4,))
+    }
     with pytest.raises(ConfigError, match="'m' of the observation is Text"):
         data({"x": steps["x"]}, observation_space=space)
 
@@ -207,13 +209,13 @@ def test_parts_that_are_left_out_need_not_be_readable() -> None:
 def test_buffers_of_environments_store_the_parts_that_are_named() -> None:
     import gymnasium
 
-    class Told(gymnasium.Env):  # type: ignore[type-arg]
+    class Declared(gymnasium.Env):  # type: ignore[type-arg]
         observation_space = spaces.Dict({"x": spaces.Discrete(3), "mission": spaces.Text(5)})
         action_space = spaces.Discrete(2)
 
     with pytest.raises(EnvironmentMismatchError, match="'mission' of the observation is Text"):
-        create_infinite_replay_buffer(env=Told())
-    buffer = create_infinite_replay_buffer(env=Told(), observation_keys=("x",))
+        create_infinite_replay_buffer(env=Declared())
+    buffer = create_infinite_replay_buffer(env=Declared(), observation_keys=("x",))
     buffer.append({"x": np.int64(2), "mission": "go"}, 1, 0.5)
     buffer.clip_episode(True)
     assert buffer.episodes[0].observations["x"].tolist() == [2]

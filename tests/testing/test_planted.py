@@ -130,7 +130,7 @@ def _online_network_in_soft_target(nets: Any, batch: Batch, cfg: Any) -> Loss:
 
 def _pairs_of_the_batch(nets: Any, batch: Batch, cfg: Any) -> Loss:
     with torch.no_grad():
-        target = q_target(nets, batch).unsqueeze(-1)  # [B, 1] beside [B]
+        target = q_target(nets, batch).unsqueeze(-1)  # [B, 1] with [B]
     error = nets.critic(batch.inputs, batch.action).mean()[0] - target
     return Loss((error.square() * batch.weight).mean())
 
@@ -298,7 +298,7 @@ PLANTED: dict[str, tuple[str, Any, Plant]] = {
         SOFT,
         soft(of=("actor", "critic"), optimizer="actor"),
     ),
-    "[B, 1] beside [B]": ("any_leading_dimensions", Q, q(_pairs_of_the_batch)),
+    "[B, 1] with [B]": ("any_leading_dimensions", Q, q(_pairs_of_the_batch)),
     "an axis is counted from the left": ("any_leading_dimensions", Q, q(_axis_from_the_left)),
     "weights are ignored": ("padding_is_ignored", Q, q(_weights_ignored)),
     "weights are squared": ("padding_is_ignored", Q, q(_weights_squared)),
