@@ -1,7 +1,7 @@
-"""What a dataset remembers of the logs that it was made of, and a model of those that it learned from.
+"""Records of the logs that a dataset was imported from, or that a model was trained on.
 
-A record goes from an import to the dataset, from there to what learns, and into its files (ADR 0047). So a saved policy
-says which columns it reads, in which order and how they become numbers, and by which episodes it must not be judged.
+An import creates the record. The dataset passes it to the learner, which saves it with the model (ADR 0047). A saved
+policy therefore specifies the columns that it reads, their order and encoding, and the episodes that are not held out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SCHEMA: Final = "schema.toml"
 
 
 class Origin(NamedTuple):
-    """Where episodes come from.
+    """The import, and possibly the split, that episodes come from.
 
     Attributes:
-        own: digest of what the import, or the split, noted of them.
-        whole: digest of what was split; empty if they are no part.
-        split: digest of how it was split; empty as well.
+        own: digest of the record of the import or of the part.
+        whole: digest of the record that was split; empty for unsplit episodes.
+        split: digest of the settings of the split; empty for unsplit episodes.
     """
 
     own: str
@@ -35,9 +35,9 @@ class Origin(NamedTuple):
     split: str = ""
 
     def shares(self, other: Origin) -> bool:
-        """Whether there may be episodes that are in both.
+        """Whether the two may have common episodes.
 
-        The same, a whole and its part, or parts of different splits of one whole.
+        This holds for equal origins, for a whole and its part, and for parts of different splits of one whole.
         """
         if self.own in (other.own, other.whole) or self.whole == other.own:
             return True
@@ -46,12 +46,12 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class LogRecord:
-    """Logs that became episodes.
+    """Schema, feature names and origins of imported logs.
 
     Attributes:
-        schema: what their columns mean.
-        numbers: what each number of an observation is.
-        origins: where the episodes come from; empty for a table in memory.
+        schema: the meaning of the columns.
+        numbers: the name of each element of an observation.
+        origins: the origins of the episodes; empty for a table in memory.
     """
 
     schema: LogSchema
@@ -69,15 +69,16 @@ class LogRecord:
         return cls(LogSchema.parse(data["schema"]), tuple(map(str, data["numbers"])), origins)
 
     def shares(self, other: LogRecord) -> bool:
-        """Whether there may be episodes that are in both."""
+        """Whether the two may have common episodes."""
         return any(own.shares(each) for own in self.origins for each in other.origins)
 
     def observation(self) -> list[dict[str, Any]]:
-        """How columns become numbers, in the order of the observation, in JSON form.
+        """The encoding of the columns of an observation, in order, in JSON form.
 
-        Each has ``column``, ``size`` (how many numbers it becomes) and ``missing`` (``error``, ``drop``, ``fill``,
-        ``forward``, or ``unknown`` of categories that count it so). Besides, categories have ``values`` and
-        ``unknown``, others ``length`` (of a list in the column, or ``null``), ``fill`` and ``indicator``.
+        Each column has ``column``, ``size`` (its number of elements in the observation) and ``missing`` (``error``,
+        ``drop``, ``fill`` or ``forward``, or ``unknown`` for categories that encode it so). Categories also have
+        ``values`` and ``unknown``. Other columns have ``length`` (of their lists, or ``null``), ``fill`` and
+        ``indicator``.
         """
         found, begin = [], 0
         for each in self.schema.observation:
@@ -99,7 +100,7 @@ class LogRecord:
         return {"column": each.column, "size": max(length, 1) + each.indicator, "missing": each.missing, **described}
 
     def action(self) -> dict[str, Any]:
-        """The columns of actions and, of choices, what their numbers mean, in JSON form."""
+        """The columns of actions and, for discrete actions, the value of each index, in JSON form."""
         action = self.schema.action
         if action.discrete:
             return {"column": action.column, "values": list(action.values) or list(range(action.count))}
@@ -107,7 +108,7 @@ class LogRecord:
 
 
 def load_record(folder: Path) -> LogRecord | None:
-    """The record of a folder of episodes; ``None`` if no import wrote it.
+    """Load the record of a folder of episodes; ``None`` if no import wrote it.
 
     Raises:
         CorruptFileError: if it is damaged.
@@ -119,37 +120,37 @@ def load_record(folder: Path) -> LogRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"{folder}: what the import noted cannot be read ({error}): import again") from error
-    notes = parse_json(data, str(file))
+        raise CorruptFileError(f"{folder}: the record of the import cannot be read ({error}): import again") from error
+    record = parse_json(data, str(file))
     try:
-        part, numbers = notes.get("part"), tuple(map(str, notes["observation"]))
+        part, numbers = record.get("part"), tuple(map(str, record["observation"]))
         origin = (
             Origin(sha256_digest(data)) if part is None else Origin(sha256_digest(data), part["of"], split_digest(part))
         )
         return LogRecord(LogSchema.parse(text), numbers, (origin,))
     except (AttributeError, KeyError, TypeError, ConfigError) as error:
         raise CorruptFileError(
-            f"{file} is not what an import writes ({type(error).__name__}: {error!s:.100}): import the logs again"
+            f"{file} is no record of an import ({type(error).__name__}: {error!s:.100}): import the logs again"
         ) from error
 
 
 def sha256_digest(data: bytes) -> str:
-    """Digest of the bytes of an ``import.json``."""
+    """Compute the SHA-256 digest of an ``import.json``, given its bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def split_digest(part: Mapping[str, Any]) -> str:
-    """Digest of how a whole was split, of what its part notes."""
-    how = {name: part[name] for name in ("by", "seed", "shares")}
-    return sha256_digest(json.dumps(how, sort_keys=True).encode())
+    """Compute the digest of the settings of a split from the record of one of its parts."""
+    settings = {name: part[name] for name in ("by", "seed", "shares")}
+    return sha256_digest(json.dumps(settings, sort_keys=True).encode())
 
 
 def check_same_columns(one: LogRecord | None, other: LogRecord | None, who: str, what: str) -> None:
-    """Raise `ConfigError` if both are known, and observations or actions are made of columns in another way.
+    """Raise `ConfigError` if both records are known and encode observations or actions differently.
 
     Args:
-        one: of ``who``.
-        other: of ``what``.
+        one: record of ``who``.
+        other: record of ``what``.
         who, what: names for the message.
     """
     if one is None or other is None:
@@ -160,19 +161,20 @@ def check_same_columns(one: LogRecord | None, other: LogRecord | None, who: str,
     ):
         if own != given:
             raise ConfigError(
-                f"{who} has logs in which {name} are made of {_format_json(own)}, but {what} makes them of "
-                f"{_format_json(given)}: import the logs by the schema of the model, or train a new one"
+                f"{who} has logs whose {name} are encoded as {_format_json(own)}, but {what} encodes them as "
+                f"{_format_json(given)}: import the logs with the schema of the model, or train a new one"
             )
 
 
 def merge_records(one: LogRecord | None, other: LogRecord | None, who: str, what: str) -> LogRecord | None:
-    """The record of what has learned from both; raises as `check_same_columns`."""
+    """Merge the records of two datasets or models; raises as `check_same_columns` does."""
     check_same_columns(one, other, who, what)
     if one is None or other is None:
         return other if one is None else one
     return replace(one, origins=tuple(dict.fromkeys((*one.origins, *other.origins))))
 
 
-def _format_json(described: Any) -> str:
+def _format_json(described: object) -> str:
+    """JSON text of at most about 300 characters for messages."""
     text = json.dumps(described, ensure_ascii=False)
     return text if len(text) <= 300 else f"{text[:300]}…"

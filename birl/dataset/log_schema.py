@@ -1,21 +1,21 @@
-"""What the columns of a log mean: a schema that is written down once, as a TOML file, and read again with the policy.
+"""Schemas that define the roles of a log's columns, written as TOML files and saved with a policy.
 
 ::
 
-    episode = "trip"              # or { by = "user", gap = 1800.0 }: cut where nothing happens for so long
+    episode = "trip"              # or { by = "user", gap = 1800.0 }: cut at gaps of this length
     time = "at"
     terminated = "arrived"
 
     [[observation]]
     column = "speed"
-    missing = "forward"           # the last one of the episode; before the first one, `fill`
+    missing = "forward"           # repeat the last value of the episode; `fill` before the first
     fill = 0.0
     indicator = true
 
     [[observation]]
     column = "weather"
     values = ["sun", "rain"]
-    unknown = true                # other words are one more choice, not an error
+    unknown = true                # other values are one more category, not an error
 
     [action]
     column = "lane"
@@ -35,15 +35,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from birl.checks import check
 from birl.errors import ConfigError, FileError, did_you_mean
 
 T = TypeVar("T")
+TomlValue: TypeAlias = "str | float | bool | Sequence[str | float | bool]"
+SchemaPart: TypeAlias = "ObservationColumn | ActionColumns | RewardColumn | PropensityColumn | Cut | LogSchema"
 MISSING: Final = ("error", "drop", "fill", "forward")
 KINDS: Final = ("probability", "log", "vector", "density", "log_density")
 _DENSITIES: Final = ("density", "log_density")
@@ -51,21 +54,21 @@ _MAX_VALUES: Final = 1000
 _MAX_BYTES: Final = 2**24
 _SCALAR: Final = (str, int, bool)
 _POST_ACTION: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity")
-"""Roles of columns that are no observation besides: what follows from the action is not known before it."""
+"""Roles of columns that cannot also be observations, because an effect of the action is not known before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationColumn:
-    """A column, or a list in a column, of which observations are made.
+    """A column, of numbers or lists, that is part of the observation.
 
     Attributes:
-        column: its name. Numbers, or lists of as many numbers in each row; with ``values``, categories.
-        values: categories: each gets one number of the observation, 1 where the row has this value, else 0.
-        unknown: whether other values (and missing ones) count as one more category; else they are an error.
-        missing: what a missing number is: an ``"error"``; a reason to ``"drop"`` the whole episode; the number
-            ``fill``; or, ``"forward"``, the last one of the episode, and ``fill`` before there is one.
-        fill: a number.
-        indicator: whether one more number of the observation says that it was missing.
+        column: name of the column. It holds numbers, lists of equal length or, with ``values``, categories.
+        values: categories, which are one-hot encoded.
+        unknown: whether other and missing values form one more category; otherwise they are an error.
+        missing: treatment of missing numbers: ``"error"``; ``"drop"`` the whole episode; ``"fill"`` with the number
+            ``fill``; or ``"forward"``: repeat the last number of the episode, with ``fill`` before the first one.
+        fill: the number for ``"fill"`` and ``"forward"``.
+        indicator: whether to add an element that is 1 where the number is missing.
     """
 
     column: str
@@ -92,15 +95,15 @@ class ObservationColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionColumns:
-    """What was done.
+    """The columns of logged actions.
 
     Attributes:
-        column: name of the column. For continuous actions it may hold lists.
-        columns: names, if each dimension of continuous actions has a column of its own.
+        column: name of the column. Continuous actions may be lists.
+        columns: names of the columns of continuous actions with one column for each dimension.
         kind: ``"discrete"`` or ``"continuous"``.
-        size: number of discrete actions, which are then ``0 … size - 1``.
-        values: the discrete actions, in the order in which they are numbered; instead of ``size``.
-        mask: name of a column of lists with 1 for each discrete action that could have been taken, else 0.
+        size: number of discrete actions ``0 … size - 1``.
+        values: the discrete actions in the order of their indices; instead of ``size``.
+        mask: name of a column of lists with 1 for each allowed discrete action, else 0.
     """
 
     kind: str
@@ -122,13 +125,15 @@ class ActionColumns:
         if self.discrete and self.columns:
             raise ConfigError(f"action: columns is {list(self.columns)!r:.80}; discrete actions have one column")
         if self.discrete and (self.size is None) == (not self.values):
-            raise ConfigError("action: choices need size = (their number), or values = [all of them], and not both")
+            raise ConfigError(
+                "action: discrete actions need size = (their number), or values = [all of them], not both"
+            )
         if not self.discrete and (self.size is not None or self.values or self.mask):
             raise ConfigError("action: size, values and mask are for kind = 'discrete': leave them out")
 
     @property
     def discrete(self) -> bool:
-        """Whether they are choices."""
+        """Whether actions are discrete."""
         return self.kind == "discrete"
 
     @property
@@ -144,13 +149,13 @@ class ActionColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardColumn:
-    """What it earned.
+    """The column of rewards.
 
     Attributes:
         column: name of the column.
-        lower, upper: what it can be; a reward outside is an error. Some estimates need ``lower``.
-        missing: an ``"error"``; or ``"drop"`` the episode; or the number ``fill``.
-        fill: a number.
+        lower, upper: bounds; a reward outside them is an error. Some estimates need ``lower``.
+        missing: treatment of missing rewards: ``"error"``, ``"drop"`` the episode, or ``"fill"`` with ``fill``.
+        fill: the number for ``"fill"``.
     """
 
     column: str
@@ -167,18 +172,18 @@ class RewardColumn:
         if (self.missing == "fill") != (self.fill is not None):
             raise ConfigError(f"reward: missing is {self.missing!r}, fill is {self.fill}: 'fill' needs fill")
         if self.lower is not None and self.upper is not None and self.lower > self.upper:
-            raise ConfigError(f"reward: lower is {self.lower} and upper is {self.upper}: lower must not be above it")
+            raise ConfigError(f"reward: lower is {self.lower} and upper is {self.upper}: give lower <= upper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PropensityColumn:
-    """How probable the logged action was when it was chosen.
+    """The column of propensities: probabilities of the logged actions under the logging policy.
 
     Attributes:
         column: name of the column; of lists if ``kind`` is ``"vector"``.
-        kind: ``"probability"`` or its logarithm ``"log"``; the ``"vector"`` of the probabilities of all actions; or, of
-            continuous actions, the ``"density"`` or ``"log_density"``.
-        missing: an ``"error"``; or ``"drop"`` the episode.
+        kind: ``"probability"`` or its logarithm ``"log"``; the ``"vector"`` of the probabilities of all actions; or,
+            for continuous actions, the ``"density"`` or ``"log_density"``.
+        missing: treatment of missing propensities: ``"error"`` or ``"drop"`` the episode.
     """
 
     column: str
@@ -193,11 +198,11 @@ class PropensityColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Episodes that the log does not name: a user's steps, cut where nothing happens for a while.
+    """Definition of episodes by gaps in time, for logs without episode ids.
 
     Attributes:
-        by: name of the column whose values do not share an episode, such as a user.
-        gap: a longer time between two steps ends an episode; in seconds, if times are dates.
+        by: name of the column that separates sequences, such as a user.
+        gap: longest time between two steps of an episode; in seconds if times are dates.
     """
 
     by: str
@@ -213,23 +218,23 @@ class LogSchema:
     """The roles of a log's columns. Columns without a role are not read.
 
     Attributes:
-        episode: name of the column with the id of the episode, or a `Cut`.
-        observation: of which columns observations are made, in this order.
-        action, reward: what was done, and what it earned.
-        propensity: how probable that was; ``None`` if it was not logged.
-        time: name of the column by which steps of an episode are ordered: numbers or dates. ``None``: as they stand.
-        order: ``"sort"`` by time, or ``"given"``: then a time that goes back is an error.
-        duplicates: two steps of an episode at the same time: an ``"error"``, or only the ``"first"`` is kept, marked as
-            an end if one of them is.
-        unit_of_time: length of one step, in seconds if times are dates. Then the extra column ``time_gap`` has the
-            number of units until the next step (1 for the last one of an episode).
+        episode: name of the column of episode ids, or a `Cut`.
+        observation: the columns of the observation, in order.
+        action, reward: the columns of actions and rewards.
+        propensity: the column of propensities; ``None`` if they were not logged.
+        time: name of the column of times (numbers or dates) that order the steps; ``None`` for the order of the log.
+        order: ``"sort"`` by time, or ``"given"``: a decreasing time is then an error.
+        duplicates: treatment of steps of an episode at the same time: ``"error"``, or keep only the ``"first"``, which
+            is marked as an end if one of them is.
+        unit_of_time: length of one step, in seconds if times are dates. It adds the extra column ``time_gap``: the
+            number of units until the next step (1 for the last step of an episode).
         terminated: name of the column that is 1 where the task ended with this step.
         truncated: name of the column that is 1 where the episode was cut after this step.
-        unmarked: what the end of an episode is whose last step has neither mark: ``"truncated"`` or ``"terminated"``.
-        censored_after: an unmarked episode whose last step is not before this time was still running when the log
-            ended. The extra column ``censored`` is 1 for its steps. A number, or a date in ISO 8601.
-        logger: name of the column that says which policy or version chose the action.
-        cluster: name of the column of what episodes have in common, such as a user or a machine.
+        unmarked: how to treat an episode whose last step has neither mark: as ``"truncated"`` or ``"terminated"``.
+        censored_after: time (a number, or a date in ISO 8601) from which on unmarked episodes count as still running
+            when the log ended. The extra column ``censored`` is 1 for their steps.
+        logger: name of the column of the policy or version that selected the action.
+        cluster: name of the column of groups of dependent episodes, such as a user or a machine.
     """
 
     episode: str | Cut
@@ -259,11 +264,12 @@ class LogSchema:
         if not isinstance(self.episode, Cut):
             _check_name("episode", self.episode)
         if not self.observation:
-            raise ConfigError("there is no [[observation]]: name at least one column")
+            raise ConfigError("the schema has no [[observation]]: name at least one column")
         if not (self.terminated or self.unmarked):
             raise ConfigError(
-                "nothing says where the task ended: give terminated = (a column), or unmarked = 'truncated' if it "
-                "never ends by itself, or unmarked = 'terminated' if the last step of every episode is its end"
+                "the schema does not define where the task ends: give terminated = (a column), or unmarked = "
+                "'truncated' if the task never ends, or unmarked = 'terminated' if it ends with the last step of "
+                "every episode"
             )
         if self.time is None:
             needs = {
@@ -284,12 +290,12 @@ class LogSchema:
         seen: set[str] = set()
         for role, name in self.roles():
             if role in _POST_ACTION and name in seen:
-                what = "named twice" if role in ("observation", "action") else "an observation or action, too"
+                what = "named twice" if role in ("observation", "action") else "also an observation or action"
                 raise ConfigError(f"{role}: the column {name!r:.60} is {what}: leave one out")
             seen |= {name} if role in ("observation", "action") else set()
 
     def roles(self) -> Iterator[tuple[str, str]]:
-        """Roles and the columns that have them."""
+        """Iterate over pairs of a role and the name of its column."""
         yield "episode", self.episode.by if isinstance(self.episode, Cut) else self.episode
         for each in self.observation:
             yield "observation", each.column
@@ -303,16 +309,16 @@ class LogSchema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read, each once."""
+        """Names of the columns that are read, without duplicates."""
         return tuple(dict.fromkeys(name for _, name in self.roles()))
 
     @classmethod
-    def load(cls, path: Any) -> LogSchema:
+    def load(cls, path: str | os.PathLike[str]) -> LogSchema:
         """Read a TOML file.
 
         Raises:
-            FileError: if there is none.
-            ConfigError: if it is no schema; the message names the line or the field.
+            FileError: if the file cannot be read.
+            ConfigError: if the schema is invalid. The message names the line or the field.
         """
         try:
             with open(path, "rb") as file:
@@ -320,7 +326,7 @@ class LogSchema:
         except OSError as error:
             raise FileError(f"{path} cannot be read ({error}): `birl data schema` proposes a schema") from error
         if len(data) > _MAX_BYTES:
-            raise ConfigError(f"{path} has more than {_MAX_BYTES >> 20} MiB: that is no schema")
+            raise ConfigError(f"{path} has more than {_MAX_BYTES >> 20} MiB: give a schema file")
         try:
             return cls.parse(data.decode("utf-8"))
         except (ConfigError, UnicodeDecodeError) as error:
@@ -328,18 +334,20 @@ class LogSchema:
 
     @classmethod
     def parse(cls, text: str) -> LogSchema:
-        """Read TOML.
+        """Parse TOML text.
 
         Raises:
-            ConfigError: if it is no schema.
+            ConfigError: if the schema is invalid.
         """
         try:
             given: dict[str, Any] = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ConfigError(f"this is no TOML ({error}): strings stand in quotes, tables in [brackets]") from error
+            raise ConfigError(
+                f"this is not valid TOML ({error}): write strings in quotes and tables in [brackets]"
+            ) from error
         errors: list[str] = []
 
-        def make(kind: type[Any], part: Any, name: str) -> Any:
+        def make(kind: type[T], part: object, name: str) -> T | None:
             try:
                 return _make(kind, part, name)
             except ConfigError as error:
@@ -362,7 +370,7 @@ class LogSchema:
         return _make(cls, given, "the schema")
 
     def text(self) -> str:
-        """The schema as TOML, which `parse` reads."""
+        """Return the schema as TOML text, which `parse` reads."""
         own = {name: value for name, value in _non_default(self).items() if not dataclasses.is_dataclass(value)}
         lines = [f"{name} = {to_toml(value)}" for name, value in own.items() if name != "observation"]
         if isinstance(self.episode, Cut):
@@ -375,32 +383,32 @@ class LogSchema:
         return "\n".join(lines) + "\n"
 
 
-def to_toml(value: Any) -> str:
-    """A string, number, bool or list as TOML."""
+def to_toml(value: TomlValue) -> str:
+    """Format a string, number, bool or list as TOML."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(to_toml, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _non_default(part: Any) -> dict[str, Any]:
-    """Fields that differ from what they are when they are left out."""
+def _non_default(part: SchemaPart) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
     values = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-def _make(kind: type[T], given: Any, name: str) -> T:
-    """A dataclass of this kind from a TOML table."""
-    check(name, given, Mapping, ": write a table of name = value")  # type: ignore[type-abstract]
-    if errors := _field_errors(kind, given, name):
+def _make(kind: type[T], given: object, name: str) -> T:
+    """Build a dataclass from a TOML table."""
+    table = check(name, given, Mapping, ": write a table of name = value")  # type: ignore[type-abstract]
+    if errors := _field_errors(kind, table, name):
         raise ConfigError("; ".join(errors))
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
 
 
 def _field_errors(kind: type[Any], given: Mapping[str, Any], name: str) -> list[str]:
-    """What a table has that it must not have, and has not that it must."""
+    """Errors for unknown and missing fields of a table."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     errors = [
-        f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}; there are: {', '.join(fields)}"
+        f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}; its fields are {', '.join(fields)}"
         for key in given
         if key not in fields
     ]
@@ -408,17 +416,17 @@ def _field_errors(kind: type[Any], given: Mapping[str, Any], name: str) -> list[
     return errors + [f"{name} has no {key}: give {key} = …" for key in needed]
 
 
-def _check_name(what: str, value: Any) -> str:
+def _check_name(what: str, value: object) -> str:
     return check(what, value, str, ": give the name of a column")
 
 
-def _check_optional_names(part: Any, *fields: str) -> None:
+def _check_optional_names(part: SchemaPart, *fields: str) -> None:
     for name in fields:
         if getattr(part, name) is not None:
             _check_name(name, getattr(part, name))
 
 
-def _check_values(part: Any, name: str) -> None:
+def _check_values(part: ObservationColumn | ActionColumns, name: str) -> None:
     values = check(f"{name}values", part.values, tuple, ": give a list")
     kinds = {bool if isinstance(value, bool) else type(value) for value in values}
     if len(kinds) > 1 or not kinds <= set(_SCALAR):
@@ -426,9 +434,9 @@ def _check_values(part: Any, name: str) -> None:
             f"{name}values are {list(values)!r:.80}; they must be all text, all whole numbers or all true/false"
         )
     if len(set(values)) < len(values):
-        raise ConfigError(f"{name}values are {list(values)!r:.80}: each must be there once")
+        raise ConfigError(f"{name}values are {list(values)!r:.80}: list each value once")
     if len(values) > _MAX_VALUES:
         raise ConfigError(
-            f"{name}there are {len(values)} values; at most {_MAX_VALUES} are possible: each would be a number of the "
-            "observation. Group them, or keep the frequent ones and give unknown = true"
+            f"{name}there are {len(values)} values; at most {_MAX_VALUES} are allowed, because each is "
+            "an element of the observation: group them, or keep the frequent ones and give unknown = true"
         )

@@ -40,7 +40,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 def test_a_proposal_without_a_reward_warns_on_standard_error(birl_: Any, logs: pyarrow.Table) -> None:
     birl_("data", "schema", "logs/0.parquet")
-    assert "no column is called like the reward" not in birl_.notes
+    assert "no column is named like the reward" not in birl_.notes
     names = ["profit" if name == "reward" else name for name in logs.column_names]
     pyarrow.parquet.write_table(logs.rename_columns(names), "logs/named.parquet")
     birl_("data", "schema", "logs/named.parquet")

@@ -312,7 +312,7 @@ def test_policies_are_not_judged_by_other_columns(
     birl.ope.Softmax(algo).save("policy.d3")
     for command in ("report", "rank"):
         said = birl_("ope", command, "policy.d3", "--dataset", "other", status=1)
-        assert "policy.d3 has logs in which observations are made of" in said
+        assert "policy.d3 has logs whose observations are encoded as" in said
     assert not Path("other/queries.json").exists()
     birl_("data", "split", "data", "--shares", "train=.5,certify=.5")
     assert main(["ope", "report", "policy.d3", "--dataset", "data/certify"]) == 5  # it has learned from the whole

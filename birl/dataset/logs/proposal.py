@@ -1,4 +1,4 @@
-"""A schema to begin with: what is in a log's columns, and which roles their names and contents suggest."""
+"""Propose a schema for a log from the names and contents of its columns."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from birl.dataset.logs.columns import Column, check_columns, check_not_empty, co
 from birl.dataset.logs.files import Logs, resolve_sources
 from birl.errors import DataError, ShapeError
 
-NO_REWARD: Final = (
-    "no column is called like the reward, so that it may stand among the observations: write it below [reward] instead"
-)
+NO_REWARD: Final = "no column is named like the reward, so it may be among the observations: move it to [reward]"
 _REQUIRED: Final = ("episode", "action", "reward")
-_MAX_DISTINCT: Final = 1000  # different values that are counted
-_MAX_CATEGORIES: Final = 20  # categories that are proposed
+_MAX_DISTINCT: Final = 1000  # largest number of distinct values that are counted
+_MAX_CATEGORIES: Final = 20  # largest number of categories that are proposed
 _MAX_COLUMNS: Final = 2000
-_NESTED: Final = "structures, or lists of no or several lengths"
+_NESTED: Final = "structures, or lists of zero or different lengths"
 
-# Names in logs of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW, and common ones.
+# Common names, and those of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW.
 _NAMES: Final = {
     "episode": "episode|episode_?ids?|episode_?index|eps_?id|mdp_?id|traj(ectory)?(_?id)?|session(_?id)?|trip(_?id)?",
     "time": "time|times|timestamp|time_?step|ts|t|at|step|step_?(id|index)|sequence_?number|date|datetime",
@@ -43,19 +41,19 @@ _ROLES: Final = {role: re.compile(names, re.IGNORECASE) for role, names in _NAME
 
 @dataclass
 class Profile:
-    """What a column holds."""
+    """Summary statistics of a column."""
 
     kind: str = ""
     width: int = 0
     missing: int = 0
     infinite: int = 0
-    low: Any = None
+    low: Any = None  # a numpy number or datetime64
     high: Any = None
-    values: dict[Any, None] = field(default_factory=dict)
+    values: dict[str | float, None] = field(default_factory=dict)
     whole: bool = True
 
     def add(self, column: Column, name: str) -> None:
-        """Take rows of the column."""
+        """Update the statistics with a chunk of rows."""
         self.missing += int(column.missing.sum())
         present = column.values[~column.missing]
         if not len(present):
@@ -64,7 +62,10 @@ class Profile:
         kind = column.kind if self.kind in ("", column.kind) else "numbers"
         numbers = column.kind not in ("text", "dates") and self.kind not in ("text", "dates")
         if self.kind and (width != self.width or (kind != self.kind and not numbers)):
-            raise DataError(f"column {name!r:.60} holds {self.kind} and {column.kind}, or lists of several lengths")
+            raise DataError(
+                f"column {name!r:.60} holds {self.kind} and {column.kind}, "
+                "or lists of different lengths: give it one type"
+            )
         self.kind, self.width = kind, width
         if present.dtype.kind == "f":
             self.infinite += int(np.isinf(present).sum())
@@ -83,7 +84,7 @@ class Profile:
                 self.values[value] = None
 
     def __str__(self) -> str:
-        words = [f"lists of {self.width} {self.kind}" if self.width else self.kind or "nothing but nulls"]
+        words = [f"lists of {self.width} {self.kind}" if self.width else self.kind or "only nulls"]
         if self.low is not None:
             low, high = (f"{end:.6g}" if self.kind == "numbers" else str(end)[:26] for end in (self.low, self.high))
             words.append(f"from {low} to {high}")
@@ -97,11 +98,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A schema to be read and corrected.
+    """A proposed schema, for review and correction.
 
     Attributes:
-        text: the schema in TOML, each line with its reason.
-        missing: the roles ``"episode"``, ``"action"`` and ``"reward"`` that no column's name tells.
+        text: the schema in TOML, with the reason for each line.
+        missing: the roles ``"episode"``, ``"action"`` and ``"reward"`` that match no name of a column.
     """
 
     text: str
@@ -111,14 +112,14 @@ class Proposal:
 def propose(logs: Logs) -> Proposal:
     """Propose a schema for the logs.
 
-    A role that several columns could have gets none: they are listed.
+    If several columns could have a role, all are listed and none is assigned.
 
     Args:
-        logs: files, or patterns such as ``"logs/*.parquet"``; or other sources.
+        logs: files, patterns such as ``"logs/*.parquet"``, or other sources.
 
     Raises:
-        FileError, DataError: if a file cannot be used.
-        MissingExtraError: without pyarrow.
+        FileError, DataError: if a file cannot be read.
+        MissingExtraError: if pyarrow is not installed.
     """
     profiles: dict[str, Profile] = {}
     rows = 0
@@ -130,7 +131,7 @@ def propose(logs: Logs) -> Proposal:
             if len(names) > _MAX_COLUMNS:
                 raise DataError(
                     f"{source} has {len(names)} columns, a schema is proposed for at most {_MAX_COLUMNS}: write one "
-                    "by hand, which names those that matter"
+                    "by hand, which names the relevant ones"
                 )
             check_columns(names, names, str(source))
             for name in names:
@@ -139,7 +140,7 @@ def propose(logs: Logs) -> Proposal:
                     profile.add(
                         column_from_arrow(batch.column(name), name, row_labels(str(source), rows - begin)), name
                     )
-                except ShapeError:  # of structures, or of lists of several lengths
+                except ShapeError:  # structures, or lists of different lengths
                     profile.kind = _NESTED
             rows += batch.num_rows
         check_not_empty(rows - begin, str(source))
@@ -149,7 +150,7 @@ def propose(logs: Logs) -> Proposal:
 
 
 def _match_roles(names: list[str]) -> dict[str, list[str]]:
-    """The columns that are called like each role."""
+    """Match the names of columns to roles."""
     found: dict[str, list[str]] = {role: [] for role in _ROLES}
     for name in names:
         for role, pattern in _ROLES.items():
@@ -160,6 +161,7 @@ def _match_roles(names: list[str]) -> dict[str, list[str]]:
 
 
 def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
+    """The text of the proposed schema."""
     assigned = {name for names in found.values() for name in names}
     lines = [
         f"# Proposed for {rows} rows of {_comment(', '.join(files[:5]))}{' and others' * (len(files) > 5)}.",
@@ -172,7 +174,7 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     if not found["time"]:
         lines.append("# Without a time the rows of an episode must stand in their order in the log.")
     if not found["terminated"]:
-        lines.append('# No column is called like the ends of the task. If it never ends: unmarked = "truncated".')
+        lines.append('# No column is named like the ends of the task. If it never ends: unmarked = "truncated".')
         lines.append('# If the last step of every episode is its end: unmarked = "terminated".')
     else:
         lines.append('# unmarked = "truncated"   # where the log or a limit cut episodes, which then have no mark')
@@ -182,7 +184,7 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
         proposed = [] if name in candidates["time"] else _observation_lines(name, profiles[name], rows)
         if name in candidates["reward"] and not roles:
             proposed.insert(0, f"# if {_comment(name)} is the reward, take it out here and name it in [reward]")
-        if roles:  # what is known only after an action must not become an observation by oversight
+        if roles:  # effects of an action must not become observations by mistake
             what = " or the ".join(roles)
             reason = f"# {_comment(name)} may be the {what}; it is an observation only if it was known before"
             proposed = [reason, *(line if line.startswith("#") or not line else f"# {line}" for line in proposed)]
@@ -208,25 +210,26 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     elif found["propensity"]:
         lines += ["# [propensity]", *_role_lines("propensity", "column", found["propensity"], profiles, False)]
     else:
-        lines.append("# No column looks like probabilities of the logged actions: then evaluation rests on models.")
+        lines.append("# No column is named like probabilities of the logged actions: evaluation then relies on models.")
     for name in found["next"]:
         lines.append(f"# not used: {to_toml(name)}, {_comment(profiles[name])}: the next row of the episode has it")
     return "\n".join(lines) + "\n"
 
 
 def _missing_roles(found: dict[str, list[str]]) -> list[str]:
-    """What every log needs, and no name, or more than one, tells: until it is written, nothing can be imported."""
+    """Sentences about required roles that no column, or more than one, could have."""
     none = [role for role in _REQUIRED if not found[role]]
     several = [role for role in _REQUIRED if len(found[role]) > 1]
     others = [role for role in none if role != "reward"]
-    sentences = [f"no column is called like the {' or the '.join(others)}: write which it is, below."] * bool(others)
+    sentences = [f"no column is named like the {' or the '.join(others)}: write which it is, below."] * bool(others)
     sentences += [NO_REWARD] * ("reward" in none)
-    return sentences + [f"several columns are called like the {' and the '.join(several)}: take one, below."] * bool(
-        several
-    )
+    if several:
+        sentences.append(f"several columns are named like the {' and the '.join(several)}: take one, below.")
+    return sentences
 
 
-def _comment(value: Any) -> str:
+def _comment(value: object) -> str:
+    """Escape a value for a TOML comment."""
     return to_toml(str(value))[1:-1]
 
 
@@ -247,11 +250,11 @@ _CONTENT_RULES: Final[dict[str, Callable[[Profile, int], bool]]] = {
         )
     ),
 }
-"""What columns of a role hold, of those that most logs have. Said where no name tells it."""
+"""Checks whether a column could have a role by its contents, for roles that no name matches."""
 
 
 def _candidates(role: str, profiles: dict[str, Profile], assigned: set[str], rows: int) -> list[str]:
-    """Columns whose contents could have a role."""
+    """The columns whose contents could have a role."""
     fits = _CONTENT_RULES[role]
     return [
         name for name, profile in profiles.items() if name not in assigned and not profile.width and fits(profile, rows)
@@ -261,14 +264,14 @@ def _candidates(role: str, profiles: dict[str, Profile], assigned: set[str], row
 def _role_lines(
     role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool, candidates: Sequence[str] = ()
 ) -> list[str]:
-    """The line of a role: chosen if one column could have it, listed if several, said if there is none."""
+    """The lines of a role: assigned if one column matches; otherwise comments with the candidates."""
     if len(names) == 1:
         return [f"{key} = {to_toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
     if names:
         lines = [f"# {key} = {to_toml(name)}   # {_comment(profiles[name])}" for name in names]
         kind = f"the mark {role}" if role in ("terminated", "truncated") else f"the {role}"
         return [f"# {len(names)} columns could be {kind}; take one:", *lines]
-    lines = [f"# {key} = …   # needed: no column is called like the {role}"] if needed else []
+    lines = [f"# {key} = …   # needed: no column is named like the {role}"] if needed else []
     return lines + [f"# {key} = {to_toml(name)}   # it may be: {_comment(profiles[name])}" for name in candidates]
 
 
@@ -276,16 +279,16 @@ def _observation_lines(name: str, profile: Profile, rows: int) -> list[str]:
     lines = ["[[observation]]", f"column = {to_toml(name)}   # {_comment(profile)}"]
     if profile.kind == "text":
         if len(profile.values) > _MAX_CATEGORIES or len(profile.values) > rows / 2:
-            reason = "text with too many different values for categories"
+            reason = "text with too many distinct values for categories"
             return [f"# not used: {to_toml(name)}, {_comment(profile)}: {reason}", ""]
-        lines.append(f"values = {to_toml(sorted(profile.values))}   # each becomes a number of the observation")
-        lines.append("unknown = true" if profile.missing else "# unknown = true   # if there may be others later")
+        lines.append(f"values = {to_toml(sorted(profile.values))}   # each becomes an element of the observation")
+        lines.append("unknown = true" if profile.missing else "# unknown = true   # if other values may occur later")
     elif profile.kind not in ("numbers", "whole numbers", "true/false"):
-        return [f"# not used: {to_toml(name)}, {_comment(profile)}: it is no number", ""]
+        return [f"# not used: {to_toml(name)}, {_comment(profile)}: it is not numeric", ""]
     elif profile.low == profile.high and not profile.width:
         return [f"# not used: {to_toml(name)}, {_comment(profile)}: it is always the same", ""]
     elif profile.missing:
-        lines.append('# missing = "forward"   # or "drop", or "fill": it must be said')
+        lines.append('# missing = "forward"   # or "drop", or "fill": one is required')
         lines.append("# fill = 0.0")
         lines.append("# indicator = true")
     return [*lines, ""]
@@ -294,15 +297,15 @@ def _observation_lines(name: str, profile: Profile, rows: int) -> list[str]:
 def _action_lines(profile: Profile) -> list[str]:
     if profile.kind == "text":
         values = to_toml(sorted(profile.values))
-        return ['kind = "discrete"', f"values = {values}   # all that were taken: add others that could be"]
+        return ['kind = "discrete"', f"values = {values}   # all logged actions: add other possible ones"]
     if profile.width or not profile.whole:
         return ['kind = "continuous"']
     size = int(profile.high) + 1 if profile.high is not None else 1
     if profile.kind == "whole numbers" and profile.low < 0:
-        return ['kind = "discrete"', f"values = {to_toml(sorted(profile.values))}   # all that were taken: add others"]
+        return ['kind = "discrete"', f"values = {to_toml(sorted(profile.values))}   # all logged actions: add others"]
     if profile.kind == "numbers":
         return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
-    return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest that was taken, plus one"]
+    return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest logged action plus one"]
 
 
 def _propensity_kind(name: str, profile: Profile) -> str:

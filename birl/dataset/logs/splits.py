@@ -1,4 +1,4 @@
-"""Parts of a folder of episodes: to learn from, to choose by, and to certify with."""
+"""Split a folder of episodes into parts for training, selection and certification."""
 
 from __future__ import annotations
 
@@ -25,35 +25,40 @@ from birl.files import parse_json
 from birl.types import Array, tree_leaves
 
 MIN_EPISODES: Final = 30
-"""Fewer episodes (or clusters) carry no statement about their mean."""
+"""Fewest episodes (or clusters) from which a mean is estimated."""
 UNITS: Final = ("episode", "cluster", "time")
 
 
 def split(
-    folder: str | os.PathLike[str], by: str, shares: Mapping[str, float], *, out: Any = None, seed: int = 0
+    folder: str | os.PathLike[str],
+    by: str,
+    shares: Mapping[str, float],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    seed: int = 0,
 ) -> dict[str, dict[str, int]]:
-    """Write parts of a folder of episodes as folders ``<out>/<name>``. Episodes stay whole.
+    """Split a folder of episodes into folders ``<out>/<name>``. Episodes are never cut.
 
     Args:
-        folder: what `birl.dataset.logs.files.import_files` wrote.
-        by: ``"episode"``: drawn at random; ``"cluster"``: whole clusters, drawn at random; ``"time"``: by the time of
-            the first step, the first part the earliest.
-        shares: share of the episodes by name of the part, each above 0, which sum to at most 1.
-        out: where the parts go; ``folder`` itself if ``None``.
-        seed: of what is drawn.
+        folder: folder that `birl.dataset.logs.files.import_files` wrote.
+        by: ``"episode"``: random episodes; ``"cluster"``: random whole clusters; ``"time"``: by the time of the first
+            step, the first part the earliest.
+        shares: name and share of the episodes of each part. Shares are above 0 and sum to at most 1.
+        out: folder of the parts; by default ``folder``.
+        seed: seed of the random order.
 
     Returns:
         For each part the numbers of ``episodes``, ``steps`` and, if there are any, ``clusters``.
 
     Raises:
-        ConfigError: if shares or names are not usable.
+        ConfigError: if a share or name is invalid.
         DataError: if a part would have fewer than 30 episodes (or clusters), or there are no clusters or times.
-        WriteError: if a part is there already.
+        WriteError: if the folder of a part exists already.
     """
-    hint = ": to keep what shares a column together, name the column as cluster in the schema, and split by 'cluster'"
+    hint = ": to keep episodes of a group together, name its column as cluster in the schema, and split by 'cluster'"
     check("by", by, str, hint, choices=UNITS)
     _check_shares(shares)
-    notes, schema, whole = _load_import_record(Path(folder))
+    record, schema, whole = _load_import_record(Path(folder))
     data = ReplayBuffer.open(folder)
     storage, table = data.storage, episode_table(data.storage)
     first = storage.rows(table.lane, table.start)
@@ -71,7 +76,7 @@ def split(
         part_record = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
         with tempfile.TemporaryDirectory(prefix=".split-", dir=places[name].parent) as work:
             _copy_episodes(data, table, np.sort(episodes), Path(work) / "data")
-            write_import_record(Path(work) / "data", {**notes, "part": part_record}, schema)
+            write_import_record(Path(work) / "data", {**record, "part": part_record}, schema)
             os.replace(Path(work) / "data", places[name])
     return found
 
@@ -83,29 +88,31 @@ def _check_shares(shares: Mapping[str, float]) -> None:
     for name, share in shares.items():
         check(f"share of {name!r:.60}", share, float, above=0, high=1)
         if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
-            raise ConfigError(f"a part is called {name!r:.60}; its name must be a word, as its folder is called so")
+            raise ConfigError(
+                f"a part is called {name!r:.60}; its name must be a word, because it names a folder: rename it"
+            )
     if math.fsum(shares.values()) > 1 + 1e-9:
         total = math.fsum(shares.values())
-        raise ConfigError(f"the shares {dict(shares)!s:.200} sum to {total:.6g}; it must be at most 1")
+        raise ConfigError(f"the shares {dict(shares)!s:.200} sum to {total:.6g}; it must be at most 1: reduce them")
 
 
 def _load_import_record(folder: Path) -> tuple[dict[str, Any], str, str]:
-    """What an import wrote beside the steps: its notes, the schema, and the digest of the notes."""
+    """Load the record of an import; return it with its schema and its digest."""
     try:
         data = (folder / IMPORT).read_bytes()
-        notes = parse_json(data, str(folder / IMPORT))
+        record = parse_json(data, str(folder / IMPORT))
         schema = (folder / SCHEMA).read_text(encoding="utf-8")
     except OSError as error:
         raise ForeignFileError(f"{folder} has no {IMPORT}: give a folder that `birl data import` wrote") from error
-    if not isinstance(notes, dict) or "part" in notes:
-        raise DataError(f"{folder} is a part of a split itself: split the whole, so that no part knows another")
-    return notes, schema, sha256_digest(data)
+    if not isinstance(record, dict) or "part" in record:
+        raise DataError(f"{folder} is a part of a split itself: split the whole, so that all parts are disjoint")
+    return record, schema, sha256_digest(data)
 
 
 def _order_episodes(
     storage: Storage, by: str, first: Array, cluster: Array | None, rng: np.random.Generator
 ) -> tuple[Array, Array | None]:
-    """Episodes in the order in which the parts take them, and what must stay whole beside episodes."""
+    """The order of the episodes in the parts, and the cluster of each episode if clusters must stay whole."""
     if by == "time":
         if "extra.time" not in storage.leaves:
             raise DataError("the steps have no times: name their column in the schema, or split by episode")
@@ -113,8 +120,8 @@ def _order_episodes(
     if by == "episode":
         if cluster is not None and len(np.unique(cluster)) < len(cluster):
             raise DataError(
-                "the episodes belong to clusters, which would be in several parts, so that one would know of another: "
-                "split by cluster (--by cluster), or leave cluster out of the schema if its episodes are independent"
+                "the episodes belong to clusters, which would be in several parts: "
+                "split by cluster (--by cluster), or leave cluster out of the schema if the episodes are independent"
             )
         return rng.permutation(len(first)), None
     if cluster is None:
@@ -124,9 +131,9 @@ def _order_episodes(
 
 
 def _cut_parts(order: Array, unit: Array | None, shares: Mapping[str, float]) -> dict[str, Array]:
-    """The episodes of each part: consecutive ones of ``order``, cut where the shares say, but never within a unit."""
+    """Cut ``order`` into parts according to the shares, but never within a unit."""
     own = order if unit is None else unit[order]
-    ends = np.flatnonzero(np.append(own[1:] != own[:-1], True)) + 1  # where a cut may be
+    ends = np.flatnonzero(np.append(own[1:] != own[:-1], True)) + 1  # allowed cuts
     parts, begin, total = {}, 0, 0.0
     for name, share in shares.items():
         total += share
@@ -139,19 +146,19 @@ def _cut_parts(order: Array, unit: Array | None, shares: Mapping[str, float]) ->
 def _check_size(name: str, members: Array, count: int, unit: Array | None, shares: Mapping[str, float]) -> None:
     if len(members) >= MIN_EPISODES:
         return
-    what, there = ("clusters", len(np.unique(unit))) if unit is not None else ("episodes", count)
-    least, needed = MIN_EPISODES / there, math.ceil(MIN_EPISODES / min(shares.values()))
-    do = "take fewer parts"
+    what, total = ("clusters", len(np.unique(unit))) if unit is not None else ("episodes", count)
+    least, needed = MIN_EPISODES / total, math.ceil(MIN_EPISODES / min(shares.values()))
+    remedy = "take fewer parts"
     if least * len(shares) <= 1:
-        do = f"give each part a share of at least {math.ceil(1000 * least) / 1000:.3g}"
+        remedy = f"give each part a share of at least {math.ceil(1000 * least) / 1000:.3g}"
     raise DataError(
-        f"the part {name!r} would have {len(members)} of {there} {what}, at least {MIN_EPISODES} are needed to say "
-        f"anything about a mean: {do}, or log at least {needed} {what} for these shares"
+        f"the part {name!r} would have {len(members)} of {total} {what}, at least {MIN_EPISODES} are needed to "
+        f"estimate a mean: {remedy}, or log at least {needed} {what} for these shares"
     )
 
 
 def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path) -> None:
-    """Write these episodes into a new folder, some thousand rows at a time."""
+    """Copy these episodes into a new folder, in chunks of rows."""
     storage, info = data.storage, data.dataset_info
     part = ReplayBuffer(
         InfiniteBuffer(),
@@ -173,8 +180,8 @@ def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, fol
     for number in np.unique(block):
         own = episodes[block == number]
         begins, counts = table.start[own], table.length[own] + 1
-        ahead = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = storage.rows(np.repeat(table.lane[own], counts), np.repeat(begins, counts) + ahead)
+        offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = storage.rows(np.repeat(table.lane[own], counts), np.repeat(begins, counts) + offset)
         flags = storage.flags[rows]
         final = (flags & FINAL) != 0
         steps = {name: storage.take(name, rows[~final]) for name in storage.leaves}

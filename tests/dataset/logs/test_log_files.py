@@ -392,7 +392,7 @@ def test_a_proposal_can_be_imported(tmp_path: Path) -> None:
     file = write(rows, tmp_path / "log.parquet")
     text = propose([file]).text
     assert 'column = "speed"   # numbers, from -' in text
-    for name, why in (("note", "too many"), ("deep", "no number"), ("same", "always the same")):
+    for name, why in (("note", "too many"), ("deep", "not numeric"), ("same", "always the same")):
         assert any(line.startswith(f'# not used: "{name}"') and why in line for line in text.splitlines())
     text = text.replace('# missing = "forward"', 'missing = "forward"').replace("# fill", "fill")
     own = LogSchema.parse(text)
@@ -410,8 +410,8 @@ def test_candidates_for_roles_are_not_proposed_as_observations(tmp_path: Path) -
     for role, name in {"episode": "who", "terminated": "over", "column": "did"}.items():
         assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
     assert any(line.startswith('# column = "cash"   # it may be: numbers') for line in lines)
-    assert lines[2] == "# no column is called like the episode or the action: write which it is, below."
-    assert lines[3].startswith("# no column is called like the reward, so that it may stand among the observations")
+    assert lines[2] == "# no column is named like the episode or the action: write which it is, below."
+    assert lines[3].startswith("# no column is named like the reward, so it may be among the observations")
     place = next(row for row, line in enumerate(lines) if line.startswith('column = "cash"'))
     assert lines[place - 2] == "# if cash is the reward, take it out here and name it in [reward]"
     assert '# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"' in lines
@@ -429,10 +429,10 @@ def test_integer_columns_are_reward_candidates(paid: list[Any], tmp_path: Path) 
     rows = pyarrow.table({"episode": [1, 1, 2, 2], "action": [0, 1, 0, 1], "clicks": paid, "same": [1.0] * 4})
     text = propose([write(rows, tmp_path / "log.parquet")]).text
     assert '# column = "clicks"   # it may be: ' in text and '# column = "same"' not in text
-    assert text.splitlines()[2].startswith("# no column is called like the reward")
+    assert text.splitlines()[2].startswith("# no column is named like the reward")
     assert propose([tmp_path / "log.parquet"]).missing == ("reward",)
     named = propose([write(rows.rename_columns(["episode", "action", "reward", "same"]), tmp_path / "b.parquet")]).text
-    assert "no column is called like the reward" not in named and "if same is the reward" not in named
+    assert "no column is named like the reward" not in named and "if same is the reward" not in named
 
 
 @pytest.mark.parametrize("role", ["reward", "terminated", "propensity"])
@@ -442,7 +442,7 @@ def test_effects_of_actions_cannot_be_observations(role: str) -> None:
         'kind = "discrete"\nsize = 2\n[reward]\ncolumn = "r"\n[propensity]\ncolumn = "p"\nkind = "probability"'
     )
     name = {"reward": "r", "terminated": "end", "propensity": "p"}[role]
-    with pytest.raises(ConfigError, match=f"{role}: the column '{name}' is an observation or action, too"):
+    with pytest.raises(ConfigError, match=f"{role}: the column '{name}' is also an observation or action"):
         LogSchema.parse(text.replace("NAME", name))
     LogSchema.parse(text.replace("NAME", "x"))
 
@@ -565,7 +565,7 @@ def test_proposals_for_infinite_and_negative_numbers(tmp_path: Path) -> None:
     assert "# its name; numbers, 0 different, 2 infinite, which is an error" in text
     assert '"r"   # its name; numbers, from 2 to 2, 1 different, 1 infinite' in text
     rows = pyarrow.table({"id": [1, 1, 1], "action": [1, -1, 0]})
-    assert "values = [-1, 0, 1]   # all that were taken" in propose([write(rows, tmp_path / "more.parquet")]).text
+    assert "values = [-1, 0, 1]   # all logged actions" in propose([write(rows, tmp_path / "more.parquet")]).text
 
 
 def test_too_many_columns_of_parquet_are_rejected_before_the_footer_is_read(

@@ -344,11 +344,14 @@ def test_continuous_actions() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("episode = 'a'\nepisode = 'b'", "this is no TOML"),
+        ("episode = 'a'\nepisode = 'b'", "this is not valid TOML"),
         (PLAIN.replace("size", "sise"), "action has no field 'sise'; did you mean 'size'"),
         (PLAIN.replace('[reward]\ncolumn = "r"', ""), "the schema has no reward"),
-        (PLAIN.replace("size = 2", ""), "choices need size"),
-        (PLAIN.replace('terminated = "done"\nunmarked = "truncated"', ""), "nothing says where the task ended"),
+        (PLAIN.replace("size = 2", ""), "discrete actions need size"),
+        (
+            PLAIN.replace('terminated = "done"\nunmarked = "truncated"', ""),
+            "the schema does not define where the task ends",
+        ),
         (PLAIN.replace("[[observation]]", "[observation]"), r"write \[\[observation\]\]"),
         (PLAIN.replace('column = "x"', 'column = "x"\nmissing = "fill"'), "missing is 'fill', fill is None"),
         (PLAIN.replace('column = "x"', 'column = "x"\nvalues = ["a", 1]'), "they must be all text"),
