@@ -118,7 +118,7 @@ class Serializable:
         if not isinstance(name, str) or name not in cls._known:
             raise ConfigError(
                 f"no {cls._kind} is called {name!r}{did_you_mean(str(name), cls._known) or '.'} Known: "
-                f"{', '.join(sorted(cls._known))}. If it is your own class, import its module first."
+                f"{', '.join(sorted(cls._known))}. If it is your own class, import the module that defines it first."
             )
         return cls._known[name]  # type: ignore[return-value]
 

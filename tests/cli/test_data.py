@@ -44,7 +44,7 @@ def test_a_proposal_without_a_reward_warns_on_standard_error(birl_: Any, logs: p
     names = ["profit" if name == "reward" else name for name in logs.column_names]
     pyarrow.parquet.write_table(logs.rename_columns(names), "logs/named.parquet")
     birl_("data", "schema", "logs/named.parquet")
-    assert "stand among the observations: write it below [reward]" in birl_.notes
+    assert "be among the observations: move it to [reward]" in birl_.notes
 
 
 def test_the_commands_of_the_guide(birl_: Any, logs: pyarrow.Table) -> None:
@@ -153,7 +153,7 @@ def test_a_query_instead_of_files(birl_: Any, logs: pyarrow.Table) -> None:
     assert "rows of the query." in birl_("data", "schema", "--sql", sql)
     assert "there are no logs: give files, or a query" in birl_(*command, status=1)
     assert "give files or --sql" in birl_(*command, "logs/0.parquet", "--sql", sql, status=1)
-    assert "--database x is for --sql" in birl_(*command, "logs/0.parquet", "--database", "x", status=1)
+    assert "--database x needs --sql" in birl_(*command, "logs/0.parquet", "--database", "x", status=1)
 
 
 @pytest.mark.filterwarnings("ignore:env_spec is None:UserWarning")  # of Minari

@@ -7,6 +7,7 @@ from pathlib import Path
 from cli.conftest import Shell
 
 import birl
+import birl.cli
 
 
 def test_parts_of_observations_are_named_with_set(birl_: Shell, tmp_path: Path) -> None:
@@ -23,3 +24,10 @@ def test_observations_that_are_choices_need_nothing(birl_: Shell, tmp_path: Path
     model = birl.load_learnable(out / "model_30.d3")
     assert model.observation_shape == (16,) and model.spec.data_shape == ()
     assert birl_("evaluate", out, "--n-episodes", 1).startswith("return ")
+
+
+def test_python_code_that_messages_name_in_options_is_in_the_package() -> None:
+    """A message that is reworded must not lose its option on the command line."""
+    root = Path(birl.__file__).parent
+    source = "\n".join(path.read_text(encoding="utf-8") for path in root.rglob("*.py") if path.parent.name != "cli")
+    assert [code for code in birl.cli._OPTIONS if code not in source] == []

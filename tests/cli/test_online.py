@@ -541,7 +541,7 @@ def test_masks_that_observations_have_need_no_option(birl_: Any, doors: str) -> 
     assert birl_("evaluate", "run", "--env-id", "own_doors:MaskInObservation", "--n-episodes", 2).startswith(
         "return 10.00"
     )
-    assert "have a part 'action_mask' already" in birl_(*words, "--out", "x", "--action-mask", status=1)
+    assert "already have a part 'action_mask'" in birl_(*words, "--out", "x", "--action-mask", status=1)
 
 
 def test_masks_in_evaluations_of_what_is_learned_from_logs(birl_: Any, doors: str) -> None:
@@ -652,7 +652,7 @@ def test_own_encoders_are_imported_by_every_command(
         sys.modules.pop("own_cli_encoder", None)
         EncoderFactory._known.pop("own_cli_encoder", None)
 
-    assert "If it is one of yours, name its module: --import MODULE" in birl_(*train, 50, "--out", "a", status=1)
+    assert "If it is your own class, name its module: --import MODULE" in birl_(*train, 50, "--out", "a", status=1)
     assert "No module named 'nothing'" in birl_(*train, 50, "--out", "a", "--import", "nothing", status=1)
     birl_(*train, 50, "--out", "a", *own)
     assert birl.load_learnable("a/model_50.d3").config.encoder_factory.size == 8

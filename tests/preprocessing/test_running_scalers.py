@@ -484,7 +484,7 @@ def test_n_step_returns_need_rewards_that_add_up() -> None:
 
 def test_sums_of_scaled_rewards_that_are_kept_refuse_a_scaler_that_moves() -> None:
     algorithm = CalQLConfig(reward_scaler=RunningRewardScaler(), batch_size=8).create()
-    with pytest.raises(UnsupportedError, match="CalQL learns from sums of scaled rewards"):
+    with pytest.raises(UnsupportedError, match="CalQL, which stores returns, cannot be combined"):
         go(algorithm, 20, Ramp())
 
 

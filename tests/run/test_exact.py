@@ -91,7 +91,7 @@ def test_environments_are_given_what_is_stored() -> None:
 def test_runs_with_bounded_logs_resume_exactly(
     tmp_path: Path, mode: Any, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_LEAST_STEPS", "_MOST_STEPS"):
+    for name in ("_MIN_LOGGED_STEPS", "_MAX_LOGGED_STEPS"):
         monkeypatch.setattr(stepper, name, 4)
     expected = run(tmp_path / "straight", mode, 0, None, signal.SIGTERM)
     assert run(tmp_path / "stopped", mode, 0, stop, signal.SIGTERM) is None

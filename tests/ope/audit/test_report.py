@@ -489,7 +489,7 @@ def test_a_pass_does_not_depend_on_how_much_is_read_at_once(monkeypatch: pytest.
         values[rows + 1] = values[rows]
     logs.time[3:5] = logs.time[[4, 3]]
     whole = scan(logs.data())
-    monkeypatch.setattr("birl.ope.audit.scan.rows_at_once", lambda width: 7)
+    monkeypatch.setattr("birl.ope.audit.scan.chunk_rows", lambda width: 7)
     parts = scan(logs.data())
     assert parts.counts == whole.counts and whole.counts["backwards"] == 1 and whole.counts["repeated"] > 50
     for name, values in whole.episodes.items():
