@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 
 from birl.errors import BirlError, ConfigError
 
 T = TypeVar("T")
-_KINDS: dict[type, Any] = {bool: (bool, np.bool_), int: (int, np.integer), float: (int, float, np.integer, np.floating)}
+_KINDS: dict[type, tuple[type[float] | type[np.integer[Any]] | type[np.floating[Any]] | type[np.bool_], ...]] = {
+    bool: (bool, np.bool_),
+    int: (int, np.integer),
+    float: (int, float, np.integer, np.floating),
+}
 
 
 class Limits(TypedDict, total=False):
@@ -56,7 +60,7 @@ class Allowed:
         text = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name} {limits}".rstrip()
         return text + (f" or {choices}" if choices else "") + (" or None" if self.optional else "")
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Return whether ``value`` is allowed."""
         if value is None:
             return self.optional
@@ -69,7 +73,7 @@ class Allowed:
             return False
         return bool(self.low <= value <= self.high and self.above < value < self.below)  # excludes NaN and infinity
 
-    def check(self, name: str, value: object, hint: str = "", error: type[BirlError] = ConfigError) -> Any:
+    def check(self, name: str, value: object, hint: str = "", error: type[BirlError] = ConfigError) -> object:
         """Return an allowed value, with numpy numbers as Python's. See the function `check`."""
         if not self.accepts(value):
             infinite = isinstance(value, float) and not math.isfinite(value)
@@ -104,4 +108,4 @@ def check(
     Raises:
         ConfigError: ``"n_steps is 0; it must be an int >= 1"``, or an ``error`` with this message.
     """
-    return Allowed(kind, optional=optional, **limits).check(name, value, hint, error)  # type: ignore[no-any-return]
+    return cast(T, Allowed(kind, optional=optional, **limits).check(name, value, hint, error))

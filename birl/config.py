@@ -79,7 +79,7 @@ def field(
 def field(default: T, meaning: str = ..., *, like: type[Any] | None = ..., **limits: Unpack[Limits]) -> T: ...
 
 
-def field(default: Any, meaning: str = "", *, like: type[Any] | None = None, **limits: Unpack[Limits]) -> Any:
+def field(default: object, meaning: str = "", *, like: type[Any] | None = None, **limits: Unpack[Limits]) -> object:
     """Declare a config field with its meaning and limits.
 
     For example ``tau: float = field(0.005, "Share of the online network.", low=0, high=1)``. To change only the default
@@ -91,9 +91,10 @@ def field(default: Any, meaning: str = "", *, like: type[Any] | None = None, **l
         like: a config class, not a base class, whose field of the same name gives the meaning and limits.
         **limits: limits of the values of the declared type; see `birl.checks.Limits`.
     """
-    kind = "default_factory" if callable(default) else "default"
     metadata: dict[str, Any] = {"meaning": meaning, "like": like, "limits": limits}
-    return dataclasses.field(**{kind: default}, metadata=metadata)
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def rate(default: float, of: str) -> float:
@@ -159,7 +160,7 @@ def _check_default(name: str, item: dataclasses.Field[Any], row: Hyperparameter)
 
 
 @functools.cache
-def _resolve_type(annotation: Annotation, module: str) -> Any:
+def _resolve_type(annotation: Annotation, module: str) -> object:
     """Resolve an annotation of a module."""
     return get_type_hints(type("Holder", (), {"__annotations__": {"it": annotation}, "__module__": module}))["it"]
 
@@ -167,7 +168,7 @@ def _resolve_type(annotation: Annotation, module: str) -> Any:
 def _allowed(cls: type[Any], annotation: Annotation, limits: Limits) -> Allowed:
     """Return the allowed values of a field: those of its declared type within the limits."""
     declared = _resolve_type(annotation, cls.__module__)
-    union = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+    union: tuple[Any, ...] = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     kinds = [get_origin(each) or each for each in union if each is not NoneType]
     kind = kinds[0] if limits or not all(isinstance(each, type) for each in kinds) else functools.reduce(or_, kinds)
     return Allowed(kind, optional=NoneType in union, **limits)
@@ -201,7 +202,7 @@ def config(cls: type[T]) -> type[T]:
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
     @functools.wraps(init)
-    def checked_init(self: Any, *args: object, **kwargs: object) -> None:
+    def checked_init(self: object, *args: object, **kwargs: object) -> None:
         if args:
             raise ConfigError(f"{cls.__name__} takes keyword arguments only. Fields: {', '.join(names)}")
         rows = hyperparameters(cls)
@@ -275,7 +276,7 @@ class AlgorithmConfig(Serializable):
     sequence_length: int = field(20, "Number of steps in a training sequence (recurrent encoders only).", low=1)
     burn_in: int = field(0, "Number of leading steps that only warm up the recurrent state.", low=0)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse classes without the decorator `config`."""
         if not hasattr(vars(cls).get("__init__"), "__wrapped__"):
             raise ConfigError(

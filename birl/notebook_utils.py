@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 from birl.errors import MissingExtraError
 
@@ -30,7 +30,7 @@ def render_video(path: str | os.PathLike[str]) -> None:
     display.display(display.Video(os.fspath(path), embed=True, html_attributes="controls autoplay loop"))
 
 
-def _package(name: str) -> Any:
+def _package(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:

@@ -36,6 +36,7 @@ __all__ = [
     "GymEnv",
     "Inputs",
     "Int32NDArray",
+    "JSONValue",
     "Loss",
     "NDArray",
     "Networks",
@@ -63,6 +64,7 @@ __all__ = [
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 ArrayOrTensor: TypeAlias = "Array | Tensor"
 Tree: TypeAlias = Any  # T | tuple[Tree, ...] | dict[str, Tree]; mypy cannot express the recursion
+JSONValue: TypeAlias = "bool | int | float | str | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
 Shape: TypeAlias = Any  # Tree of tuple[int, ...]
 State: TypeAlias = "dict[str, Any]"  # nested dict; leaves are arrays, tensors and JSON values
 Observation: TypeAlias = Tree  # an array, or a tuple or dict of arrays

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
 from birl.spaces.specs import environment_spec, number_of_environments, single_spaces
-from birl.types import tree_leaves, tree_map
+from birl.types import Environment, tree_leaves, tree_map
 
 
-def check_environment(env: Any, n_steps: int = 100, seed: int = 0) -> None:
+def check_environment(env: Environment, n_steps: int = 100, seed: int = 0) -> None:
     """Take random steps in an environment (or vector environment) and compare them with its spaces.
 
     Checks that the spaces are supported, that observations are in the observation space, that all numbers are finite,

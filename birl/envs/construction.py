@@ -6,11 +6,11 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, cast, overload
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from birl.checks import check
 from birl.envs.wrappers import ActionMask
@@ -23,14 +23,36 @@ _SEED_ATTRIBUTE: Final = "_birl_seeds"
 _ATARI_PREFIX: Final = "ALE/"
 
 
+@overload
+def make_env(
+    name: str,
+    num_envs: None = None,
+    asynchronous: bool = ...,
+    wrapper: Callable[[Any], Any] | None = ...,
+    action_mask: bool = ...,
+    **options: object,
+) -> gymnasium.Env[Any, Any]: ...
+
+
+@overload
+def make_env(
+    name: str,
+    num_envs: int,
+    asynchronous: bool = ...,
+    wrapper: Callable[[Any], Any] | None = ...,
+    action_mask: bool = ...,
+    **options: object,
+) -> VectorEnv[Any, Any, Any]: ...
+
+
 def make_env(
     name: str,
     num_envs: int | None = None,
     asynchronous: bool = False,
     wrapper: Callable[[Any], Any] | None = None,
     action_mask: bool = False,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> Environment:
     """Create an environment, or a vector environment.
 
     d3rlpy's command line executes a string of Python (``--env-header``). This function resolves a name and evaluates
@@ -82,7 +104,7 @@ def as_environment(env: object, name: str = "env") -> Environment:
     return cast(Environment, env)
 
 
-def _make(name: str, options: dict[str, Any]) -> Any:
+def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     module_name, _, attribute = name.rpartition(":")
     if name.startswith(_ATARI_PREFIX):  # ale_py registers them on request
         gymnasium.register_envs(require("ale_py", "atari"))

@@ -12,9 +12,11 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import Space
@@ -24,7 +26,7 @@ from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, Wo
 from birl.spaces import Discrete, action_at, actions_from_space, all_finite, fill_empty_masks, unflatten_actions
 from birl.spaces.observations import Choices, check_action_mask, leaf_spaces, match_parts
 from birl.spaces.specs import number_of_environments, single_spaces
-from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, State, Tree, tree_leaves, tree_map
+from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Environment, State, Tree, tree_leaves, tree_map
 
 _LOG_BYTES: Final = 2**26
 _MIN_LOGGED_STEPS: Final = 100_000
@@ -86,15 +88,15 @@ class Stepper:
     """
 
     def __init__(
-        self, env: Any, generator: np.random.Generator, *, resumable: bool = True, observations: Tree = None
+        self, env: Environment, generator: np.random.Generator, *, resumable: bool = True, observations: Tree = None
     ) -> None:
         self.n = number_of_environments(env)
         space, self.action_space = single_spaces(env)
         self._offers_mask = MASK in getattr(space, "spaces", ())
         self._observations = observations
         self._choices = [leaf if isinstance(leaf, Choices) else None for leaf in tree_leaves(observations)]
-        self._single = not isinstance(env, VectorEnv)
-        self._env: Any = _SingleEnv(env, observations) if self._single else env
+        self._env = env if isinstance(env, VectorEnv) else _SingleEnv(env, observations)
+        self._single = self._env is not env
         self._mode = _autoreset_mode(self._env)
         self._generator = generator
         self.actions = actions_from_space(self.action_space)
@@ -149,7 +151,7 @@ class Stepper:
         self._record(action)
         return self._finish_step(self._call("step", self._to_environment(action)))
 
-    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+    def _call(self, method: str, *arguments: object, **options: object) -> object:
         """Call a method of the environment; raise typed errors for results that vector environments cannot handle."""
         try:
             return getattr(self._env, method)(*arguments, **options)
@@ -197,7 +199,7 @@ class Stepper:
         """Convert actions to the logged dtype, so that repeated actions equal the original ones."""
         return np.asarray(action, self._kind)
 
-    def _to_environment(self, action: Array) -> Any:
+    def _to_environment(self, action: Array) -> Tree:
         """Convert actions to the form of the environment, as a copy, because an environment may write into it."""
         own = action.copy()
         return own if self._takes_rows else unflatten_actions(self.action_space, own)
@@ -356,25 +358,32 @@ def _copy(observation: Tree) -> Tree:
     return observation.copy() if type(observation) is np.ndarray else tree_map(np.array, observation)
 
 
+class _ProcessEnv(Protocol):
+    """A vector environment of several processes, such as `gymnasium.vector.AsyncVectorEnv`."""
+
+    processes: Sequence[BaseProcess]
+    closed: bool
+
+
 class _SingleEnv:
     """A single environment with the interface of a vector environment of one, without automatic resets."""
 
-    def __init__(self, env: Any, observations: Tree) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], observations: Tree) -> None:
         self._env, self._observations = env, observations
         self._space, self._action_space = single_spaces(env)
         self._leaves = match_parts(observations, leaf_spaces(self._space))
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
 
-    def reset(self, *, seed: int, options: Any = None) -> tuple[Tree, dict[str, Any]]:
+    def reset(self, *, seed: int, options: object = None) -> tuple[Tree, dict[str, Any]]:
         observation, info = _check_result(self._env.reset(seed=seed), "reset")
         return self._tree(observation), info
 
-    def step(self, action: Any) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
+    def step(self, action: Tree) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
         single = action_at(self._action_space, action, 0)
         observation, reward, terminated, truncated, info = _check_result(self._env.step(single), "step")
         return self._tree(observation), np.array([_to_float(reward)]), [terminated], [truncated], info
 
-    def _tree(self, observation: Any) -> Tree:
+    def _tree(self, observation: object) -> Tree:
         try:
             return tree_map(_add_axis, self._leaves, match_parts(self._observations, observation))
         except (ShapeError, LookupError, TypeError, ValueError) as error:
@@ -402,7 +411,7 @@ def _check_result(result: object, method: str) -> tuple[Any, ...]:
     )
 
 
-def _to_float(reward: Any) -> float:
+def _to_float(reward: object) -> float:
     try:
         if not isinstance(reward, str | bytes):
             return float(np.asarray(reward).reshape(())[()])
@@ -424,10 +433,9 @@ def _flags(name: str, given: npt.ArrayLike, n: int) -> Array:
     )
 
 
-def _dead_worker(env: Any) -> str | None:
+def _dead_worker(env: _ProcessEnv | None) -> str | None:
     """Describe the process of a vector environment that has ended, and end the others; ``None`` if none has ended."""
-    processes = getattr(env, "processes", ())
-    if not processes:
+    if env is None or not (processes := getattr(env, "processes", ())):
         return None
     dead = multiprocessing.connection.wait([each.sentinel for each in processes], timeout=5)
     for index, each in enumerate(processes):
@@ -458,7 +466,7 @@ def _add_axis(space: Space[Any], given: npt.ArrayLike) -> Array:
     return array[None]
 
 
-def _autoreset_mode(env: Any) -> AutoresetMode:
+def _autoreset_mode(env: VectorEnv[Any, Any, Any] | _SingleEnv) -> AutoresetMode:
     try:
         return AutoresetMode(env.metadata["autoreset_mode"])
     except (KeyError, ValueError, TypeError) as error:

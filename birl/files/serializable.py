@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from birl.errors import ConfigError, did_you_mean
+from birl.types import JSONValue
 
 
 class Serializable:
@@ -39,7 +40,7 @@ class Serializable:
         elif cls.get_type():
             cls._known[cls.get_type()] = cls
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse arguments that ``__init__`` does not take.
 
         Raises:
@@ -58,7 +59,7 @@ class Serializable:
         return super().__new__(cls)
 
     @classmethod
-    def from_shorthand(cls, value: object) -> Any:
+    def from_shorthand(cls, value: object) -> object:
         """Return the object for its name (with defaults) or JSON form; return any other value unchanged.
 
         Raises:
@@ -152,7 +153,7 @@ def kind_of(owner: type, name: str) -> type[Serializable] | None:
     return None
 
 
-def to_python(value: object) -> Any:
+def to_python(value: object) -> object:
     """Return ``value`` with its numpy numbers, also in lists, converted to Python's."""
     if isinstance(value, np.generic):
         return value.tolist()
@@ -161,7 +162,7 @@ def to_python(value: object) -> Any:
     return list(map(to_python, value)) if type(value) is list else value
 
 
-def encode(value: object) -> Any:
+def encode(value: object) -> JSONValue:
     """Return the JSON form of a config value: nested `Serializable`, arrays, enums, tuples, dicts and plain scalars.
 
     Raises:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from torch import Tensor
 
 from birl.errors import ConfigError
 from birl.files.reading import corrupt_file_error
-from birl.types import Array, State
+from birl.types import Array, JSONValue, State
 
 _MAX_DEPTH: Final = 64
 
 
-def pack(state: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Tensor | Array]]:
+def pack(state: Mapping[str, object]) -> tuple[dict[str, JSONValue], dict[str, Tensor | Array]]:
     """Split a nested state into a JSON tree and its arrays.
 
     Arrays become ``{"$array": name}``, tensors ``{"$tensor": name}``, numpy scalars ``{"$scalar": name}``,
@@ -27,10 +27,10 @@ def pack(state: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Tensor 
         ConfigError: for any other leaf, a key that is not a string, or more than 64 levels.
     """
     arrays: dict[str, Tensor | Array] = {}
-    return _pack(dict(state), "", 0, arrays), arrays
+    return _pack_dict(state, "", 0, arrays), arrays
 
 
-def _pack(value: object, path: str, depth: int, arrays: dict[str, Tensor | Array]) -> Any:
+def _pack(value: object, path: str, depth: int, arrays: dict[str, Tensor | Array]) -> JSONValue:
     if depth > _MAX_DEPTH:
         raise ConfigError(f"the state is nested more than {_MAX_DEPTH} levels deep at {path!r:.200}")
     if isinstance(value, Tensor):
@@ -39,25 +39,32 @@ def _pack(value: object, path: str, depth: int, arrays: dict[str, Tensor | Array
         return {"$array": _store(value, path, arrays)}
     if isinstance(value, np.generic):
         return {"$scalar": _store(np.asarray(value), path, arrays)}
-    if value is None or type(value) in (bool, int, str):
+    if value is None or (isinstance(value, bool | int | str) and type(value) in (bool, int, str)):
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
-    prefix = f"{path}/" if path else ""
     if isinstance(value, list | tuple):
+        prefix = f"{path}/" if path else ""
         items = [_pack(item, f"{prefix}{index}", depth + 1, arrays) for index, item in enumerate(value)]
         return items if isinstance(value, list) else {"$tuple": items}
     if isinstance(value, dict):
-        result = {}
-        for key, item in value.items():
-            if type(key) is not str:
-                raise ConfigError(f"the key {key!r:.100} at {path!r:.200} of a state is not a string: give strings")
-            result["$" + key if key.startswith("$") else key] = _pack(item, prefix + key, depth + 1, arrays)
-        return result
+        return _pack_dict(value, path, depth, arrays)
     raise ConfigError(
         f"cannot save {type(value).__name__} at {path!r:.200}: a state holds dicts, lists, tuples, "
         "arrays, tensors, int, float, str, bool and None"
     )
+
+
+def _pack_dict(
+    state: Mapping[str, object], path: str, depth: int, arrays: dict[str, Tensor | Array]
+) -> dict[str, JSONValue]:
+    prefix = f"{path}/" if path else ""
+    result = {}
+    for key, item in state.items():
+        if type(key) is not str:
+            raise ConfigError(f"the key {key!r:.100} at {path!r:.200} of a state is not a string: give strings")
+        result["$" + key if key.startswith("$") else key] = _pack(item, prefix + key, depth + 1, arrays)
+    return result
 
 
 def _store(array: Tensor | Array, name: str, arrays: dict[str, Tensor | Array]) -> str:
@@ -87,7 +94,7 @@ def unpack(tree: object, tensors: dict[str, Tensor], label: str = "state") -> St
     return state
 
 
-def _unpack(value: object, depth: int, unused: dict[str, Tensor], label: str) -> Any:
+def _unpack(value: object, depth: int, unused: dict[str, Tensor], label: str) -> object:
     if depth > _MAX_DEPTH:
         raise corrupt_file_error(label, f"nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, list):

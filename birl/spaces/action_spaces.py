@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -53,13 +53,34 @@ def _class_names(kind: Hashable) -> frozenset[str]:
     return frozenset(each.__name__ for each in cast(type, kind).__mro__)
 
 
-def _leaves(space: Any) -> Iterator[Any]:
+class _LeafSpace(Protocol):
+    """A space of Gymnasium or gym without parts. Which attributes it has depends on its class."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    n: int
+    nvec: Array
+    low: Array
+    high: Array
+
+
+def _read_space(space: object) -> _LeafSpace | Mapping[str, object] | Sequence[object]:
+    """Return the parts of a Dict or Tuple space, and any other space itself."""
+    own: Any = space
+    return own.spaces if _names(space) & {"Dict", "Tuple"} else own  # others may have an attribute of this name
+
+
+def _leaves(space: object) -> Iterator[_LeafSpace]:
     """Yield the spaces in nested Tuple and Dict spaces, in the order of `_part_names`."""
-    if not _names(space) & {"Dict", "Tuple"}:  # other spaces may have an attribute of this name
-        yield space
-    else:
-        for part in map(space.spaces.__getitem__, _part_names(space.spaces)):
+    parts = _read_space(space)
+    if isinstance(parts, Mapping):
+        for name in _part_names(parts):
+            yield from _leaves(parts[name])
+    elif isinstance(parts, Sequence):
+        for part in parts:
             yield from _leaves(part)
+    else:
+        yield parts
 
 
 def _part_names(parts: Mapping[str, object] | Sequence[object]) -> list[Any]:
@@ -70,7 +91,7 @@ def _part_names(parts: Mapping[str, object] | Sequence[object]) -> list[Any]:
     return sorted(parts, key=str) if isinstance(parts, Mapping) else list(range(len(parts)))
 
 
-def _parts_of(leaf: Any, whole: object) -> list[Continuous | Discrete]:
+def _parts_of(leaf: _LeafSpace, whole: object) -> list[Continuous | Discrete]:
     names = _names(leaf)
     if "Discrete" in names:
         return [Discrete(int(leaf.n), int(getattr(leaf, "start", 0)))]
@@ -109,7 +130,7 @@ def space_from_actions(actions: Actions, low: npt.ArrayLike, high: npt.ArrayLike
     return spaces.Tuple([space_from_actions(part, least, greatest) for part, least, greatest in columns])
 
 
-def unflatten_actions(space: Space[Any], rows: Array) -> Any:
+def unflatten_actions(space: Space[Any], rows: Array) -> Tree:
     """Convert rows of actions to the form of an action space.
 
     Args:
@@ -121,27 +142,27 @@ def unflatten_actions(space: Space[Any], rows: Array) -> Any:
     """
     columns = rows.reshape(len(rows), -1)
 
-    def unflatten(part: Any) -> Any:
+    def unflatten(part: object) -> Tree:
         nonlocal columns
-        parts = getattr(part, "spaces", None)
+        parts = _read_space(part)
         if isinstance(parts, Mapping):
             return {name: unflatten(parts[name]) for name in _part_names(parts)}
-        if parts is not None:
+        if isinstance(parts, Sequence):
             return tuple(map(unflatten, parts))
-        width = math.prod(part.shape)
+        width = math.prod(parts.shape)
         own, columns = columns[:, :width], columns[:, width:]
-        kind = np.dtype(part.dtype)
-        return (own if kind.kind == "f" else np.rint(own)).reshape(len(rows), *part.shape).astype(kind, copy=False)
+        kind = np.dtype(parts.dtype)
+        return (own if kind.kind == "f" else np.rint(own)).reshape(len(rows), *parts.shape).astype(kind, copy=False)
 
     return unflatten(space)
 
 
-def action_at(space: Any, batch: Any, index: int) -> Any:
+def action_at(space: object, batch: Tree, index: int) -> Tree:
     """Return the action of one environment among those of `unflatten_actions`: an int for a Discrete space."""
-    parts = getattr(space, "spaces", None)
+    parts = _read_space(space)
     if isinstance(parts, Mapping):
         return {name: action_at(part, batch[name], index) for name, part in parts.items()}
-    if parts is not None:
+    if isinstance(parts, Sequence):
         return tuple(action_at(part, each, index) for part, each in zip(parts, batch, strict=True))
     return int(batch[index]) if "Discrete" in _names(space) else np.asarray(batch[index])
 
@@ -159,18 +180,17 @@ def flatten_actions(space: Space[Any], actions: object) -> Array:
     if isinstance(actions, np.ndarray) and actions.shape[1:] == (width,):
         return actions
 
-    def flatten(part: Any, given: Any) -> None:
-        parts = getattr(part, "spaces", None)
-        if parts is None:
+    def flatten(part: object, given: object) -> None:
+        parts = _read_space(part)
+        if not isinstance(parts, Mapping | Sequence):
             array = np.asarray(given)
-            if array.ndim == 0 or array.size != len(array) * math.prod(part.shape):
-                raise ShapeError(f"actions of {part} have shape {array.shape}; it must be {('n', *part.shape)}")
+            if array.ndim == 0 or array.size != len(array) * math.prod(parts.shape):
+                raise ShapeError(f"actions of {part} have shape {array.shape}; it must be {('n', *parts.shape)}")
             columns.append(array.reshape(len(array), -1))
             return
-        names = _part_names(parts)
         if not isinstance(given, Mapping if isinstance(parts, Mapping) else tuple | list) or len(given) != len(parts):
             raise ShapeError(f"actions are {given!r:.100}; they must have a part for each of {part!s:.200}")
-        for name in names:
+        for name in _part_names(parts):
             if isinstance(given, Mapping) and name not in given:
                 raise ShapeError(f"actions have the parts {sorted(given)}; {name!r} of {part!s:.200} is missing")
             flatten(parts[name], given[name])
@@ -305,7 +325,7 @@ def parse_actions(size: object, kind: ActionSpace | None = None) -> Actions:
     return found
 
 
-def _parse(size: Any, kind: ActionSpace | None) -> Actions:
+def _parse(size: object, kind: ActionSpace | None) -> Actions:
     if isinstance(size, Actions):
         return size
     if isinstance(size, Space):
@@ -315,9 +335,10 @@ def _parse(size: Any, kind: ActionSpace | None) -> Actions:
         if not parts:
             raise ValueError
         return Composite(parts)
-    start: Any = 0
+    start: object = 0
     if isinstance(size, Mapping):
-        size, start = size["size"], size["start"]
+        start = size["start"]
+        size = size["size"]
     if isinstance(size, list | tuple | np.ndarray):
         sizes = tuple(_number(each, 1) for each in size)
         starts = tuple(_number(each) for each in start) if isinstance(start, list | tuple) else (0,) * len(sizes)
@@ -331,7 +352,7 @@ def _parse(size: Any, kind: ActionSpace | None) -> Actions:
     raise ValueError
 
 
-def _parse_part(entry: Any) -> Continuous | Discrete:
+def _parse_part(entry: Mapping[str, Any]) -> Continuous | Discrete:
     found = _parse(entry["size"], ActionSpace(entry["kind"]))
     if isinstance(found, Continuous):
         return Continuous(found.size, unbounded=entry.get("unbounded") is True)

@@ -206,11 +206,11 @@ class Discrete:
         """Logarithm of the number of distinct actions."""
         return math.log(self.size)
 
-    def accepts(self, other: Any) -> bool:
+    def accepts(self, other: Actions) -> bool:
         """Return whether ``other`` has no additional options; it may have fewer."""
         return isinstance(other, Discrete) and other.start == self.start and other.size <= self.size
 
-    def widen(self, other: Any) -> Any:
+    def widen(self, other: Actions) -> Actions:
         """See `Continuous.widen`."""
         return other if other.accepts(self) else self
 

@@ -235,7 +235,7 @@ def observations_from_json(shape: object, choices: object) -> Tree:
 # -- spaces --------------------------------------------------------------------------------------------------------
 
 
-def leaf_spaces(space: Any) -> Tree:
+def leaf_spaces(space: object) -> Tree:
     """Return the spaces in nested Tuple and Dict spaces as a tree, dicts in the order of the space."""
     if isinstance(space, spaces.Tuple):
         return tuple(map(leaf_spaces, space.spaces))
@@ -255,7 +255,7 @@ def observations_from_spaces(leaves: Tree) -> Tree:
     return map_named_leaves(lambda space, name: _leaf_of(space, name, leaves), leaves)
 
 
-def _leaf_of(space: Any, name: str, leaves: Tree) -> ObservationLeaf:
+def _leaf_of(space: object, name: str, leaves: Tree) -> ObservationLeaf:
     if isinstance(space, spaces.Discrete):
         return Choices((int(space.n),), (int(space.start),))
     if isinstance(space, spaces.MultiDiscrete):

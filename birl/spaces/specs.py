@@ -8,7 +8,7 @@ import inspect
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from gymnasium import Env, Space, spaces
 from gymnasium.vector import VectorEnv
@@ -149,7 +149,7 @@ def _warn_of_gym(kind: str) -> None:
     )
 
 
-def single_spaces(env: Any) -> tuple[Space[Any], Space[Any]]:
+def single_spaces(env: object) -> tuple[Space[Any], Space[Any]]:
     """Return observation and action space of one environment of ``env``.
 
     Raises:
@@ -168,20 +168,22 @@ def single_spaces(env: Any) -> tuple[Space[Any], Space[Any]]:
         ) from error
 
 
-def convert_space(space: Any) -> Any:
+def convert_space(space: object) -> Space[Any]:
     """Convert a space of gym to Gymnasium's; return any other space unchanged."""
-    kind = type(space).__name__
+    kind, own = type(space).__name__, cast(Space[Any], space)
     if isinstance(space, Space) or kind not in _GYM_SPACES:
-        return space
+        return own
+    parts: Any = getattr(space, "spaces", None)
     if kind == "Dict":
-        return spaces.Dict({name: convert_space(part) for name, part in space.spaces.items()})
+        return spaces.Dict({name: convert_space(part) for name, part in parts.items()})
     if kind == "Tuple":
-        return spaces.Tuple(map(convert_space, space.spaces))
+        return spaces.Tuple(map(convert_space, parts))
     options = {name: getattr(space, name) for name in _GYM_SPACES[kind] if hasattr(space, name)}
-    return getattr(spaces, kind)(**options)
+    converted: Space[Any] = getattr(spaces, kind)(**options)
+    return converted
 
 
-def environment_spec(env: Any, keys: Sequence[str] | None = None, own: Tree = None) -> Spec:
+def environment_spec(env: object, keys: Sequence[str] | None = None, own: Tree = None) -> Spec:
     """Return the spec of networks for an environment.
 
     Args:
