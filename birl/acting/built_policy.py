@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class BuiltPolicy:
         # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
         self.clips = policy.clipped and ranged
-        self._flat: dict[PolicyFunction, FlatPolicy | None] = {}
+        self._flat: dict[PolicyFunction[Any], FlatPolicy | None] = {}
         network = nets._modules.get(policy.network)
         self._noise = [] if network is None else noise_of(network)
 
@@ -101,7 +102,7 @@ class BuiltPolicy:
         """Whether the network that acts has noise in its layers, with which it explores."""
         return bool(self._noise)
 
-    def function(self, greedy: bool) -> PolicyFunction:
+    def function(self, greedy: bool) -> PolicyFunction[Any]:
         """The policy's greedy or sampling function."""
         return self.policy.greedy if greedy else self.policy.sample
 
@@ -111,7 +112,7 @@ class BuiltPolicy:
         return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
 
     @property
-    def scores(self) -> PolicyFunction:
+    def scores(self) -> PolicyFunction[Any]:
         """The scores by which it chooses discrete actions; see `Policy`.
 
         Raises:
@@ -124,7 +125,7 @@ class BuiltPolicy:
             )
         return self.policy.scores
 
-    def flat(self, function: PolicyFunction) -> FlatPolicy | None:
+    def flat(self, function: PolicyFunction[Any]) -> FlatPolicy | None:
         """The fast form of one of the policy's functions, or ``None`` if there is none; see `FlatPolicy`."""
         flat = self._flat.get(function)
         if flat is None and function in self._flat:
@@ -143,7 +144,7 @@ class BuiltPolicy:
         return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
 
     def act(
-        self, x: Tree, function: PolicyFunction, state: State | None = None, *, noise: bool = False
+        self, x: Tree, function: PolicyFunction[Any], state: State | None = None, *, noise: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What a function of the policy gives for observations ``[B, *shape]``, in the fast form if there is one.
 

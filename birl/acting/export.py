@@ -135,7 +135,7 @@ class _Flat(nn.Module):
         """The states where episodes begin, for a batch of observations with this leaf."""
         return tuple(torch.zeros(len(leaf), size, device=leaf.device) for size in self._states.values())
 
-    def forward(self, *leaves: Tensor) -> Any:
+    def forward(self, *leaves: Tensor) -> Tensor | tuple[Tensor, ...]:
         rest = iter(leaves)
         observation = tree_map(lambda _: next(rest), self._structure)
         if not self._states:
@@ -313,7 +313,7 @@ def _onnx(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     options.log_severity_level = 3
     session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
-    def run(*given: Tensor) -> Any:
+    def run(*given: Tensor) -> Tensor | list[Tensor]:
         feed = {name: leaf.cpu().numpy() for name, leaf in zip(flat.inputs, given, strict=True)}
         outputs = [torch.from_numpy(np.asarray(array)) for array in session.run(flat.outputs, feed)]
         return outputs[0] if len(outputs) == 1 else outputs
@@ -321,7 +321,7 @@ def _onnx(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     return data, run
 
 
-def _dynamic(flat: _Module, leaves: list[Tensor]) -> Any:
+def _dynamic(flat: _Module, leaves: list[Tensor]) -> tuple[tuple[dict[int, torch.export.Dim], ...]] | None:
     """A dynamic first dimension shared by all leaves (the arguments of ``*leaves`` are one tuple)."""
     if not flat.batched:
         return None
@@ -350,7 +350,9 @@ class PolicyModule(nn.Module):
         with torch.no_grad():
             return {name: state.shape[-1] for name, state in self(example, {})[1].items()}
 
-    def forward(self, observation: Tree, state: Mapping[str, Tensor] | None = None) -> Any:
+    def forward(
+        self, observation: Tree, state: Mapping[str, Tensor] | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``.
 
         With states ``[B, size]`` by network (zeros for those that are missing), the actions and the states after them.

@@ -133,7 +133,7 @@ class FlatPolicy:
             self._arrays = [(activation, w.detach().numpy(), b.detach().numpy()) for activation, w, b in arrays]
 
     @classmethod
-    def of(cls, nets: nn.Module, name: str, function: PolicyFunction) -> FlatPolicy | None:
+    def of(cls, nets: nn.Module, name: str, function: PolicyFunction[Any]) -> FlatPolicy | None:
         """The flat form of a policy function.
 
         Args:

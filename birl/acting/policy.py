@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from torch import Tensor
 
 from birl.models.distributions import Distribution
 from birl.types import Inputs, Networks
 
+NetsT = TypeVar("NetsT", contravariant=True)
 
-class PolicyFunction(Protocol):
+
+class PolicyFunction(Protocol[NetsT]):
     """Chooses actions in the policy's range: ``(networks, inputs) -> action``."""
 
-    def __call__(self, nets: Any, inputs: Inputs, /) -> Tensor:
+    def __call__(self, nets: NetsT, inputs: Inputs, /) -> Tensor:
         """Actions ``[..., A]`` or int64 ``[...]``."""
 
 
-class DistributionFunction(Protocol):
+class DistributionFunction(Protocol[NetsT]):
     """Tells how samples are drawn, in the policy's range and before they are clipped: ``(networks, inputs)``."""
 
-    def __call__(self, nets: Any, inputs: Inputs, /) -> Distribution | Tensor:
+    def __call__(self, nets: NetsT, inputs: Inputs, /) -> Distribution | Tensor:
         """A distribution over actions ``[...]``; the actions themselves where nothing is drawn."""
 
 
-class ValueFunction(Protocol):
+class ValueFunction(Protocol[NetsT]):
     """Estimates values: ``(networks, inputs, action) -> value``."""
 
-    def __call__(self, nets: Any, inputs: Inputs, action: Tensor, /) -> Tensor:
+    def __call__(self, nets: NetsT, inputs: Inputs, action: Tensor, /) -> Tensor:
         """Values ``[...]``."""
 
 
@@ -93,17 +95,17 @@ class Policy:
         aims: whether it needs a return to aim at and acts on contexts instead of single observations.
     """
 
-    greedy: PolicyFunction
-    sample: PolicyFunction
-    value: ValueFunction | None = None
+    greedy: PolicyFunction[Any]
+    sample: PolicyFunction[Any]
+    value: ValueFunction[Any] | None = None
     network: str = "actor"
     stateful_networks: tuple[str, ...] = ()
     values_states: bool = False
-    scores: PolicyFunction | None = None
+    scores: PolicyFunction[Any] | None = None
     bounded: bool = True
     clipped: bool = False
     aims: bool = False
-    distribution: DistributionFunction | None = None
+    distribution: DistributionFunction[Any] | None = None
 
     @property
     def explores(self) -> bool:

@@ -71,7 +71,7 @@ class TransformerInput:
 class TransformerActionSampler(Protocol):
     """Turns a transformer's output for the newest step of one episode into an action."""
 
-    def __call__(self, transformer_output: Array) -> Any:
+    def __call__(self, transformer_output: Array) -> Array | int:
         """The action, ``[A]`` or an integer.
 
         Args:

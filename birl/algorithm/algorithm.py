@@ -19,7 +19,6 @@ from birl.algorithm import building, environments, persistence
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, EvaluationTarget, Experience, Learner
 from birl.algorithm.policy_api import PolicyAPI
-from birl.algorithm.reconfiguration import check_alone
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -74,7 +73,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     config_class: ClassVar[type[AlgorithmConfig]]
     networks: ClassVar[Callable[[Spec, Any], nn.Module]]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         config_class, networks = named_parts(cls, Algorithm)
         if isinstance(config_class, TypeVar) or isinstance(networks, TypeVar):
@@ -456,7 +455,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         """
         self.engine.watch = watch
 
-    def retune(self, **fields: Any) -> None:
+    def retune(self, **fields: object) -> None:
         """Change fields of the configuration of a built algorithm, also during a run (from a callback).
 
         Learning rates, ``tau``, ``gamma``, intervals, clip ranges, coefficients and all other fields can change that
@@ -473,7 +472,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
             UnsupportedError: while several seeds, workers or processes learn together.
         """
         learner = self.learner
-        check_alone(learner)
+        learner.check_alone()
         change = learner.tuning.change_to(fields)
         building.check_picker(learner, change.config)
         if change.fields:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from birl.config import AlgorithmConfig
 from birl.engine import Gradient, Step
 from birl.engine.steps import LossFunction
 from birl.errors import ConfigError
@@ -20,7 +21,9 @@ from birl.types import Batch, Loss
 _follow: ContextVar[bool] = ContextVar("skip_addon_parameters", default=False)
 
 
-def make_networks(make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spec, config: Any) -> nn.Module:
+def make_networks(
+    make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spec, config: AlgorithmConfig
+) -> nn.Module:
     """Make the networks of an algorithm, with those of its add-ons as further children.
 
     Args:
@@ -40,7 +43,7 @@ def make_networks(make: Callable[[Spec, Any], nn.Module], acting: str, spec: Spe
     return nets
 
 
-def fill_networks(nets: nn.Module, config: Any) -> None:
+def fill_networks(nets: nn.Module, config: AlgorithmConfig) -> None:
     """Load the parameters of add-ons, unless a model file supplies them; see `skip_addon_parameters`."""
     addons = () if _follow.get() else config.loss_addons or ()
     for name, addon in zip(addon_names(addons), addons, strict=True):
@@ -57,7 +60,7 @@ def skip_addon_parameters() -> Iterator[None]:
         _follow.reset(token)
 
 
-def with_addons(steps: tuple[Step, ...], acting: str, config: Any) -> tuple[Step, ...]:
+def with_addons(steps: tuple[Step, ...], acting: str, config: AlgorithmConfig) -> tuple[Step, ...]:
     """The steps of a configuration with the terms of its add-ons.
 
     Raises:
@@ -78,7 +81,7 @@ def with_addons(steps: tuple[Step, ...], acting: str, config: Any) -> tuple[Step
     return tuple(changed)
 
 
-def _phase(addon: LossAddOn, steps: list[Step], acting: str, config: Any) -> str:
+def _phase(addon: LossAddOn, steps: list[Step], acting: str, config: AlgorithmConfig) -> str:
     """Name of the step to whose loss the term is added."""
     kind, known = type(addon).__name__, [step for step in steps if isinstance(step, Gradient)]
     name = next((step.name for step in known if acting in step.networks), None) if addon.phase is None else addon.phase
@@ -110,12 +113,12 @@ class WithAddOns:
     def __name__(self) -> str:
         return str(getattr(self.loss, "__name__", "loss"))
 
-    def __call__(self, nets: Any, batch: Batch, config: Any) -> Loss:
+    def __call__(self, nets: nn.Module, batch: Batch, config: AlgorithmConfig) -> Loss:
         found = self.loss(nets, batch, config)
         value, metrics = found.value, dict(found.metrics)
-        acting = nets.get_submodule(self.acting)
+        acting, addons = nets.get_submodule(self.acting), config.loss_addons or ()
         for index, name in self.added:
-            addon = config.loss_addons[index]
+            addon = addons[index]
             term = addon.term(nets.get_submodule(name), acting, batch)
             value, metrics[f"{name}_loss"] = value + addon.weight * term, term.detach()
         return replace(found, value=value, metrics=metrics)

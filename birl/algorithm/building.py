@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from birl.algorithm.learner import KNOWN, Definition, Learner
+from birl.algorithm.protocols import OnlineAlgorithm
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
@@ -28,7 +29,7 @@ from birl.spaces.observations import (
     select_parts,
 )
 from birl.spaces.specs import Spec, environment_spec
-from birl.types import ActionSpace, Array, Environment, Shape, tree_leaves
+from birl.types import ActionSize, ActionSpace, Array, Environment, Shape, tree_leaves
 
 
 def check_fit_arguments(
@@ -169,7 +170,7 @@ def _prepare(config: AlgorithmConfig, spec: Spec) -> None:
             scaler.prepare(spec.encoder_observation(spec.data_shape), config.gamma)
 
 
-def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: bool | None) -> Spec:
+def checked_spec(kind: Definition, shape: Shape, action_size: ActionSize | Actions, discrete: bool | None) -> Spec:
     """The spec that an algorithm's networks are built for.
 
     Raises:
@@ -191,7 +192,7 @@ def checked_spec(kind: Definition, shape: Shape, action_size: Any, discrete: boo
     return Spec(shape, actions)
 
 
-def env_spec(algorithm: Any, env: Environment) -> Spec:
+def env_spec(algorithm: OnlineAlgorithm, env: Environment) -> Spec:
     """Return the spec of an environment, for the observations that the algorithm's networks read."""
     own = algorithm.spec.observations if algorithm.built else None
     return environment_spec(env, algorithm.config.observation_keys, own)

@@ -90,7 +90,7 @@ def check_definition(cls: type, config_class: type) -> None:
         raise ConfigError(f"{cls.__name__}.steps is missing; give what an update does: (Gradient(…), Polyak(…))")
 
 
-def check_named_networks(cls: type, networks: Any) -> None:
+def check_named_networks(cls: type, networks: object) -> None:
     """Raise `ConfigError` if an algorithm's steps or policy name a network that its class of networks does not set.
 
     Classes that set attributes by computed names are checked when they are built, as all are (`check_networks`).

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from birl.algorithm import building
+from birl.algorithm.protocols import OnlineAlgorithm
 from birl.envs import ExternalEnv, as_environment
 from birl.errors import ConfigError
 from birl.run import asynchronous, on_policy, online
@@ -26,7 +27,7 @@ from birl.types import Environment, Tree, tree_map
 
 
 def fit_online(
-    algorithm: Any,
+    algorithm: OnlineAlgorithm,
     env: EnvironmentLike,
     buffer: StepBuffer | None,
     explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None,
@@ -58,7 +59,7 @@ def fit_online(
 
 
 def agent(
-    algorithm: Any,
+    algorithm: OnlineAlgorithm,
     n: int,
     buffer: StepBuffer | None,
     explorer: ExplorerProtocol | None,
@@ -93,7 +94,7 @@ def agent(
     return replay_agent(algorithm, env, n, buffer, explorer, learns, given)
 
 
-def known_space(algorithm: Any) -> ExternalEnv:
+def known_space(algorithm: OnlineAlgorithm) -> ExternalEnv:
     """Return an external environment with the spaces of an algorithm's networks.
 
     Observations are float32, or choices. Actions have the bounds of the action scaler; else those of the policy.
@@ -105,7 +106,8 @@ def known_space(algorithm: Any) -> ExternalEnv:
     observations = tree_map(lambda leaf: leaf.space, algorithm.spec.observations)
     scaler = algorithm.config.action_scaler
     own = 1.0 if algorithm.acts.bounded else np.inf
-    low, high = (-own, own) if getattr(scaler, "minimum", None) is None else (scaler.minimum, scaler.maximum)
+    minimum, maximum = getattr(scaler, "minimum", None), getattr(scaler, "maximum", None)
+    low, high = (-own, own) if minimum is None or maximum is None else (minimum, maximum)
     return ExternalEnv(_space(observations), space_from_actions(actions, low, high))
 
 
@@ -116,10 +118,10 @@ def _space(tree: Tree) -> spaces.Space[Any]:
     return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
 
 
-def _replays(algorithm: Any, **given: object) -> bool:
+def _replays(algorithm: OnlineAlgorithm, **given: object) -> bool:
     """Check the options of a run on rollouts. Returns whether it learns from older rollouts of its own, too."""
     experience, name = algorithm.learns_from, algorithm.definition().name
-    replays = bool(experience.replays and algorithm.config.replay_ratio)
+    replays = bool(experience.replays and getattr(algorithm.config, "replay_ratio", 0))
     used = (["buffer"] if replays else []) + (["explorer"] if experience.allows_explorer else [])
     note = " (its replay_ratio is 0)" if experience.replays and not replays else ""
     building.check_rollout_options(f"{name}{note}", **{key: value for key, value in given.items() if key not in used})
@@ -128,6 +130,6 @@ def _replays(algorithm: Any, **given: object) -> bool:
     return replays
 
 
-def _distributed(algorithm: Any) -> dict[str, str]:
+def _distributed(algorithm: OnlineAlgorithm) -> dict[str, str]:
     """The feature of an algorithm that learns together with other processes."""
     return {"enable_ddp": "enable_ddp=True"} if algorithm.enable_ddp else {}

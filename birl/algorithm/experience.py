@@ -16,6 +16,7 @@ from torch import Tensor
 
 from birl.algorithm.batches import to_batch
 from birl.algorithm.learner import EngineUpdate, EngineUpdates, Experience, Learner
+from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.minibatch import MiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import MinibatchSource
@@ -218,7 +219,7 @@ class Iterations(Experience):
             for minibatch in minibatches(batch, size, getattr(learner.config, regression.n_minibatches)):
                 yield EngineUpdate(minibatch, (regression.step,))
 
-    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
         return count * sum(getattr(config, regression.n_minibatches) for regression in self.regressions)
 
 

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from birl._version import __version__
 from birl.dataset.log_record import LogRecord
@@ -105,7 +105,15 @@ def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord
     return made
 
 
-def _tensor(each: Any) -> dict[str, Any]:
+class _TensorInfo(Protocol):
+    """What onnxruntime says about an input or output; dimensions of any size have a name."""
+
+    name: str
+    type: str
+    shape: Sequence[int | str]
+
+
+def _tensor(each: _TensorInfo) -> dict[str, Any]:
     """Name, dtype and shape of an input or output; ``None`` for a dimension of any size."""
     shape = [size if isinstance(size, int) else None for size in each.shape]
     return {"name": each.name, "dtype": _DTYPES.get(each.type, each.type), "shape": shape}

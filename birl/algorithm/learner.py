@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from birl.models import set_acting
 from birl.models.networks import normalises_by_batch
 from birl.preprocessing.running_scalers import freeze_statistics
 from birl.preprocessing.units import Units
-from birl.run.protocols import Rollout
+from birl.run.protocols import ReplaySource, Rollout
 from birl.spaces.observations import choices_to_json, match_parts
 from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
@@ -113,11 +113,11 @@ class Experience:
         """Return a rollout with all columns that a replay buffer stores."""
         return rollout
 
-    def n_replays(self, config: Any, count: int) -> int:
+    def n_replays(self, config: AlgorithmConfig, count: int) -> int:
         """Return the number of minibatches to replay after a rollout, with ``count`` steps in the buffer."""
         return 0
 
-    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
         """Return the approximate number of engine updates for ``count`` minibatches, or steps over all ``lanes``."""
         return count
 
@@ -232,12 +232,13 @@ class Learner:
     def __init__(
         self,
         definition: Definition,
-        config: Any,
+        config: AlgorithmConfig,
         spec: Spec,
         device: torch.device,
         evaluated: EvaluationTarget | None = None,
     ) -> None:
-        self.name, self.config, self.spec, self.device = definition.name, config, spec, device
+        self.name, self.spec, self.device = definition.name, spec, device
+        self.config: Any = config
         self.experience, self.evaluated = definition.learns_from, evaluated
         acting = definition.acts.network
         make = partial(make_networks, definition.networks, acting, spec)
@@ -272,6 +273,12 @@ class Learner:
         scale = None if reward is None else lambda x: reward.transform(torch.from_numpy(x)).numpy()
         return DiscountedReturns(self.config.gamma, scale)
 
+    def check_alone(self) -> None:
+        """Raise `UnsupportedError` if other seeds or processes train with it: they would not learn of a change."""
+        others = self.shared or (self.engine.reduce and "gradients of several processes are averaged")
+        if others:
+            check_compatible({"learning together": f"a run in which {others}", "retune": "retune"})
+
     def retune(self, change: Change) -> None:
         """Continue with another configuration and the same networks. See `Algorithm.retune`."""
         if not change.fields:
@@ -303,7 +310,7 @@ class Learner:
                 self.nets.get_submodule(step.target).eval()
             self._mode = acting
 
-    def sample(self, source: MinibatchSource) -> MiniBatch:
+    def sample(self, source: MinibatchSource) -> Any:
         """Sample the data of one call of `update`."""
         return self.experience.sample(self, source)
 
@@ -469,7 +476,9 @@ class Learner:
         ):
             check_compatible(prioritised_without_errors(self.name))
 
-    def start_run(self, source: Any, count: int, *, growing: bool = False, lanes: int = 1) -> Any:
+    def start_run(
+        self, source: ReplaySource | None, count: int, *, growing: bool = False, lanes: int = 1
+    ) -> ReplaySource:
         """Begin a run of ``count`` draws, or steps in ``lanes`` environments; if ``"auto"`` and it is long, compile.
 
         A run that is resumed goes on as it was, whatever is decided here: see `set_state`.
@@ -494,7 +503,7 @@ class Learner:
             if updates >= COMPILE_FROM or self.engine.is_stored():
                 self.engine.compile(required=False)
         placed = getattr(source, "placed_for", None)
-        return source if placed is None else placed(self.device, growing=growing)
+        return cast(ReplaySource, source if placed is None else placed(self.device, growing=growing))
 
     def check_finite(self) -> None:
         """Raise `NonFiniteError` if a parameter, or a moment of its optimiser, is NaN or infinite."""

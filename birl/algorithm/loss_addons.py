@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from birl.acting.policy import actor_distribution
 from birl.algorithm.persistence import read_description
 from birl.checks import check
+from birl.config import AlgorithmConfig
 from birl.errors import ConfigError, FileError
 from birl.files import load_archive, load_config
 from birl.files.reading import open_binary
@@ -34,7 +35,7 @@ class Behaviour(Serializable):
     """Base of policies that other policies are compared with. They are frozen."""
 
     @abstractmethod
-    def network(self, spec: Spec, config: Any) -> nn.Module:
+    def network(self, spec: Spec, config: AlgorithmConfig) -> nn.Module:
         """The policy's network, without its parameters, for an algorithm's shapes and scalers.
 
         Raises:
@@ -74,7 +75,7 @@ class ModelFile(Behaviour, type="model_file"):
             object.__setattr__(self, "digest", _digest(self.path))
             object.__setattr__(self, "description", json.dumps(encode(load_config(self.path, _MODEL)), sort_keys=True))
 
-    def network(self, spec: Spec, config: Any) -> nn.Module:
+    def network(self, spec: Spec, config: AlgorithmConfig) -> nn.Module:
         own, own_spec = read_description(json.loads(self.description))
         name, policy = own.algorithm.__name__, own.algorithm.acts
         if policy.distribution is not actor_distribution:
@@ -138,7 +139,7 @@ class _KL(LossAddOn):
         object.__setattr__(self, "values", values)
         _check_shared(self)
 
-    def network(self, acting: nn.Module, spec: Spec, config: Any) -> nn.Module:
+    def network(self, acting: nn.Module, spec: Spec, config: AlgorithmConfig) -> nn.Module:
         if config.algorithm.acts.distribution is not actor_distribution:
             raise ConfigError(
                 f"{config.algorithm.__name__} has no policy that is a distribution over actions of one network, which "
@@ -221,7 +222,7 @@ class _Predictor(LossAddOn):
         check(f"{type(self).__name__}.keep_zeros", self.keep_zeros, float, low=0, high=1)
         _check_shared(self)
 
-    def network(self, acting: nn.Module, spec: Spec, config: Any) -> nn.Module:
+    def network(self, acting: nn.Module, spec: Spec, config: AlgorithmConfig) -> nn.Module:
         reads_more = isinstance(acting, ResidualPolicy) or config.algorithm.learns_from.contexts
         if not isinstance(acting, Network) or reads_more:
             raise ConfigError(

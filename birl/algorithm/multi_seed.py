@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from birl.run.hooks import Hook
 from birl.run.protocols import Callback, Evaluator, Stateful
 from birl.run.session import requests_stop
 from birl.types import Batch, State
+
+if TYPE_CHECKING:
+    from birl.algorithm.algorithm import Algorithm
 
 Evaluators = Mapping[str, Evaluator]
 
@@ -129,7 +132,7 @@ def fit_many(
     return stack.algorithms
 
 
-def check_many(algorithm: Any) -> None:
+def check_many(algorithm: Algorithm[Any, Any]) -> None:
     """Raise `UnsupportedError` if the class shows that `fit_many` cannot train the algorithm."""
     name, experience = type(algorithm).__name__, algorithm.learns_from
     experience.check_loop(name, "fit_many")

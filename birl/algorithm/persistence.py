@@ -168,7 +168,7 @@ def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWO
     most = min(2 * saved + 64, MAX_NETWORK_ARRAYS)
     counted = itertools.count(1)
 
-    def count(*_: Any) -> None:
+    def count(*_: object) -> None:
         if next(counted) > most:
             raise CorruptFileError(
                 f"its configuration describes networks of more than {most} parameters, and the file has {saved}: at "

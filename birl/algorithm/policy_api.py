@@ -99,7 +99,7 @@ class PolicyAPI:
         """
         persistence.save_policy(self.acting, fname)
 
-    def export(self, fname: str | Path, logs: LogRecord | None = None, **options: Any) -> Path:
+    def export(self, fname: str | Path, logs: LogRecord | None = None, **options: bool) -> Path:
         """Export as ONNX (`save_policy`), and write ``<name>.schema.json`` next to it, with its inputs and outputs.
 
         The schema has the columns of observations in their order, with what each becomes, categories and missing

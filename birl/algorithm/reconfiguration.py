@@ -15,7 +15,6 @@ from birl.engine import Gradient, Step
 from birl.engine.cache_keys import OpaqueError, digest
 from birl.errors import BirlError, ConfigError, CorruptFileError
 from birl.files.serializable import encode
-from birl.incompatible import check_compatible
 from birl.run.checkpoint import preserve_random_state
 from birl.types import State
 
@@ -43,7 +42,7 @@ class Change(NamedTuple):
         constants: numbers that networks keep: name of the module, name of the attribute, value.
     """
 
-    config: Any
+    config: AlgorithmConfig
     fields: dict[str, Any]
     constants: list[tuple[str, str, Any]]
 
@@ -125,7 +124,7 @@ class Tuning:
         self._history, self.config = dict(history), change.config
         return change
 
-    def _constants(self, new: Any, changed: dict[str, Any]) -> list[tuple[str, str, Any]]:
+    def _constants(self, new: AlgorithmConfig, changed: dict[str, Any]) -> list[tuple[str, str, Any]]:
         """The numbers that networks keep of a configuration and that another one has differently.
 
         Both configurations make networks from the same random numbers. They may differ in nothing but such numbers.
@@ -151,7 +150,7 @@ class Tuning:
                 raise refused from None
         return found
 
-    def _made(self, config: Any) -> nn.Module:
+    def _made(self, config: AlgorithmConfig) -> nn.Module:
         with preserve_random_state(), seeding.preserve_seed():
             seeding.seed(0)
             return self._make(config)
@@ -165,14 +164,7 @@ class Tuning:
         )
 
 
-def check_alone(learner: Any) -> None:
-    """Raise `UnsupportedError` if others learn together with a learner, which would not know what is retuned."""
-    others = learner.shared or (learner.engine.reduce and "gradients of several processes are averaged")
-    if others:
-        check_compatible({"learning together": f"a run in which {others}", "retune": "retune"})
-
-
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 

@@ -15,6 +15,7 @@ from birl.algorithm.batches import fold_sequences, rollout_batch, to_batch
 from birl.algorithm.experience import ONLINE
 from birl.algorithm.learner import EngineUpdate, EngineUpdates, Experience, Learner
 from birl.checks import check
+from birl.config import AlgorithmConfig
 from birl.dataset.minibatch import MiniBatch, SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import MinibatchSource
 from birl.dataset.views import SequenceView
@@ -78,7 +79,7 @@ class Rollouts(Experience):
 
     def minibatches(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
         """One shuffled pass over a batch: steps, or with recurrent networks sequences."""
-        return (self._sequences if learner.recurrent else self._steps)(learner.config, batch)
+        return (self._sequences if learner.recurrent else self._steps)(learner, batch)
 
     def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
         if isinstance(minibatch, Rollout):
@@ -111,7 +112,8 @@ class Rollouts(Experience):
         if last:
             yield EngineUpdate(_whole(learner, batch, folded=True), last)
 
-    def _sequences(self, config: Any, batch: Batch) -> Iterator[Batch]:
+    def _sequences(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
+        config = learner.config
         batch = fold_sequences(batch, config.sequence_length)
         per_batch = max(1, config.batch_size // config.sequence_length)
         for chosen in torch.split(torch.randperm(batch.reward.shape[1]), per_batch):
@@ -119,12 +121,12 @@ class Rollouts(Experience):
             state = batch.state and {name: value[index] for name, value in batch.state.items()}
             yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
 
-    def _steps(self, config: Any, batch: Batch) -> Iterator[Batch]:
+    def _steps(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
         # Each pass reorders the whole rollout once; its minibatches are then slices, without copies.
         flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
         valid = flat.weight.nonzero()[:, 0]
         order = valid[torch.randperm(len(valid)).to(valid.device)]
-        flat, size = flat.map(lambda x: x.index_select(0, order)), config.batch_size
+        flat, size = flat.map(lambda x: x.index_select(0, order)), learner.config.batch_size
         for start in range(0, len(order), size):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
@@ -220,7 +222,7 @@ class DemonstratedRollouts(Rollouts):
                 found, only = policy.send(metrics)  # type: ignore[arg-type]
                 metrics = yield EngineUpdate(found, tuple(name for name in others if only is None or name in only))
 
-    def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
+    def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
         passes, others = getattr(config, self.n_judging_passes), super().expected_updates(config, count, lanes)
         return int(others + (count * passes // config.batch_size if self.n_passes else others * passes))
 

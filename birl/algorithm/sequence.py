@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar, Unpack
@@ -33,7 +34,7 @@ from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
 from birl.preprocessing.units import copy_array
 from birl.run.agent import Agent
-from birl.run.options import AgentOptions
+from birl.run.options import AgentOptions, FitOptions, check_options
 from birl.run.protocols import Evaluator, ExplorerProtocol, StepBuffer
 from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
@@ -106,28 +107,22 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         aiming: Any = self.as_stateful_wrapper(target_return, action_sampler)
         return environments.agent(aiming, n, buffer, explorer, env, options)
 
-    def fitter(  # type: ignore[override]
+    def fitter(
         self,
         dataset: ReplayBufferBase,
         n_steps: int,
+        n_steps_per_epoch: int = 10000,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
         *,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        enable_ddp: bool = False,
         eval_env: Environment | None = None,
         eval_target_return: float | None = None,
         eval_action_sampler: TransformerActionSampler | None = None,
-        evaluators: Mapping[str, Evaluator] | None = None,
-        **options: Any,
+        **options: Unpack[FitOptions],
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
-        """Train on a dataset, one epoch at each iteration. See `birl.algorithm.Algorithm.fit`.
-
-        Args:
-            dataset: replay buffer or dataset.
-            n_steps: number of updates.
-            eval_env: environment that is played in after each epoch; the mean return of 10 episodes, the same ones
-                each time, is logged as ``environment``.
-            eval_target_return: return to aim at there.
-            eval_action_sampler: makes actions there; see `as_stateful_wrapper`.
-            evaluators, **options: as in `birl.algorithm.Algorithm.fit`.
-        """
+        """Train on a dataset, one epoch at each iteration. See `fit`."""
         if eval_env is not None and eval_target_return is None:
             raise UnsupportedError("eval_env needs eval_target_return: the return that the policy is to aim at")
         evaluators = {} if evaluators is None else evaluators
@@ -141,7 +136,62 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
             if eval_env is not None and eval_target_return is not None:
                 played = _AimedEvaluator(eval_env, eval_target_return, eval_action_sampler)
                 evaluators = {**evaluators, "environment": played}
-        yield from super().fitter(dataset, n_steps, evaluators=evaluators, **options)
+        yield from super().fitter(
+            dataset,
+            n_steps,
+            n_steps_per_epoch,
+            experiment_name,
+            with_timestamp,
+            evaluators=evaluators,
+            enable_ddp=enable_ddp,
+            **options,
+        )
+
+    def fit(
+        self,
+        dataset: ReplayBufferBase,
+        n_steps: int,
+        n_steps_per_epoch: int = 10000,
+        experiment_name: str | None = None,
+        with_timestamp: bool = True,
+        *,
+        evaluators: Mapping[str, Evaluator] | None = None,
+        enable_ddp: bool = False,
+        eval_env: Environment | None = None,
+        eval_target_return: float | None = None,
+        eval_action_sampler: TransformerActionSampler | None = None,
+        **options: Unpack[FitOptions],
+    ) -> list[tuple[int, dict[str, float]]]:
+        """Train on a dataset. See `birl.algorithm.Algorithm.fit`.
+
+        Args:
+            dataset: replay buffer or dataset.
+            n_steps: number of updates.
+            eval_env: environment for evaluation after each epoch. The mean return of 10 episodes, the same ones each
+                time, is logged as ``environment``.
+            eval_target_return: return to aim at in ``eval_env``.
+            eval_action_sampler: makes the actions in ``eval_env``; see `as_stateful_wrapper`.
+            n_steps_per_epoch, experiment_name, with_timestamp, evaluators, enable_ddp, **options: as in
+                `birl.algorithm.Algorithm.fit`.
+
+        Returns:
+            ``(epoch, metrics)`` for each epoch.
+        """
+        check_options("fit", options, inspect.signature(self.fitter).parameters)
+        epochs = self.fitter(
+            dataset,
+            n_steps,
+            n_steps_per_epoch,
+            experiment_name,
+            with_timestamp,
+            evaluators=evaluators,
+            enable_ddp=enable_ddp,
+            eval_env=eval_env,
+            eval_target_return=eval_target_return,
+            eval_action_sampler=eval_action_sampler,
+            **options,
+        )
+        return list(epochs)
 
     def predict(self, inpt: TransformerInput) -> Array:
         """Action ``[A]``, or logits ``[A]`` of discrete actions, for the newest step of one context.
@@ -226,7 +276,7 @@ class _AimedEvaluator:
     def __init__(self, env: Environment, target_return: float, sampler: TransformerActionSampler | None) -> None:
         self._evaluator, self._target_return, self._sampler = EnvironmentEvaluator(env), target_return, sampler
 
-    def __call__(self, algo: Any, dataset: object = None) -> float:
+    def __call__(self, algo: TransformerAlgorithm[Any, Any], dataset: object = None) -> float:
         return self._evaluator(algo.as_stateful_wrapper(self._target_return, self._sampler))
 
     def get_state(self) -> State:

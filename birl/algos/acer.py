@@ -44,6 +44,7 @@ from birl.models import (
     VectorEncoderFactory,
     is_recurrent,
 )
+from birl.models.distributions import Categorical, Distribution
 from birl.optimizers import OptimizerFactory, RMSpropFactory
 
 
@@ -162,14 +163,16 @@ def discrete_loss(nets: DiscreteACERNets, batch: Batch, cfg: DiscreteACERConfig)
         # [1 - c / rho]_+ pi = [pi - c mu]_+, the weight of each action in the second term of eq. 9
         correction = (policy.probs - cfg.truncation * old.probs).clamp(min=0) * (q - value.unsqueeze(-1))
 
-    def objective(own: Any) -> Tensor:
+    def objective(own: Categorical) -> Tensor:
         return advantage * own.log_prob(batch.action) + (correction * own.log_probs).sum(-1)
 
     z = trusted_gradient(policy, average, objective, cfg.trust_region)
     return _total(batch, cfg, policy, average, z, weighted_mean((target - taken).square(), batch.weight))
 
 
-def _total(batch: Batch, cfg: ReplayedPolicyConfig, policy: Any, average: Any, z: Tensor, value_loss: Tensor) -> Loss:
+def _total(
+    batch: Batch, cfg: ReplayedPolicyConfig, policy: Distribution, average: Distribution, z: Tensor, value_loss: Tensor
+) -> Loss:
     """The whole loss. The entropy bonus is outside of the trust region."""
     policy_loss = -weighted_mean((policy.parameters() * z).sum(-1), batch.weight)
     entropy = weighted_mean(policy.entropy(), batch.weight)
@@ -261,7 +264,7 @@ def loss(nets: ACERNets, batch: Batch, cfg: ACERConfig) -> Loss:
         advantage = ratio.clamp(max=cfg.truncation) * (opc - value)
         correction = (1 - cfg.truncation / other_ratio).clamp(min=0) * (of_other - value)
 
-    def objective(own: Any) -> Tensor:
+    def objective(own: Distribution) -> Tensor:
         return advantage * own.log_prob(batch.action) + correction * own.log_prob(other)
 
     fixed = getattr(cfg.distribution_factory, "std", "") == "fixed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from birl.algorithm import (
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, NormalPolicy, Returns
 from birl.models.distributions import Normal
+from birl.types import Networks
 
 
 @config
@@ -65,7 +66,7 @@ class AWACNets(nn.Module):
         self.critic_target = deepcopy(self.critic)
 
 
-def compared_returns(nets: Any, batch: Batch, policy: Normal, count: int) -> Returns:
+def compared_returns(nets: Networks, batch: Batch, policy: Normal, count: int) -> Returns:
     """Returns ``[N, 1 + count, ...]`` of the data's action, and then of ``count`` actions of the policy.
 
     Args:

@@ -43,6 +43,7 @@ from birl.models import (
     random_latents,
 )
 from birl.models.distributions import Categorical
+from birl.types import Networks
 
 DELAYED = When(every="update_actor_interval", after="rl_start_step")
 
@@ -91,7 +92,7 @@ class BCQNets(ActorCriticNets):
         self.register_buffer("latents", random_latents((cfg.n_action_samples, latent_size)))
 
 
-def imitator_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+def imitator_loss(nets: Networks, batch: Batch, cfg: Any) -> Loss:
     """The auto-encoder's: `birl.losses.vae_loss` with ``beta``."""
     return vae_loss(nets.vae_encoder, nets.vae_decoder, batch, cfg.beta)
 

@@ -30,6 +30,7 @@ from birl.algorithm import (
 from birl.errors import ConfigError
 from birl.losses import td_loss, temperature_loss
 from birl.models import CategoricalPolicy, DiscreteQFunction, MeanQFunctionFactory, QFunctionFactory, Scalar
+from birl.types import Networks
 
 
 @config
@@ -84,7 +85,7 @@ class DiscreteSACNets(nn.Module):
         self.target_entropy = self.target_share * largest if given is None else given
 
 
-def critic_loss(nets: Any, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
+def critic_loss(nets: Networks, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
     """Eqs. 4 and 10: ``y = r + discount * pi(s')^T [min_j Q'_j(s') - alpha * log pi(s')]``.
 
     Quantiles and atoms of the target are those of the mixture of all actions' returns, moved by the mean entropy bonus.
@@ -96,7 +97,7 @@ def critic_loss(nets: Any, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch)
 
 
-def actor_loss(nets: Any, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
+def actor_loss(nets: Networks, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
     """Eq. 12: ``E[pi(s)^T [alpha * log pi(s) - min_j Q_j(s)]]``."""
     policy = nets.actor(batch.inputs)
     with torch.no_grad():

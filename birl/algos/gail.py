@@ -34,6 +34,7 @@ from birl.algos.trpo import TRPO, TRPOConfig, TRPONets
 from birl.errors import ConfigError, UnsupportedError
 from birl.models import EncoderFactory, RewardFunction, ValueFunction, is_recurrent
 from birl.optimizers import AdamFactory, OptimizerFactory
+from birl.types import Networks
 
 
 @config
@@ -116,7 +117,7 @@ class GAILNets(WithDiscriminator, PPONets):
     """The policy, the state-value function and the discriminator."""
 
 
-def logit(nets: Any, batch: Batch, whose: str, cfg: Any) -> Tensor:
+def logit(nets: Networks, batch: Batch, whose: str, cfg: Any) -> Tensor:
     """``log D - log(1 - D)`` of the steps in a batch: those of the ``"agent"`` or of the ``"expert"``."""
     expert, own = whose == "expert", batch.extra
     state = Inputs(own["expert_observation"] if expert else batch.observation)
@@ -133,7 +134,7 @@ Prepare = Callable[[Any, Batch, Tensor, Any], Batch]
 def rewarded(prepare: Prepare) -> Prepare:
     """A learner's ``prepare``, given the discriminator's rewards instead of the environment's."""
 
-    def with_judgement(nets: Any, batch: Batch, ended: Tensor, cfg: Any) -> Batch:
+    def with_judgement(nets: Networks, batch: Batch, ended: Tensor, cfg: Any) -> Batch:
         own = dict(batch.extra)
         with torch.no_grad():
             if cfg.reward == "airl":
@@ -147,7 +148,7 @@ def rewarded(prepare: Prepare) -> Prepare:
     return with_judgement
 
 
-def discriminator_loss(nets: Any, batch: Batch, cfg: Any) -> Loss:
+def discriminator_loss(nets: Networks, batch: Batch, cfg: Any) -> Loss:
     """Ho and Ermon, eq. 17: ``-E_expert[log D] - E_agent[log(1 - D)]``."""
     agent, expert = logit(nets, batch, "agent", cfg), logit(nets, batch, "expert", cfg)
     metrics = {"expert_accuracy": expert > 0, "agent_accuracy": agent < 0}

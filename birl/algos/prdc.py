@@ -110,7 +110,7 @@ class Drawn(NamedTuple):
         """The minibatch's rows."""
         return self.minibatch.rows
 
-    def update_priorities(self, priority: Any) -> None:
+    def update_priorities(self, priority: Tensor) -> None:
         """See `MiniBatch.update_priorities`."""
         self.minibatch.update_priorities(priority)
 

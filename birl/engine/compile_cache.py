@@ -23,13 +23,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from birl._version import __version__
 from birl.files import atomic_write
+
+if TYPE_CHECKING:
+    from torch._inductor.output_code import CompiledFxGraph
 
 PROGRAMS: Final = "programs"
 _COMPILERS: Final = "inductor"
@@ -195,7 +198,7 @@ def _sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def library_of(compiled: Any) -> Path | None:
+def library_of(compiled: CompiledFxGraph) -> Path | None:
     """Return the library of a graph compiled with inductor's C++ wrapper; ``None`` if it needs more than that."""
     entry = getattr(compiled.current_callable, "__globals__", {}).get("inductor_entry")
     file = getattr(getattr(entry, "__self__", None), "__file__", None)

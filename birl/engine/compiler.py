@@ -41,7 +41,7 @@ Value = TypeVar("Value")
 class Uncopied(dict[Hashable, Value]):
     """A dict of values that belong to one set of networks; its deep copy is empty."""
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return type(self)()
 
 
@@ -107,7 +107,7 @@ class _Compiled:
         """Look up the function's tensors again, which may have been replaced."""
         self._direct: Callable[[Sequence[Tensor]], UpdateResult] | None = None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         if self._shell is not None:
             return self._shell(*args)
         with compilers_folder(), warnings.catch_warnings():
@@ -126,7 +126,7 @@ class _Compiled:
         self._shell = shell
         return result
 
-    def _backend(self, graph: torch.fx.GraphModule, examples: list[Tensor], **_: Any) -> Callable[..., Any]:
+    def _backend(self, graph: torch.fx.GraphModule, examples: list[Tensor], **_: object) -> Callable[..., Any]:
         """Compile the traced graph and record its next call."""
         # On the CPU this keeps Python from launching the kernels one by one; programs on GPUs are recorded anyway.
         wrapped = all(example.device.type == "cpu" for example in examples if isinstance(example, Tensor))
@@ -141,7 +141,7 @@ class _Compiled:
         with torch._functorch.config.patch(enable_autograd_cache=False):
             program = compile_(graph, examples, **settings)
 
-        def call(*inputs: Any) -> Any:
+        def call(*inputs: Any) -> Sequence[Tensor]:
             outputs = program(*inputs)
             if self._calls is not None:
                 self._calls.append(_Call(lambda inputs: program(*inputs), inputs, outputs, None))
@@ -158,7 +158,7 @@ class _Compiled:
         if library is not None:
             program = stored.native(library, library.name.partition(".")[0])
 
-            def call(inputs: list[Any]) -> Any:
+            def call(inputs: list[Any]) -> Sequence[Tensor]:
                 if self._calls is None:
                     return run(inputs)
                 given = list(inputs)

@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_exchange import ComputedGradients, Finding, Moving, step_features
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradient, Gradients, Step, Training, UpdateResult
-from birl.engine.train_state import TrainState
+from birl.engine.train_state import EngineConfig, TrainState
 from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError, ConfigError
 from birl.incompatible import check_compatible
@@ -35,7 +34,7 @@ class Engine(TrainState):
             loss of that update has priorities.
     """
 
-    def __init__(self, nets: nn.Module, steps: Sequence[Step], config: Any) -> None:
+    def __init__(self, nets: nn.Module, steps: Sequence[Step], config: EngineConfig) -> None:
         super().__init__(nets, steps, config)
         for name, network in nets.named_children():
             network.state_key = name  # type: ignore[assignment]
@@ -84,7 +83,7 @@ class Engine(TrainState):
             return Program(self, record_cuda_graph if on_cuda else None)
         return CompiledGradients(self)
 
-    def retune(self, config: Any) -> None:
+    def retune(self, config: EngineConfig) -> None:
         """Continue with another configuration; see `TrainState.retune`.
 
         Compiled updates contain numbers of the configuration and are compiled again, unless only learning rates change,

@@ -349,7 +349,7 @@ def _joined(states: Sequence[Any], key: object = None) -> Any:
     return first
 
 
-def _part(state: Any, number: int, key: object = None) -> Any:
+def _part(state: object, number: int, key: object = None) -> Any:
     """One engine's part of a joined state, whose tensors it shares."""
     if isinstance(state, dict):
         return {key: _part(value, number, key) for key, value in state.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import Field
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, check_networks
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError
 from birl.incompatible import check_compatible, prioritised_without_errors
+from birl.optimizers import OptimizerFactory
 from birl.optimizers.saved_state import check_optimizer, first_nonfinite, moments_in, refuse_nonfinite
 from birl.optimizers.schedules import advance
 from birl.optimizers.steps import step_by_kernel
@@ -25,6 +27,18 @@ class _Made(NamedTuple):
     optimizers: dict[str, Any]
     schedulers: dict[str, Any]
     clip_norms: dict[str, float | None]
+
+
+class EngineConfig(Protocol):
+    """The part of a configuration that an engine reads. Steps read the fields that they name."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def compile_graph(self) -> bool | str: ...
+
+    def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
+        """Return the learning rate and the factory of an optimiser, from the fields of these names."""
 
 
 class TrainState:
@@ -58,7 +72,7 @@ class TrainState:
         ConfigError: if a step names a network that does not exist.
     """
 
-    def __init__(self, nets: nn.Module, steps: Sequence[Step], config: Any) -> None:
+    def __init__(self, nets: nn.Module, steps: Sequence[Step], config: EngineConfig) -> None:
         self.nets, self.config = nets, config
         self.steps = tuple(step for step in steps if step.when.holds(config))
         check_networks(self.steps, nets)
@@ -127,14 +141,17 @@ class TrainState:
             made = _Made({}, {}, {})
             for step in self.gradient_steps:
                 rate, factory = self.config.optimizer(*step.fields)
-                optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+                optimizer = factory.create(self._named(step), rate)
                 made.optimizers[step.name] = optimizer
                 made.schedulers[step.name] = factory.create_scheduler(optimizer)
                 made.clip_norms[step.name] = factory.clip_grad_norm
             self._made = made
         return self._made
 
-    def retune(self, config: Any) -> None:
+    def _named(self, step: Gradient) -> list[tuple[str, nn.Parameter]]:
+        return cast(list[tuple[str, nn.Parameter]], list(self.parameters[step.name].items()))
+
+    def retune(self, config: EngineConfig) -> None:
         """Continue with another configuration of the same networks and steps. Moments and counters are kept.
 
         A schedule continues as if it had started with the new configuration.
@@ -147,7 +164,7 @@ class TrainState:
         for step in self.gradient_steps:
             rate, factory = config.optimizer(*step.fields)
             if (rate, factory) != self.config.optimizer(*step.fields):
-                optimizer = factory.create(list(self.parameters[step.name].items()), rate)
+                optimizer = factory.create(self._named(step), rate)
                 schedule = factory.create_scheduler(optimizer)
                 _take_over(step.name, optimizer, self.optimizers[step.name])
                 if schedule is not None:
@@ -376,7 +393,7 @@ def _take_over(name: str, optimizer: Optimizer, old: Optimizer) -> None:
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     """A copy of a state dict, with string keys only and lists of dicts as dicts."""
     if isinstance(value, Tensor):
         return value.detach().clone()

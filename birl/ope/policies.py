@@ -150,7 +150,7 @@ class _SinglePolicy(StochasticPolicy):
         self._acting = BuiltPolicy(f"{name} of {built.name}", policy, *parts)
 
     @abstractmethod
-    def _policy(self, built: BuiltPolicy) -> DistributionFunction:
+    def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
         """Return the distribution of actions, in the policy's range."""
 
     @property
@@ -197,7 +197,7 @@ class Sampled(_SinglePolicy):
         UnsupportedError: if its samples have no density.
     """
 
-    def _policy(self, built: BuiltPolicy) -> DistributionFunction:
+    def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
         own = built.policy.distribution
         if own is None and built.spec.actions.discrete and not built.policy.explores:
             return _epsilon_greedy(built, 0.0)
@@ -211,7 +211,7 @@ class Sampled(_SinglePolicy):
                 f"{built.name} samples no actions with a known probability: use Gaussian(algo, std) for continuous "
                 "actions, EpsilonGreedy(algo, epsilon) for discrete ones"
             )
-        return cast(DistributionFunction, own)
+        return cast(DistributionFunction[Any], own)
 
 
 class EpsilonGreedy(_SinglePolicy):
@@ -231,7 +231,7 @@ class EpsilonGreedy(_SinglePolicy):
         self.epsilon = float(check("epsilon", epsilon, float, low=0, high=1))
         super().__init__(algo)
 
-    def _policy(self, built: BuiltPolicy) -> DistributionFunction:
+    def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
         _check_choices(self, built)
         return _epsilon_greedy(built, self.epsilon)
 
@@ -256,7 +256,7 @@ class Softmax(_SinglePolicy):
         self.temperature = float(check("temperature", temperature, float, above=0))
         super().__init__(algo)
 
-    def _policy(self, built: BuiltPolicy) -> DistributionFunction:
+    def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
         _check_choices(self, built)
         scores, own, actions, temperature = (
             built.policy.scores,
@@ -269,7 +269,7 @@ class Softmax(_SinglePolicy):
 
         def policy(nets: Any, inputs: Inputs) -> Categorical:
             if scores is None:
-                given = cast(Categorical, cast(DistributionFunction, own)(nets, inputs))
+                given = cast(Categorical, cast(DistributionFunction[Any], own)(nets, inputs))
                 return replace(given, logits=given.logits / temperature)
             values = scores(nets, inputs)
             return Categorical(values / temperature, _allowed_mask(built.spec, inputs, values), bool(actions.shape))
@@ -298,7 +298,7 @@ class Gaussian(_SinglePolicy):
         self.std: float | list[float] = numbers if several else numbers[0]
         super().__init__(algo)
 
-    def _policy(self, built: BuiltPolicy) -> DistributionFunction:
+    def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
         actions = built.spec.actions
         if not isinstance(actions, Continuous):
             raise ConfigError(
@@ -443,7 +443,7 @@ def _allowed_mask(spec: Spec, inputs: Inputs, like: Tensor) -> Tensor | None:
     return mask
 
 
-def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction:
+def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction[Any]:
     """The distribution of `EpsilonGreedy`."""
     actions: Actions = built.spec.actions
     options = max(actions.options)
@@ -459,7 +459,7 @@ def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction:
     return policy
 
 
-def _sampler(distribution: DistributionFunction) -> Any:
+def _sampler(distribution: DistributionFunction[Any]) -> Any:
     """A function that samples from a distribution."""
 
     def sample(nets: Any, inputs: Inputs) -> Tensor:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from birl.algorithm import AlgorithmConfig
+from birl.algorithm import Algorithm, AlgorithmConfig
 from birl.dataset import MDPDataset
 from birl.seeding import seed as seed_everything
 from birl.spaces import Actions, parse_actions
-from birl.spaces.observations import Choices, parse_observations
+from birl.spaces.observations import Choices, ObservationLeaf, parse_observations
 from birl.types import ActionSpace, Array, Batch, Shape, Tree, tree_map
 
 
@@ -25,7 +25,7 @@ def build_algorithm(
     discrete_action: bool | None = None,
     seed: int = 0,
     device: bool | int | str | None = None,
-) -> Any:
+) -> Algorithm[Any, Any]:
     """An algorithm with networks, made after seeding everything.
 
     Args:
@@ -104,7 +104,7 @@ def random_dataset(
 def random_observations(generator: np.random.Generator, shape: Shape, count: int) -> Tree:
     """A tree of normal numbers ``[count, *shape]``, and of values of choices where there are some."""
 
-    def draw(leaf: Any) -> Array:
+    def draw(leaf: ObservationLeaf) -> Array:
         if isinstance(leaf, Choices):
             low, sizes = np.reshape(leaf.starts, leaf.shape), np.reshape(leaf.sizes, leaf.shape)
             return generator.integers(low, low + sizes, (count, *leaf.shape))

@@ -63,7 +63,7 @@ class ProbeEnv(Environment):
         self._observation = float(self.np_random.choice([-1.0, 1.0])) if varies else 0.0
         return self._array(), {}
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: Array | float) -> Step:
         """Make a step."""
         reward = self.reward(self._observation, action)
         self._step += 1
@@ -74,7 +74,7 @@ class ProbeEnv(Environment):
             return self._array(), reward, False, self._step == 3, {}
         return self._array(), reward, True, False, {}
 
-    def reward(self, observation: float, action: Any) -> float:
+    def reward(self, observation: float, action: Array | float) -> float:
         """Reward of one action."""
         if self.kind in ("constant", "time_limit"):
             return 1.0
@@ -144,7 +144,7 @@ class ChainEnv(Environment):
         self._state, self._step = 0, 0
         return self._array(), {}
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: Array | float) -> Step:
         """Move one state on or back."""
         chosen = int(action) if self.discrete else int(float(np.asarray(action).reshape(-1)[0]) > 0)
         self._state = self._state + 1 if chosen == self._PATTERN[self._state] else max(self._state - 1, 0)
@@ -184,7 +184,7 @@ class MemoryEnv(Environment):
         self._cue, self._step = float(self.np_random.choice([-1.0, 1.0])), 0
         return np.array([self._cue, 0.0], np.float32), {}
 
-    def step(self, action: Any) -> Step:
+    def step(self, action: Array | float) -> Step:
         """Wait, or answer."""
         if self._step == self.delay:
             answer = 2.0 * int(action) - 1.0 if self.discrete else float(np.asarray(action).reshape(-1)[0])

@@ -8,7 +8,7 @@ and, as torch is seeded alike before each update, the same random draws.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -57,7 +57,13 @@ class GoldenReport:
 
 
 class _Double(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         if func is Tensor.float:
             func = Tensor.double
         args = tuple(torch.float64 if value is torch.float32 else value for value in args)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import birl
 from birl import algos
+from birl.algorithm import Algorithm, TransformerAlgorithm
 from birl.algos import tacr
 from birl.errors import ConfigError, DataError, NonFiniteError, NotBuiltError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
@@ -471,3 +472,10 @@ def test_a_minibatch_of_transitions_is_refused(name: str) -> None:
     algorithm = build_algorithm(getattr(algos, f"{name}Config")())
     with pytest.raises(DataError, match=f"{name} learns from trajectories, not from a TransitionMiniBatch"):
         algorithm.update(random_dataset(action_size=2).sample_transition_batch(2))
+
+
+def test_fit_names_the_arguments_of_evaluation_in_its_signature() -> None:
+    names = inspect.signature(TransformerAlgorithm.fit).parameters
+    assert {"eval_env", "eval_target_return", "eval_action_sampler", "evaluators", "enable_ddp"} <= names.keys()
+    own, base = ([*inspect.signature(cls.fit).parameters][:6] for cls in (TransformerAlgorithm, Algorithm))
+    assert own == base  # positional arguments are the same

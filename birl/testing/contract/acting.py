@@ -43,7 +43,7 @@ def actions_in_bounds(subject: Subject) -> None:
             assert inside.all(), f"an action is out of bounds: {action[~inside][:3]}"
 
 
-def _last(actions: Any) -> Any:
+def _last(actions: Any) -> Array:
     """The last choice, of each where there are several."""
     return np.subtract(actions.sizes if actions.shape else actions.size, 1.0)
 

@@ -10,12 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from birl.algorithm import Algorithm
+from birl.engine import Gradients
+from birl.engine.steps import Training
 from birl.testing.contract.states import differences, same, snapshot
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
 from birl.types import Batch, tree_leaves, tree_map
 
 
-def _bootstrapping(subject: Subject, wanted: bool = True) -> Iterator[tuple[Any, Any, Batch, dict[str, Tensor]]]:
+def _bootstrapping(
+    subject: Subject, wanted: bool = True
+) -> Iterator[tuple[Algorithm[Any, Any], Training, Batch, Gradients]]:
     """Steps whose gradients depend on the next observation, with a batch of discount 0.9 and those gradients.
 
     Or steps whose gradients do not, if they are ``wanted`` so.
@@ -42,7 +46,7 @@ def discounts_count(subject: Subject) -> None:
     for algorithm, step, batch, found in _bootstrapping(subject):
 
         def matters(
-            found: Any = found, algorithm: Algorithm[Any, Any] = algorithm, step: Any = step, **other: Any
+            found: Gradients = found, algorithm: Algorithm[Any, Any] = algorithm, step: Training = step, **other: Any
         ) -> bool:
             return bool(differences(found, gradients(algorithm, step, **other)))
 
@@ -87,7 +91,7 @@ def targets_act(subject: Subject) -> None:
     item = subject.inputs(algorithm, 1)[0]
     engine = algorithm.engine
 
-    def learned() -> Any:
+    def learned() -> tuple[dict[str, Tensor], list[Gradients]]:
         torch.manual_seed(0)
         batches = subject.batches(algorithm, item)[:1]
         batch = replace(batches[0], discount=torch.full_like(batches[0].discount, 0.9))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,9 @@ from birl.testing.contract.states import (
     torch_generators,
 )
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
-from birl.types import Batch, Loss
+from birl.types import Array, Batch, Loss
+
+T = TypeVar("T")
 
 _DRAWS = (
     torch.rand,
@@ -47,7 +49,13 @@ class _Noise(TorchFunctionMode):
         self.draws: list[Tensor] = [] if replay is None else replay
         self.replaying, self.part, self.position = replay is not None, part, 0
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         if func not in _DRAWS:
             return result
@@ -164,7 +172,13 @@ class _NoReads(TorchFunctionMode):
         for name in ("item", "cpu", "numpy", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__")
     )
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         assert func not in self._READS, f"a loss reads a tensor on the host: Tensor.{func.__name__}"
         return func(*args, **(kwargs or {}))
 
@@ -235,10 +249,10 @@ def values_ignore_the_policy(subject: Subject) -> None:
     x = subject.observations(5)
     action = subject.act(algorithm, x)
 
-    def values() -> Any:
+    def values() -> Array:
         return algorithm.predict_value(x, action)
 
-    def moved(network: str, function: Callable[[], Any]) -> Any:
+    def moved(network: str, function: Callable[[], T]) -> T:
         with randomly_moved(algorithm.nets.get_submodule(network)):
             return function()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,7 +22,7 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
 
 
-def differences(a: Any, b: Any, path: str = "") -> list[str]:
+def differences(a: object, b: object, path: str = "") -> list[str]:
     """Paths at which two states differ."""
     if isinstance(a, dict):
         if not isinstance(b, dict) or a.keys() != b.keys():

@@ -17,7 +17,7 @@ from birl.algorithm import Algorithm, AlgorithmConfig, Experience
 from birl.algorithm.building import checked_spec
 from birl.dataset import MDPDataset
 from birl.engine.steps import Gradients, Training
-from birl.run.protocols import Rollout
+from birl.run.protocols import Minibatch, Rollout
 from birl.spaces import Actions
 from birl.testing.data import build_algorithm, random_columns, random_dataset, random_observations
 from birl.testing.learning import greedy_actor
@@ -83,7 +83,7 @@ class Subject:
         dataset = self._dataset(marked)
         return [algorithm.sample_minibatch(dataset) for _ in range(count)]
 
-    def batches(self, algorithm: Algorithm[Any, Any], item: Any) -> list[Batch]:
+    def batches(self, algorithm: Algorithm[Any, Any], item: Minibatch | Batch) -> list[Batch]:
         """The batches that the engine would see for one of `inputs`. Nothing is learned."""
         seen: list[Batch] = []
 
