@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,6 +21,7 @@ from birl.files import open_binary, parse_json
 from birl.files.reading import bytes_left, read_exactly
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
+from birl.types import JSONValue, Shape
 
 CONVERTIBLE: Final = (
     *("AWAC", "BC", "BEAR", "CQL", "CalQL", "CRR", "DDPG", "DQN", "DecisionTransformer", "DiscreteBC", "DiscreteBCQ"),
@@ -67,7 +68,7 @@ _SIMBA: Final = re.compile(r"_encoder\._layers\.(\d+)\._layers\.([013])\.(\w+)")
 """A layer of a block: the numbers of the block, counted from 1, and of the layer."""
 
 
-def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Any:
+def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Algorithm[Any, Any]:
     """Read a model that d3rlpy 2 saved with ``save``. Import `birl.algos` first: algorithms are found by name.
 
     Configuration, scalers, networks and targets are converted; policies and values predict the same, except for BEAR
@@ -143,23 +144,23 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     return cls.deserialize({"type": known[name], "params": kept})
 
 
-def _value(value: Any) -> Any:
+def _value(value: JSONValue) -> JSONValue:
     """Convert d3rlpy's JSON to birl's: ``none`` becomes ``None``, and schedules are recognised by their field."""
     if isinstance(value, dict):
         if value.get("type") == "none":
             return None
-        value = {key: _value(item) for key, item in value.items()}
-        if isinstance(value.get("lr_scheduler_factory"), dict):
-            value["lr_scheduler_factory"] = {"kind": "LRSchedulerFactory", **value["lr_scheduler_factory"]}
-        if "observation_scalers" in value:
-            value["observation_scalers"] = [
-                None if item is None else {"kind": "ObservationScaler", **item} for item in value["observation_scalers"]
+        found: dict[str, Any] = {key: _value(item) for key, item in value.items()}
+        if isinstance(found.get("lr_scheduler_factory"), dict):
+            found["lr_scheduler_factory"] = {"kind": "LRSchedulerFactory", **found["lr_scheduler_factory"]}
+        if "observation_scalers" in found:
+            found["observation_scalers"] = [
+                None if item is None else {"kind": "ObservationScaler", **item} for item in found["observation_scalers"]
             ]
-        return value
+        return found
     return [_value(item) for item in value] if isinstance(value, list) else value
 
 
-def _as_shape(shape: Any) -> Any:
+def _as_shape(shape: Sequence[Any]) -> Shape:
     nested = any(isinstance(item, list) for item in shape)
     return tuple(_as_shape(item) for item in shape) if nested else tuple(int(size) for size in shape)
 

@@ -16,7 +16,7 @@ import reprlib
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import torch
@@ -50,12 +50,12 @@ _STORAGES: Final = {
 }
 
 
-class _Operations(dict[int, Any]):
+class _Operations(dict[int, Callable[..., None]]):
     """The operations of which such files consist; each look-up is counted."""
 
     left = _MOST_OPERATIONS
 
-    def __getitem__(self, code: int) -> Any:
+    def __getitem__(self, code: int) -> Callable[..., None]:
         self.left -= 1
         if self.left < 0 or code not in self:
             raise ValueError(f"operation {chr(code)!r} after {_MOST_OPERATIONS - 1 - self.left} others is not allowed")
@@ -80,13 +80,13 @@ class _Unpickler(pickle._Unpickler):  # C's has an array for its memo, as long a
         if type(self.stack[-1]) is not OrderedDict:
             raise ValueError(f"attributes for {type(self.stack[-1]).__name__}")
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         raise ForeignFileError(
             f"{self.name} names {module:.100}.{name:.100}, which no model of d3rlpy needs. It was refused and nothing "
             "was run: do not open the file with d3rlpy or torch.load either, unless you trust where it comes from"
         )
 
-    def persistent_load(self, key: Any) -> Any:
+    def persistent_load(self, key: object) -> object:
         raise ForeignFileError(f"{self.name} refers to {reprlib.repr(key)}, which no model of d3rlpy does")
 
 
@@ -118,7 +118,7 @@ class _TorchUnpickler(_Unpickler):
         self._archive, self._folder, self._budget = archive, folder, budget
         self._read: dict[str, bytes] = {}
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("collections", "OrderedDict"):
             return _new_dict
         if module == "torch" and name in _STORAGES:
@@ -127,7 +127,7 @@ class _TorchUnpickler(_Unpickler):
             return self._tensor
         return super().find_class(module, name)
 
-    def persistent_load(self, key: Any) -> Any:
+    def persistent_load(self, key: object) -> object:
         match key:
             case ("storage", torch.dtype() as dtype, str(number), str(), int(count)) if re.fullmatch(r"\d+", number):
                 if number not in self._read:
@@ -139,7 +139,7 @@ class _TorchUnpickler(_Unpickler):
             raise CorruptFileError(f"{self.name}: a tensor has {len(data)} bytes, expected are {count} of {dtype}")
         return _Storage(dtype, data)
 
-    def _tensor(self, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int], *_: object) -> Tensor:
+    def _tensor(self, storage: _Storage, offset: int, size: Sequence[int], stride: Sequence[int], *_: object) -> Tensor:
         """In the place of torch's function: a new tensor."""
         numbers = (offset, *size, *stride)
         if len(size) > _MOST_DIMENSIONS or any(type(number) is not int or number < 0 for number in numbers):

@@ -59,7 +59,7 @@ def get_dataset(
     transition_picker: TransitionPickerProtocol | None = None,
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     render_mode: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[ReplayBuffer, Any]:
     """Load a dataset by its name: one of `NAMES`, or one that `get_d4rl`, `get_atari` or `get_minari` knows.
 
@@ -83,7 +83,8 @@ def get_dataset(
     parts: dict[str, Any] = {"transition_picker": transition_picker, "trajectory_slicer": trajectory_slicer}
     if name in NAMES:
         _check_options(name, ReplayBuffer.load, options, "f", "buffer")
-        dataset = ReplayBuffer.load(str(_FOLDER / f"{name}.h5"), InfiniteBuffer(), **parts, **options)
+        parts |= options
+        dataset = ReplayBuffer.load(str(_FOLDER / f"{name}.h5"), InfiniteBuffer(), **parts)
         return dataset, make_env(_ENVIRONMENTS[name.partition("-")[0]], render_mode=render_mode)
     game = atari.PATTERN.fullmatch(name)
     load: Callable[..., tuple[ReplayBuffer, Any]] | None = None
@@ -123,7 +124,7 @@ def get_cartpole(
     transition_picker: TransitionPickerProtocol | None = None,
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     render_mode: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[ReplayBuffer, Any]:
     """CartPole-v1: ``"replay"`` (of an online DQN run) or ``"random"`` data. See `get_dataset`."""
     return get_dataset(f"cartpole-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)
@@ -134,7 +135,7 @@ def get_pendulum(
     transition_picker: TransitionPickerProtocol | None = None,
     trajectory_slicer: TrajectorySlicerProtocol | None = None,
     render_mode: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[ReplayBuffer, Any]:
     """Pendulum-v1: ``"replay"`` (of an online SAC run) or ``"random"`` data. See `get_dataset`."""
     return get_dataset(f"pendulum-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)

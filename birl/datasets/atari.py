@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import gymnasium
 import numpy as np
 
 from birl.checks import check
@@ -25,12 +26,14 @@ from birl.dataset import (
     Sampler,
     Signature,
 )
+from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.validation import as_flags
 from birl.datasets.folders import Where, environment_or_none, find, store_episodes
 from birl.envs.atari import AtariPreprocessing, game_name, make_atari
 from birl.envs.wrappers import ChannelFirst, FrameStack
 from birl.errors import ConfigError, CorruptFileError, FileError
 from birl.seeding import new_generator
+from birl.spaces import actions_from_space
 from birl.types import ActionSpace, Array
 
 PATTERN: Final = re.compile(r"([a-z][a-z0-9-]*?)-(mixed|medium|expert|epoch-[1-9]\d?)-v([0-4])")
@@ -61,9 +64,9 @@ def get_atari(
     render_mode: str | None = None,
     *,
     path: Where = None,
-    storage: Any = "memory",
+    storage: StorageLocation = "memory",
     sampler: Sampler | None = None,
-) -> tuple[ReplayBuffer, Any]:
+) -> tuple[ReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Read one epoch of a game. Nothing is downloaded: if a file is missing, the error names it.
 
     Args:
@@ -111,9 +114,9 @@ def get_atari_transitions(
     *,
     epochs: Sequence[int] = range(1, 51),
     path: Where = None,
-    storage: Any = "memory",
+    storage: StorageLocation = "memory",
     sampler: Sampler | None = None,
-) -> tuple[ReplayBuffer, Any]:
+) -> tuple[ReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Sample a share of the steps of each epoch of a game: whole episodes, the last one cut to fit.
 
     Args:
@@ -137,8 +140,10 @@ def get_atari_transitions(
     return _load(files, env, num_stack, storage, sampler, fraction), env
 
 
-def _environment(game: str, num_stack: int | None, sticky_action: bool, render_mode: str | None) -> Any:
-    def make() -> Any:
+def _environment(
+    game: str, num_stack: int | None, sticky_action: bool, render_mode: str | None
+) -> gymnasium.Env[Any, Any] | None:
+    def make() -> gymnasium.Env[Any, Any]:
         env = AtariPreprocessing(make_atari(game, sticky_action=sticky_action, render_mode=render_mode))
         return FrameStack(env, num_stack) if num_stack else ChannelFirst(env)
 
@@ -147,16 +152,16 @@ def _environment(game: str, num_stack: int | None, sticky_action: bool, render_m
 
 def _load(
     epochs: Sequence[_Epoch],
-    env: Any,
+    env: gymnasium.Env[Any, Any] | None,
     num_stack: int | None,
-    storage: Any,
+    storage: StorageLocation,
     sampler: Sampler | None,
     fraction: float | None,
 ) -> ReplayBuffer:
     if env is None:
         action_size = 1 + max(int(epoch.column("action").max()) for epoch in epochs)
     else:
-        action_size = int(env.action_space.n)
+        action_size = actions_from_space(env.action_space).size
     generator = new_generator()
     dataset = store_episodes(
         (episode for epoch in epochs for episode in epoch.episodes(fraction, generator)),

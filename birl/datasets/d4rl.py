@@ -7,11 +7,13 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
+import gymnasium
 import numpy as np
 
 from birl.checks import check
 from birl.dataset import MDPDataset, ReplayBuffer, Sampler
 from birl.dataset.hdf5 import read_arrays
+from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import as_flags
@@ -61,9 +63,9 @@ def get_d4rl(
     max_episode_steps: int = 1000,
     *,
     path: Where = None,
-    storage: Any = "memory",
+    storage: StorageLocation = "memory",
     sampler: Sampler | None = None,
-) -> tuple[ReplayBuffer, Any]:
+) -> tuple[ReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Read a dataset of D4RL from its HDF5 file. Nothing is downloaded: if the file is missing, the error names it.
 
     Terminations and time limits are distinguished. The observation after a time limit is kept if the file has
@@ -159,7 +161,7 @@ def _file_name(name: str) -> str | None:
     return f"kitchen/{_KITCHEN_FILES[kind]}-v0.hdf5" if kind in _KITCHEN_FILES else None
 
 
-def _environment(name: str, render_mode: str | None, max_episode_steps: int) -> Any:
+def _environment(name: str, render_mode: str | None, max_episode_steps: int) -> gymnasium.Env[Any, Any]:
     env_id, options = _ENVIRONMENTS.get(name.partition("-")[0], (name, {}))
     with warnings.catch_warnings():
         # Version 4 is the newest one with the dynamics and observations of the data.
@@ -168,7 +170,9 @@ def _environment(name: str, render_mode: str | None, max_episode_steps: int) -> 
         return make_env(env_id, **more)
 
 
-def _check_shapes(file: Path, data: dict[str, Array], name: str, env: Any, *, discrete: bool) -> None:
+def _check_shapes(
+    file: Path, data: dict[str, Array], name: str, env: gymnasium.Env[Any, Any], *, discrete: bool
+) -> None:
     """Refuse a file with the data of another environment."""
     given = data["observations"].shape[1:], () if discrete else data["actions"].shape[1:] or (1,)
     wanted = env.observation_space.shape, env.action_space.shape

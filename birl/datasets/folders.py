@@ -6,12 +6,16 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeVar, Unpack
 
-from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
+from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer, Sampler, Signature
+from birl.dataset.replay_buffer import StorageLocation
+from birl.dataset.slicers import TrajectorySlicerProtocol
+from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, FileError, MissingExtraError
-from birl.types import Environment
+from birl.types import ActionSize, ActionSpace, Environment, Tree
 
+_Env = TypeVar("_Env", bound=Environment)
 Where = str | os.PathLike[str] | None
 
 
@@ -51,7 +55,22 @@ def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:
     )
 
 
-def store_episodes(episodes: Iterable[Episode], rows: int = 0, **options: Any) -> ReplayBuffer | None:
+class _BufferOptions(TypedDict, total=False):
+    """The arguments of `ReplayBuffer` that loaders of datasets set."""
+
+    transition_picker: TransitionPickerProtocol | None
+    trajectory_slicer: TrajectorySlicerProtocol | None
+    action_signature: Signature | None
+    action_space: ActionSpace | None
+    action_size: ActionSize
+    storage: StorageLocation
+    sampler: Sampler | None
+    observation_space: Tree
+
+
+def store_episodes(
+    episodes: Iterable[Episode], rows: int = 0, **options: Unpack[_BufferOptions]
+) -> ReplayBuffer | None:
     """Store episodes, read one by one, in a dataset; ``None`` if there are no episodes.
 
     Args:
@@ -71,7 +90,7 @@ def store_episodes(episodes: Iterable[Episode], rows: int = 0, **options: Any) -
     return dataset
 
 
-def environment_or_none(what: str, make: Callable[[], Environment]) -> Environment | None:
+def environment_or_none(what: str, make: Callable[[], _Env]) -> _Env | None:
     """Create the environment of a dataset, or return ``None`` with a warning if it is not available."""
     try:
         return make()

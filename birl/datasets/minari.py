@@ -13,15 +13,17 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, ReplayBufferBase, Sampler, Signature, create_zero_observation
 from birl.dataset.logs.files import LogFile
+from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets.folders import environment_or_none, store_episodes
@@ -50,6 +52,47 @@ PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
 _GOAL = ("observation", "desired_goal")
 
 
+class _MinariEpisode(Protocol):
+    """`minari.EpisodeData`, as far as it is read here."""
+
+    observations: Tree
+    actions: Tree
+    rewards: Array
+    terminations: Array
+
+
+class _MinariStorage(Protocol):
+    """`minari.dataset.minari_storage.MinariStorage`, as far as it is read here."""
+
+    FORMAT: str
+
+    @property
+    def data_path(self) -> Path: ...
+
+
+class _MinariDataset(Protocol):
+    """`minari.MinariDataset`, as far as it is read here."""
+
+    @property
+    def observation_space(self) -> spaces.Space[Any]: ...
+
+    @property
+    def action_space(self) -> spaces.Space[Any]: ...
+
+    @property
+    def env_spec(self) -> EnvSpec | None: ...
+
+    @property
+    def storage(self) -> _MinariStorage: ...
+
+    @property
+    def episode_indices(self) -> Array: ...
+
+    def iterate_episodes(self) -> Iterator[_MinariEpisode]: ...
+
+    def recover_environment(self, **kwargs: object) -> gymnasium.Env[Any, Any]: ...
+
+
 def get_minari(
     env_name: str,
     transition_picker: TransitionPickerProtocol | None = None,
@@ -58,12 +101,12 @@ def get_minari(
     tuple_observation: bool = False,
     *,
     download: bool = False,
-    storage: Any = "memory",
+    storage: StorageLocation = "memory",
     sampler: Sampler | None = None,
     observation_keys: Sequence[str] | None = None,
     make_environment: bool = True,
     trust_environment: bool = False,
-) -> tuple[ReplayBuffer, Any]:
+) -> tuple[ReplayBuffer, gymnasium.Env[Any, Any] | None]:
     """Load a Minari dataset, one episode after the other.
 
     Minari keeps T + 1 observations of T steps; the last one becomes the final observation, so no step is lost.
@@ -113,7 +156,7 @@ def get_minari(
             minari.download_dataset(env_name)
         if not trust_environment:
             _check_spaces(env_name, folder)  # before Minari reads them: it would make the environment without them
-        source = minari.load_dataset(env_name)
+        source: _MinariDataset = minari.load_dataset(env_name)
     except FileNotFoundError as error:
         raise FileError(
             f"the Minari dataset {env_name!r} is not on this machine: run `minari download {env_name}`, or pass "
@@ -134,7 +177,7 @@ def get_minari(
     convert, observations = _converter(space, tuple_observation, goal, observation_keys)
     actions = actions_from_space(source.action_space)
 
-    def episode(item: Any) -> Episode:
+    def episode(item: _MinariEpisode) -> Episode:
         ended = bool(item.terminations[-1])
         taken = actions.to_stored(flatten_actions(source.action_space, item.actions))
         return Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
@@ -171,7 +214,9 @@ def get_minari(
     return dataset, environment_or_none(repr(env_name), make) if make_environment else None
 
 
-def _make_environment(source: Any, render_mode: str | None, tuple_observation: bool, goal: bool, trusted: bool) -> Any:
+def _make_environment(
+    source: _MinariDataset, render_mode: str | None, tuple_observation: bool, goal: bool, trusted: bool
+) -> gymnasium.Env[Any, Any]:
     """Create the environment of a dataset, wrapped as its observations are converted."""
     options: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
@@ -200,7 +245,7 @@ def _check_spaces(name: str, folder: Path) -> None:
         )
 
 
-def _check_tables(source: Any) -> None:
+def _check_tables(source: _MinariDataset) -> None:
     """Check the Arrow or Parquet files of a dataset by reading them once, because Minari does not check them."""
     kind, folder = source.storage.FORMAT, Path(source.storage.data_path)
     if kind not in ("arrow", "parquet"):
@@ -215,7 +260,7 @@ def _check_tables(source: Any) -> None:
                 pass
 
 
-def _registered(spec: Any) -> Any:
+def _registered(spec: EnvSpec | None) -> EnvSpec:
     """The specification of Gymnasium's registry that a dataset's own stands for.
 
     What runs is what this process has registered: entry points and wrappers of the dataset are never used. Arguments
@@ -262,7 +307,7 @@ def _is_number(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def _is_same(value: object, name: str, own: Any) -> bool:
+def _is_same(value: object, name: str, own: EnvSpec) -> bool:
     """Whether an argument has the value with which an environment is registered, in JSON's form."""
     try:
         return name in own.kwargs and bool(json.loads(json.dumps(own.kwargs[name])) == value)
@@ -270,7 +315,9 @@ def _is_same(value: object, name: str, own: Any) -> bool:
         return False
 
 
-def write_minari(dataset: ReplayBufferBase, name: str, env: Any = None) -> dict[str, int]:
+def write_minari(
+    dataset: ReplayBufferBase, name: str, env: gymnasium.Env[Any, Any] | str | None = None
+) -> dict[str, int]:
     """Write all episodes as a new Minari dataset, one after the other.
 
     Minari keeps T + 1 observations of T steps. The one after a termination is zeros if it is not known; where it is not
@@ -382,13 +429,13 @@ def _is_goal(space: object) -> bool:
 
 
 def _converter(
-    space: Any, tuple_observation: bool, goal: bool, keys: Sequence[str] | None
+    space: spaces.Space[Any], tuple_observation: bool, goal: bool, keys: Sequence[str] | None
 ) -> tuple[Callable[[Any], Tree], Tree]:
     """Return a function that converts Minari's observations, and the observations that it returns, if known."""
     if goal:
         return lambda given: concatenate_goal(given, *_GOAL, tuple_observation), None
     if is_channel_last(space):
-        return lambda given: to_channel_first(np.asarray(given), len(space.shape)), None
+        return lambda given: to_channel_first(np.asarray(given), len(space.shape or ())), None
     try:
         observations = observations_from_spaces(select_parts(leaf_spaces(space), keys))
     except EnvironmentMismatchError as error:

@@ -39,7 +39,7 @@ class OptimizerFactory(Serializable):
     optim_cls: type[Optimizer] | None = None  # in factories of torch's optimisers, with the arguments it is given
     params: dict[str, Any]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """``OptimizerFactory(SomeOptimizer, …)``, as d3rlpy writes it, makes a `TorchOptimizerFactory`."""
         made = TorchOptimizerFactory if cls is OptimizerFactory else cls
         return super().__new__(made, *args, **kwargs)  # type: ignore[return-value]
@@ -61,7 +61,7 @@ class OptimizerFactory(Serializable):
         """The learning-rate schedule of ``optimizer``, or ``None``."""
         return None if self.lr_scheduler_factory is None else self.lr_scheduler_factory.create(optimizer)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with some parameters changed."""
         return type(self)(**{**self.get_params(), **changes})
 
@@ -101,7 +101,7 @@ class TorchOptimizerFactory(OptimizerFactory, type="torch"):
         optim_cls: type[Optimizer] | str,
         clip_grad_norm: float | None = None,
         lr_scheduler_factory: LRSchedulerFactory | None = None,
-        **params: Any,
+        **params: object,
     ) -> None:
         found = _torch_optimizer(optim_cls) if isinstance(optim_cls, str) else optim_cls
         if not (isinstance(found, type) and issubclass(found, Optimizer)):

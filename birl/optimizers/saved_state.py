@@ -95,15 +95,16 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
         refuse_nonfinite(f"moment of step {name!r}", tensors)
 
 
-def _plausible(key: str, value: Any, own: Any) -> bool:
+def _plausible(key: str, value: object, own: object) -> bool:
     """Whether ``value`` may stand where ``own`` stands in a group of parameters."""
     if key in _BY_DEVICE:
         return Allowed(bool, optional=True).accepts(value)
     if isinstance(own, bool) or own is None:
         return value is own
     if isinstance(own, tuple | list):
-        pairs = isinstance(value, tuple | list) and len(value) == len(own)
-        return pairs and all(
+        if not isinstance(value, tuple | list) or len(value) != len(own):
+            return False
+        return all(
             _plausible(key, item, mine) and (mine is None or mine >= 1 or item < 1)  # betas stay below 1
             for item, mine in zip(value, own, strict=True)
         )

@@ -8,9 +8,9 @@ on this. Scalars that change from step to step are passed as tensors, because ea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -135,8 +135,14 @@ class RootRMSprop(RMSprop):
     2016, arXiv:1602.01783). Where gradients are small, ``eps=0.01`` makes its steps smaller than those of torch's.
     """
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One step of every parameter that has a gradient."""
         loss = None
         if closure is not None:
