@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from birl.errors import ConfigError
-from birl.models.layers import DenseLayer, activation_named, layer_norm
+from birl.models.layers import DenseLayer, DenseOptions, activation_named, layer_norm
 from birl.models.noisy import Noisy
 from birl.spaces.specs import MOST_CHANNELS, is_channels_last
 from birl.types import Tree, tree_leaves
@@ -37,7 +37,7 @@ class VectorEncoder(nn.Module):
         last_activation: str | None = None,
         *,
         n: int | None = None,
-        **options: Any,
+        **options: Unpack[DenseOptions],
     ) -> None:
         super().__init__()
         sizes = [in_features, *hidden_units]

@@ -89,7 +89,7 @@ class EncoderFactory(Serializable):
         )
 
     @classmethod
-    def from_shorthand(cls, value: Any) -> Any:
+    def from_shorthand(cls, value: object) -> object:
         """As in `Serializable`; a list of sizes stands for a `VectorEncoderFactory` with these layers."""
         return VectorEncoderFactory(list(value)) if isinstance(value, list | tuple) else super().from_shorthand(value)
 
@@ -386,11 +386,12 @@ def _last_activation(factory: VectorEncoderFactory | PixelEncoderFactory) -> str
     return "none" if factory.exclude_last_activation else factory.last_activation
 
 
-def _check_layers(factory: Any) -> None:
+def _check_layers(factory: VectorEncoderFactory | PixelEncoderFactory | DefaultEncoderFactory) -> None:
     factory.convert_numpy_numbers()
     activation_named(factory.activation)
-    if getattr(factory, "last_activation", None) is not None:
-        activation_named(factory.last_activation)
+    last_activation = getattr(factory, "last_activation", None)
+    if last_activation is not None:
+        activation_named(last_activation)
     for name in ("use_batch_norm", "use_layer_norm", "exclude_last_activation"):
         check(name, getattr(factory, name, False), bool)
     check("dropout_rate", factory.dropout_rate, float, low=0, below=1, optional=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -127,6 +128,15 @@ class EnsembleLayerNorm(nn.Module):
 def layer_norm(features: int, n: int | None) -> nn.Module:
     """Layer normalisation, of ``n`` stacked members or of one."""
     return nn.LayerNorm(features) if n is None else EnsembleLayerNorm(n, features)
+
+
+class DenseOptions(TypedDict, total=False):
+    """Arguments of `DenseLayer` that all layers of an encoder share."""
+
+    use_batch_norm: bool
+    use_layer_norm: bool
+    dropout_rate: float | None
+    noisy: Noisy
 
 
 class DenseLayer(nn.Module):

@@ -47,7 +47,7 @@ class LossAddOn(Serializable):
         """
 
     @property
-    def given(self) -> Any:
+    def given(self) -> object:
         """Where the parameters come from that its network is given; ``None`` if they are not given."""
         return None
 

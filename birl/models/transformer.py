@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +54,7 @@ class CausalTransformer(nn.Module):
         num_layers: int,
         *,
         layer_norm_eps: float = 1e-5,
-        **options: Any,
+        **options: Unpack[BlockOptions],
     ) -> None:
         super().__init__()
         if size % num_heads != 0:
@@ -83,6 +83,14 @@ class CausalTransformer(nn.Module):
         for block in others:
             tokens = block(tokens, visible, _ALL)
         return self.norm(last(tokens, visible, wanted))
+
+
+class BlockOptions(TypedDict, total=False):
+    """Optional arguments of a block of `CausalTransformer`."""
+
+    attn_dropout: float
+    resid_dropout: float
+    activation: str
 
 
 class _Block(nn.Module):
@@ -167,7 +175,7 @@ class DecisionTransformerNetwork(Network):
         embed_dropout: float = 0.1,
         position_encoding_type: PositionEncodingType = PositionEncodingType.SIMPLE,
         embed_activation: str = "none",
-        **options: Any,
+        **options: Unpack[BlockOptions],
     ) -> None:
         encoder = encoder_factory.build(spec.encoder_shape)
         if isinstance(encoder, Recurrent):
