@@ -1,4 +1,4 @@
-"""Policies: how an algorithm acts and estimates values. Its ``acts`` is one."""
+"""Policies: how an algorithm acts and estimates values. The attribute ``acts`` of an algorithm is a `Policy`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PolicyFunction(Protocol[NetsT]):
 
 
 class DistributionFunction(Protocol[NetsT]):
-    """Tells how samples are drawn, in the policy's range and before they are clipped: ``(networks, inputs)``."""
+    """Returns the distribution of actions, in the policy's range and before clipping: ``(networks, inputs)``."""
 
     def __call__(self, nets: NetsT, inputs: Inputs, /) -> Distribution | Tensor:
-        """A distribution over actions ``[...]``; the actions themselves where nothing is drawn."""
+        """A distribution over actions ``[...]``; the actions themselves if the policy is deterministic."""
 
 
 class ValueFunction(Protocol[NetsT]):
@@ -84,15 +84,18 @@ class Policy:
         greedy, sample: ``(networks, inputs) -> action`` in the policy's range.
         value: ``(networks, inputs, action) -> values``; ``None`` if the algorithm has no action-values.
         values_states: whether the values are state values, which ignore the action.
-        scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, the highest of which is the
-            greedy one (of several choices ``[..., D, A]``); ``None`` if the policy does not choose by action-values.
-        distribution: what samples are drawn from; ``None`` if nothing is drawn, or if its density is not known.
+        scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, or ``[..., D, A]`` for
+            multi-discrete ones. The greedy action has the highest score. ``None`` if the policy does not choose by
+            action-values.
+        distribution: the distribution of sampled actions; ``None`` if actions are not sampled, or if its density is
+            not known.
         network: name of the network that acts.
         stateful_networks: further recurrent networks whose state is kept while acting.
         bounded: whether the policy's range is ``[-1, 1]``.
-        clipped: whether actions may leave ``[-1, 1]`` and are clipped to it before the environment sees them (for
+        clipped: whether actions may leave ``[-1, 1]`` and are clipped to it before they reach the environment (for
             unbounded policies, only if there is an action scaler).
-        aims: whether it needs a return to aim at and acts on contexts instead of single observations.
+        aims: whether it is conditioned on a target return and acts on a context of past steps, as decision
+            transformers do.
     """
 
     greedy: PolicyFunction[Any]
@@ -114,10 +117,10 @@ class Policy:
 
 
 StochasticActor: Final = partial(Policy, greedy=mode_action, sample=sampled_action, distribution=actor_distribution)
-"""A policy that takes the mode, or a sample, of a distribution over actions."""
+"""A policy whose greedy action is the mode of a distribution over actions, from which it also samples."""
 
 DeterministicActor: Final = partial(Policy, greedy=deterministic_action, sample=deterministic_action)
-"""A policy that takes the output of a network."""
+"""A policy whose action is the output of a network."""
 
 GreedyCritic: Final = partial(
     Policy, greedy=q_action, sample=q_action, value=q_value, scores=q_scores, network="critic"

@@ -1,7 +1,7 @@
-"""Kinds of experience: what an algorithm learns from, how it is minibatch, and how it becomes batches.
+"""Kinds of experience: what an algorithm learns from, how it is sampled, and how minibatches become batches.
 
-An algorithm has one of them as its ``learns_from``. Loops, command line and documentation ask it, and it alone knows
-what kind of data the algorithm needs.
+The attribute ``learns_from`` of an algorithm is one of them. Only this object knows what kind of data the algorithm
+needs; loops, the command line and the documentation ask it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from birl.types import Batch, Inputs
 OFFLINE: Final = frozenset({"fit"})
 ONLINE: Final = frozenset({"fit_online"})
 ROWS_AT_ONCE: Final = 2048
-"""States whose values are computed together: bounds the memory that the returns of an iteration take."""
+"""Number of states whose values are computed together, which bounds the memory for the returns of an iteration."""
 
 
 class Nothing(Experience):
@@ -44,10 +44,11 @@ class Transitions(Experience):
     Attributes:
         online: whether it can also learn from its own experience; pure imitation cannot.
         has_td_errors: whether it has TD errors; pure imitation has none.
-        next_actions: whether it learns from the data's next actions: ``next_action`` and ``next_action_known`` in a
-            batch's ``extra``, the latter 0 after an episode's last step in the data, whether it terminated or was cut.
+        next_actions: whether it learns from the data's next actions. A batch then has ``next_action`` and
+            ``next_action_known`` in ``extra``; the latter is 0 for the last step of an episode in the data, whether it
+            terminated or was truncated.
         discounted_returns: whether it learns from the data's discounted returns: ``discounted_return`` in ``extra``.
-        one_step: see `Experience`. Minibatches on a device are not asked, which would wait for it.
+        one_step: see `Experience`. Not checked for minibatches on a device, because the check would wait for it.
     """
 
     online: bool = True
@@ -137,10 +138,12 @@ class Trajectories(Experience):
 
 
 class Tails(NamedTuple):
-    """Rows ``[R]`` of episodes' ends, in order; where an episode ends, a closing row has the state after its last step.
+    """Rows ``[R]`` of steps and of the rest of their episodes, in order.
+
+    After the last step of an episode, a closing row has the state in which the episode ended.
 
     Attributes:
-        observations: yields the rows' observations in the networks' units, in blocks to bound memory.
+        observations: yields the observations of the rows in the networks' units, in blocks to bound memory.
         reward, discount, step: ``[R]``; ``step`` is 1 for steps and 0 for closing rows.
         longest: number of steps in the longest tail.
     """
@@ -153,12 +156,12 @@ class Tails(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """Some minibatches of an iteration for one step.
+    """The part of an iteration in which one step is performed on a number of minibatches.
 
     Attributes:
         step: name of the step.
         n_minibatches: name of the config field with the number of minibatches.
-        prepare: ``(networks, batch) -> batch``, once before them.
+        prepare: ``(networks, batch) -> batch``, called once before them; ``None`` to leave the batch as it is.
     """
 
     step: str
@@ -168,10 +171,10 @@ class Regression(NamedTuple):
 
 @dataclass(frozen=True)
 class Iterations(Experience):
-    """Steps with the rest of their episodes: returns are computed once, then regressions pass over the steps.
+    """Steps with the rest of their episodes. In each iteration, returns are computed once and regressions fit them.
 
     Attributes:
-        returns: ``(networks, tails, config) -> [R]``; ``return`` in a batch's ``extra``.
+        returns: ``(networks, tails, config) -> [R]``. A batch has the result as ``return`` in ``extra``.
         regressions: the regressions of an iteration, in order.
     """
 
@@ -224,7 +227,7 @@ class Iterations(Experience):
 
 
 def minibatches(batch: Batch, size: int, count: int) -> Iterator[Batch]:
-    """``count`` minibatches of ``size`` steps, from shuffled passes over a batch; remainders are left out."""
+    """Yield ``count`` minibatches of ``size`` steps from shuffled passes over a batch. A pass omits its remainder."""
     total = len(batch.weight)
     whole = total - total % size
     for made in range(count):

@@ -1,4 +1,4 @@
-"""A built algorithm: networks, units, engine and the state of training."""
+"""A built algorithm: its networks, conversion of units, engine and training state."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from birl.spaces.specs import Spec
 from birl.types import ActionSpace, Array, Batch, Loss, State, Tree, tree_map
 
 COMPILE_FROM = 10_000
-"""Number of updates of a run from which compiling (5 to 60 seconds) pays off even for small networks."""
+"""Number of updates from which compiling a run (5 to 60 seconds) pays off even for small networks."""
 
 LOAD_FROM = 2_000
-"""The same for an update that is compiled already and on disk."""
+"""The same for an update whose compiled program is already on disk."""
 
 UPDATES_AT_ONCE = 10
-"""Updates in one recording, on devices that replay recordings."""
+"""Number of updates in one recording, on devices that replay recordings (CUDA graphs)."""
 
 
 class EngineUpdate(NamedTuple):
@@ -57,21 +57,21 @@ EngineUpdates = Generator[EngineUpdate, dict[str, Tensor], None]
 
 
 class Experience:
-    """What an algorithm learns from. This base learns from nothing.
+    """What an algorithm learns from. The base class is for algorithms that do not learn.
 
     Attributes:
-        loops: names of the loops it learns in: ``"fit"``, ``"fit_online"``.
-        stores: columns that acting stores with each step: ``"policy_action"`` before scaling and clipping.
-        on_policy: whether it is the newest experience of the policy itself.
-        allows_explorer: whether an explorer may choose the actions of an on-policy one.
-        replays: whether it learns from older steps of its own as well, which loops keep in a replay buffer.
-        contexts: whether it consists of slices of trajectories, which sequence models learn from.
+        loops: names of the loops in which the algorithm can learn: ``"fit"``, ``"fit_online"``.
+        stores: columns that are stored with each step: ``"policy_action"`` is the action before scaling and clipping.
+        on_policy: whether the algorithm learns from rollouts of its current policy.
+        allows_explorer: whether an explorer may choose the actions of an on-policy algorithm.
+        replays: whether an on-policy algorithm also learns from older rollouts, which loops keep in a replay buffer.
+        contexts: whether minibatches are slices of trajectories, as sequence models need them.
         has_td_errors: whether losses may have TD errors, for prioritised sampling.
         gathers: whether sampling is an index and a gather, so that a device can record several updates together.
-        one_step: whether transitions must be of single steps: n-step returns are refused.
-        needs_demonstrations: whether it needs demonstrations in addition to its rollouts.
+        one_step: whether transitions must be of single steps, so that n-step returns raise an error.
+        needs_demonstrations: whether demonstrations are needed in addition to rollouts.
         single_seed: why several seeds cannot be trained at once; empty if they can.
-        n_updates: default number of updates whenever a loop in environments updates.
+        n_updates: default of ``n_updates`` in environments: the number of updates each time that updates are due.
         description: a phrase for the documentation.
     """
 
@@ -99,18 +99,18 @@ class Experience:
         raise NotImplementedError
 
     def batch(self, learner: Learner, minibatch: Any) -> Batch:
-        """Convert a minibatch to the networks' units, with everything that all engine updates share."""
+        """Convert a minibatch to the networks' units, and compute what all its engine updates share."""
         raise NotImplementedError
 
     def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
-        """Prepare for an update, for example update running scalers."""
+        """Prepare for an update, for example by updating running scalers."""
 
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
-        """Yield the engine updates of a batch, by default one, and receive the metrics of each."""
+        """Yield the engine updates of a batch, by default one. The caller sends the metrics of each."""
         yield EngineUpdate(batch)
 
     def prepare_for_replay(self, learner: Learner, rollout: Rollout) -> Rollout:
-        """Return a rollout with all columns that a replay buffer stores."""
+        """Return the rollout with all columns that a replay buffer stores."""
         return rollout
 
     def n_replays(self, config: AlgorithmConfig, count: int) -> int:
@@ -118,26 +118,32 @@ class Experience:
         return 0
 
     def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
-        """Return the approximate number of engine updates for ``count`` minibatches, or steps over all ``lanes``."""
+        """Return the approximate number of engine updates for ``count`` minibatches or environment steps.
+
+        Args:
+            config: the algorithm's configuration.
+            count: number of minibatches or, for rollouts, of environment steps over all ``lanes``.
+            lanes: number of environments.
+        """
         return count
 
     def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
-        """Check a run of ``count`` updates or steps; raise or warn if it cannot learn."""
+        """Check a run of ``count`` updates or steps. Raises an error, or warns, if it cannot learn."""
 
     def check_loop(self, name: str, loop: str, ways: Mapping[str, str] | None = None) -> None:
         """Raise `UnsupportedError` if the algorithm called ``name`` does not learn in this loop.
 
         Args:
-            name: of the algorithm.
+            name: name of the algorithm, for messages.
             loop: ``"fit"``, ``"fit_online"`` or ``"fit_many"``.
-            ways: further features of `birl.incompatible` that are in use.
+            ways: further features in use, by their names in `birl.incompatible`, with the texts for messages.
         """
         if not self.loops:
             raise UnsupportedError(f"{name} does not learn: use collect(), predict() or sample_action()")
         check_compatible({**self.features(name), loop: loop, **(ways or {})})
 
     def features(self, name: str) -> dict[str, str]:
-        """The features of `birl.incompatible` that the algorithm called ``name`` has by its experience."""
+        """The features of `birl.incompatible` that follow from the experience, for the algorithm called ``name``."""
         found = {}
         if self.loops == {"fit"}:
             found["logged data"] = f"{name}, which learns only from logged data,"
@@ -164,7 +170,7 @@ class Definition:
         learns_from: what it learns from.
         acts: how it acts.
         steps: what an update does, in order.
-        evaluates: whether it is given an algorithm and evaluates its policy.
+        evaluates: whether it evaluates the policy of another algorithm, as fitted Q evaluation does.
     """
 
     name: str
@@ -182,10 +188,10 @@ KNOWN: dict[str, Definition] = {}
 
 
 class EvaluationTarget(Protocol):
-    """A policy to evaluate: that of a learner, or a stochastic policy of `birl.ope`.
+    """A policy to evaluate: the policy of a learner, or a stochastic policy of `birl.ope`.
 
     Attributes:
-        recurrent: whether it has memory.
+        recurrent: whether its networks are recurrent.
     """
 
     @property
@@ -198,35 +204,35 @@ class EvaluationTarget(Protocol):
         """Return a description in JSON form."""
 
     def policy_state(self) -> State:
-        """Return its networks."""
+        """Return the state of its networks."""
 
 
 _SCALERS_OF: Final = {"actor": ("observation_scaler",), "critic": ("observation_scaler", "reward_scaler")}
-"""The scalers in whose units a network has learned."""
+"""The scalers whose units a network uses."""
 
 
 class Learner:
-    """Learns and acts; knows no environment, no loop and no file.
+    """Updates the networks of an algorithm and selects its actions. Independent of environments, loops and files.
 
     Args:
         definition: the algorithm.
         config: configuration with fitted scalers.
         spec: shapes that the networks are built for.
         device: device of the networks.
-        evaluated: the policy that it evaluates; ``None`` for most algorithms.
+        evaluated: the policy to evaluate, for off-policy evaluation; ``None`` for other algorithms.
 
     Attributes:
         nets: the networks.
         engine: updates the networks.
-        units: conversion between the units of data and environments and those of networks.
-        policy: its own policy, bound to the networks.
-        tuning: the configuration that it was made with, and what was retuned since.
-        returns: makes discounted returns of a dataset; ``None`` where the experience does not ask for them.
-        transition_picker: of what it last began to learn from, if that has one.
-        shared: text that says what learns together with it at the moment; empty if nothing does.
+        units: converts between the units of data and environments and those of networks.
+        policy: the policy, bound to the networks.
+        tuning: the configuration with which the learner was made, and later changes by `retune`.
+        returns: computes the discounted returns of a dataset; ``None`` if the experience does not use them.
+        transition_picker: the picker of the source of the last run; ``None`` if it has none.
+        shared: text that says what is learning together with this learner; empty if nothing is.
         memory: values that the experience keeps between minibatches.
-        running: the scalers that move with what is seen in environments, by name.
-        logs: those that it learned from, if datasets knew them.
+        running: the running scalers, by name.
+        logs: the logs from which it learned, if the datasets record them.
     """
 
     def __init__(
@@ -299,11 +305,11 @@ class Learner:
 
     @property
     def recurrent(self) -> bool:
-        """Whether a network that it learns or acts with is recurrent, so that training needs sequences."""
+        """Whether a network that learns or acts is recurrent, so that training needs sequences."""
         return bool(self.engine.recurrent) or (self.evaluated is not None and self.evaluated.recurrent)
 
     def set_mode(self, acting: bool) -> None:
-        """Prepare to act (dropout off, batch norm on running statistics, fixed IQN fractions) or to learn."""
+        """Switch to acting (no dropout, running statistics in batch norm, fixed IQN fractions) or to learning."""
         if acting != self._mode:
             set_acting(self.nets, acting)
             for step in self.engine.targets:
@@ -311,7 +317,7 @@ class Learner:
             self._mode = acting
 
     def sample(self, source: MinibatchSource) -> Any:
-        """Sample the data of one call of `update`."""
+        """Sample the minibatch for one call of `update`."""
         return self.experience.sample(self, source)
 
     def batch(self, minibatch: MiniBatch | Rollout) -> Batch:
@@ -319,7 +325,7 @@ class Learner:
         return self.experience.batch(self, minibatch)
 
     def prepare_for_replay(self, rollout: Rollout) -> Rollout:
-        """See `Experience.stored`."""
+        """See `Experience.prepare_for_replay`."""
         return self.experience.prepare_for_replay(self, rollout)
 
     def n_replays(self, count: int) -> int:
@@ -327,10 +333,10 @@ class Learner:
         return self.experience.n_replays(self.config, count)
 
     def update(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, Tensor]:
-        """Learn from a result of `draw` (or from a `Batch`).
+        """Make one update with a minibatch from `sample`, a rollout or a `Batch`.
 
         Returns:
-            Losses and metrics as scalar tensors on the device, averaged over the passes that had them.
+            Losses and metrics as scalar tensors on the device, each averaged over the engine updates that report it.
         """
         before = self.engine.grad_step
         metrics = self._update(minibatch)
@@ -368,7 +374,7 @@ class Learner:
     def apply_remote_gradients(
         self, found: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]
     ) -> dict[str, Tensor]:
-        """Make one update with gradients, loss and metrics by step that another process sent. Returns the metrics."""
+        """Make one update with gradients, losses and metrics from another process, by step. Returns the metrics."""
         steps = {}
         for name, (gradients, loss, metrics) in found.items():
             steps[name] = ComputedGradients(
@@ -378,19 +384,19 @@ class Learner:
 
     @property
     def trained_parameters(self) -> dict[str, Tensor]:
-        """The parameters that `move` moves, by name."""
+        """The parameters that gradient steps train, by name."""
         return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
 
     def check_compatible(self, ways: Mapping[str, str]) -> None:
-        """Raise `UnsupportedError` if it cannot learn in some ways.
+        """Raise `UnsupportedError` if features in use cannot be combined with this learner.
 
         Args:
-            ways: by their names in `birl.incompatible`, each with the text that messages have.
+            ways: the features by their names in `birl.incompatible`, each with the text for messages.
         """
         check_compatible({**self.features(), **ways})
 
     def features(self) -> dict[str, str]:
-        """The features of `birl.incompatible` that it has."""
+        """The features of `birl.incompatible` that this learner has."""
         name, config, experience = self.name, self.config, self.experience
         found = {**experience.features(name), **step_features(self.engine, name)}
         if experience.on_policy and not hasattr(config, "rollout_length"):
@@ -408,16 +414,16 @@ class Learner:
         return found
 
     def updates_at_once(self, source: MinibatchSource) -> int:
-        """How many updates `update_many` should make: several if the device replays updates and draws their batches."""
+        """How many updates `update_many` should make: several if the device samples batches and replays updates."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
         together = together and self.reset_interval is None
         return UPDATES_AT_ONCE if together else 1
 
     def update_many(self, source: MinibatchSource, count: int) -> dict[str, Tensor]:
-        """Make ``count`` updates with batches drawn on the device.
+        """Make ``count`` updates with batches that are sampled on the device.
 
-        Where the device can replay them, they run without Python in between; else one by one.
+        If the device can replay updates, they run without Python in between; otherwise they run one by one.
         """
         self.set_mode(acting=False)
         self.engine.prioritised = False
@@ -429,41 +435,41 @@ class Learner:
 
     @property
     def reset_interval(self) -> int | None:
-        """Updates between two resets of the networks; ``None`` if there are none."""
+        """Number of updates between two resets of the networks; ``None`` if they are never reset."""
         return getattr(self.config, "reset_interval", None)
 
     def _reset_if_due(self, before: int) -> None:
-        """Reset the networks if that is due after one of the updates that came after number ``before``."""
+        """Reset the networks if a reset is due after any of the updates since number ``before``."""
         interval = self.reset_interval
         if interval is not None and self.engine.grad_step // interval > before // interval:
             self.engine.reset_networks(self.tuning.new_networks().to(self.device), self.config.reset_share)
 
     @property
     def update_statistics(self) -> Callable[..., None] | None:
-        """Moves running scalers with a step of environments; ``None`` if there are none. See `_update_statistics`."""
+        """Updates the running scalers with a step; ``None`` without such scalers. See `_update_statistics`."""
         return self._update_statistics if self.running else None
 
     def _update_statistics(self, observation: Tree, reward: Array, is_first: Array, valid: Array) -> None:
-        """Observations ``[n, *shape]``, and numpy arrays ``[n]`` as in `Rollout`."""
+        """Update the running scalers with observations ``[n, *shape]`` and arrays ``[n]`` as in `Rollout`."""
         self.update_reward_statistics(reward[None], is_first[None], valid[None])
         self.update_observation_statistics(observation, valid)
 
     @property
     def running_observation_scaler(self) -> bool:
-        """Whether a running scaler moves the networks' units of observations from step to step."""
+        """Whether observations have a running scaler, so that their scale changes from step to step."""
         return "observation_scaler" in self.running
 
     def scaled_observation(self, observation: Tree) -> Tree:
-        """Observations ``[n, *shape]`` in the networks' units of this moment, as arrays."""
+        """Return observations ``[n, *shape]`` in the networks' units, with the current statistics, as arrays."""
         return tree_map(lambda leaf: leaf.cpu().numpy(), self.units.observation(observation))
 
     def update_reward_statistics(self, reward: Array, is_first: Array, valid: Array) -> None:
-        """Move the reward scaler, if it is a running one, with steps ``[T, n]``; see `Rollout`."""
+        """Update the reward scaler, if it is a running one, with steps ``[T, n]``; see `Rollout`."""
         if "reward_scaler" in self.running:
             self.running["reward_scaler"].update(reward, is_first, valid)
 
     def update_observation_statistics(self, observation: Tree, valid: Array) -> None:
-        """Move the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
+        """Update the observation scaler, if it is a running one, with the valid steps ``[..., *shape]``."""
         if self.running_observation_scaler:
             parts = self.spec.encoder_observation(match_parts(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
@@ -479,12 +485,13 @@ class Learner:
     def start_run(
         self, source: ReplaySource | None, count: int, *, growing: bool = False, lanes: int = 1
     ) -> ReplaySource:
-        """Begin a run of ``count`` draws, or steps in ``lanes`` environments; if ``"auto"`` and it is long, compile.
+        """Start a run of ``count`` minibatches, or of ``count`` steps in ``lanes`` environments.
 
-        A run that is resumed goes on as it was, whatever is decided here: see `set_state`.
+        Updates are compiled if ``compile_graph`` is ``"auto"`` and the run is long. A resumed run ignores this decision
+        and continues compiled or not, as before: see `set_state`.
 
         Returns:
-            The source to draw from: ``source`` itself, or the result of its ``placed_for`` for the training device.
+            The source to sample from: ``source`` itself, or the result of its ``placed_for`` for the training device.
         """
         self.check_sampler(source)
         self.transition_picker = getattr(source, "transition_picker", None)
@@ -510,7 +517,11 @@ class Learner:
         self.engine.check_finite()
 
     def get_state(self) -> State:
-        """Everything that training reads or writes. Raises what `check_finite` raises."""
+        """Return everything that training reads or writes.
+
+        Raises:
+            NonFiniteError: see `check_finite`.
+        """
         self.check_finite()
         scalers = ((name, getattr(self.config, name)) for name in SCALERS)
         fitted = {name: scaler.get_state() for name, scaler in scalers if scaler is not None}
@@ -535,7 +546,7 @@ class Learner:
                 )
         self.retune(self.tuning.restored(state["retuned"]))
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
-            if state["compiled"]:  # updates round as they did before
+            if state["compiled"]:  # so that updates round as before
                 self.engine.compile(required=False)
             else:
                 self.engine.stop_compiling()
@@ -550,7 +561,7 @@ class Learner:
         return [(1.0, self.policy)]
 
     def describe(self) -> dict[str, Any]:
-        """Configuration and shapes in JSON form, with those of the policy that is evaluated."""
+        """Return the configuration and shapes in JSON form, with those of an evaluated policy."""
         spec = self.spec
         data = {"observation_shape": spec.data_shape, "action_size": spec.actions.size_argument}
         data |= {"discrete_action": spec.actions.discrete, "config": self.config.serialize()}
@@ -570,10 +581,10 @@ class Learner:
     def copy_network(self, source: Learner, name: str, label: str) -> None:
         """Copy a network, and its target if there is one, from another learner.
 
-        The statistics of running scalers come with it, since it was learned in their units.
+        The statistics of running scalers are copied as well, because the network was trained with them.
 
         Args:
-            source: the learner to copy from. Without a target in it, the network itself becomes the target.
+            source: the learner to copy from. If it has no target network, the network itself is copied to the target.
             name: name of the network; its target is ``<name>_target``.
             label: the network's name in messages.
         """

@@ -1,4 +1,4 @@
-"""The steps of an update: gradient steps, and target networks that follow. What steps ask of an `Update`."""
+"""The steps of an update (gradient steps and target updates), and the interface `Update` that they call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Gradients = dict[str, Tensor]  # by parameter name
 
 @dataclass(frozen=True)
 class When:
-    """In which updates a step is made. Numbers are ints or the names of config fields.
+    """The updates in which a step is performed. Numbers are ints or the names of config fields.
 
     Attributes:
-        every: in every ``every``-th update.
+        every: the step is performed in every ``every``-th update.
         after: only after this many updates.
         until: only in the first ``until`` updates; ``None`` for no end.
-        given: a config field and a value, if the step belongs only to configurations with that value.
+        given: a config field and a value: configurations with another value do not have the step. ``None`` if all
+            have it.
     """
 
     every: int | str = 1
@@ -49,7 +50,7 @@ class When:
         return self.given is None or bool(getattr(config, self.given[0]) == self.given[1])
 
     def is_due(self, update: int, config: object) -> bool:
-        """Whether the step is made in the update number ``update``, counted from 1."""
+        """Whether the step is performed in the update number ``update``, counted from 1."""
         return (
             _number(self.after, config) < update
             and (self.until is None or update <= _number(self.until, config))
@@ -62,7 +63,7 @@ def _number(value: int | str, config: object) -> int:
 
 
 class Update(Protocol):
-    """An update as its steps see it: eager, compiled, or of many seeds."""
+    """What the steps of an update can call. The implementations are eager, compiled, or for many seeds."""
 
     @property
     def nets(self) -> Any:
@@ -73,13 +74,13 @@ class Update(Protocol):
         """The algorithm's configuration."""
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
-        """Gradients of a loss by parameter name, for the networks ``of``, and the loss without gradients."""
+        """Gradients of a loss for the networks named ``of``, by parameter name; and the loss, detached."""
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """Combine gradients with those of other processes, if there are any."""
 
     def apply(self, name: str, gradients: Gradients) -> None:
-        """Move the parameters of the step ``name`` by its optimiser."""
+        """Update the parameters of the step ``name`` with its optimiser."""
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
         """Set parameters by name, without an optimiser."""
@@ -118,9 +119,10 @@ class UpdateResult(NamedTuple):
 
 
 class Step(Protocol):
-    """One step of an update. Algorithms may bring their own.
+    """One step of an update. Algorithms may define their own.
 
-    Config fields that it names are checked when the algorithm's class is defined, networks when it is built.
+    The config fields that it names are checked when the algorithm's class is defined, and its networks when the
+    algorithm is built.
     """
 
     @property
@@ -129,11 +131,11 @@ class Step(Protocol):
 
     @property
     def when(self) -> When:
-        """In which updates it is made."""
+        """The updates in which it is performed."""
 
     @property
     def eager_only(self) -> str:
-        """Why it can be part neither of a compiled program nor of an update of many seeds; empty if it can."""
+        """Why it cannot be compiled or be part of an update of many seeds; empty if it can."""
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -144,21 +146,21 @@ class Step(Protocol):
         """Names of the config fields that it needs, in addition to those of `when`."""
 
     def __call__(self, on: Update, batch: Batch) -> Batch:
-        """Make the step. Returns the batch for the steps after it, with what they share."""
+        """Perform the step. Returns the batch for the following steps, with the tensors that this step shares."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A step that lowers a loss. Subclasses say how parameters move.
+    """A step that minimises a loss. Subclasses define how parameters change.
 
     Attributes:
         name: identifies the step in optimisers, metrics and errors.
         loss: pure function ``(networks, batch, config) -> Loss``.
         of: names of the trained networks; by default the one called ``name``.
         metric: name under which the loss is logged; by default ``<name>_loss``.
-        when: in which updates it is made.
-        splits: whether the gradient of a minibatch is the mean of those of its parts. It is not if the loss has a
-            factor of the whole minibatch, such as TD3+BC's mean ``|Q|``, which differs between processes.
+        when: the updates in which it is performed.
+        splits: whether the gradient of a minibatch is the mean of the gradients of its parts. It is not if the loss
+            contains a statistic of the whole minibatch, such as TD3+BC's mean ``|Q|``, which differs between processes.
     """
 
     name: str
@@ -182,17 +184,17 @@ class Training:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the config fields that say how far parameters move."""
+        """Names of the config fields that set the size of a parameter change."""
         raise NotImplementedError
 
     def __call__(self, on: Update, batch: Batch) -> Batch:
-        """Move the parameters, and report the loss."""
+        """Change the parameters, and report the loss."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Gradient(Training):
-    """One gradient step: a loss, and the networks that follow its gradient.
+    """One gradient step: a loss, and the networks that it trains.
 
     Attributes:
         name, loss, of, metric, when, splits: see `Training`.
@@ -212,7 +214,7 @@ class Gradient(Training):
         return f"{prefix}learning_rate", f"{prefix}optim_factory"
 
     def __call__(self, on: Update, batch: Batch) -> Batch:
-        """Follow the gradient of the loss, and report the loss."""
+        """Take the gradient step, and report the loss."""
         gradients, loss = on.gradients(self.loss, self.networks, batch)
         on.apply(self.name, on.reduce(gradients))
         on.report({self.logged: loss.value, **loss.metrics}, priority=loss.priority)
@@ -221,12 +223,12 @@ class Gradient(Training):
 
 @dataclass(frozen=True)
 class TargetUpdate:
-    """A target network follows another network, parameters and buffers. Subclasses say how parameters move.
+    """The update of a target network from its source network. Buffers are copied; subclasses update the parameters.
 
     Attributes:
-        source: name of the network that is followed.
-        target: name of the network that follows; the step has this name, too.
-        when: in which updates it is made.
+        source: name of the source network.
+        target: name of the target network, which is also the name of the step.
+        when: the updates in which it is performed.
     """
 
     source: str
@@ -256,7 +258,7 @@ class TargetUpdate:
 
     @torch.no_grad()
     def __call__(self, on: Update, batch: Batch) -> Batch:
-        """Move the target's parameters, and copy the buffers."""
+        """Update the target's parameters, and copy the buffers."""
         source, target = on.nets.get_submodule(self.source), on.nets.get_submodule(self.target)
         self.move(list(target.parameters()), list(source.parameters()), on.config)
         for old, new in zip(target.buffers(), source.buffers(), strict=True):
@@ -269,7 +271,7 @@ class Polyak(TargetUpdate):
     """``target <- (1 - tau) * target + tau * source`` (Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1).
 
     Attributes:
-        tau: name of the config field with the share of the source.
+        tau: name of the config field with the weight of the source.
     """
 
     tau: str = "tau"
@@ -285,7 +287,7 @@ class Polyak(TargetUpdate):
         if not (torch.compiler.is_compiling() and target[0].is_cuda):
             torch._foreach_lerp_(target, source, tau)
             return
-        for own, other in zip(target, source, strict=True):  # the compiler makes each a part of its source's own step
+        for own, other in zip(target, source, strict=True):  # the compiler fuses each with the update of its source
             own.lerp_(other, tau)
 
 
@@ -335,10 +337,10 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
 
 
 def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
-    """Check that all networks named by steps exist, and that those which steps train have parameters.
+    """Check that all networks named by steps exist, and that the networks that steps train have parameters.
 
     Raises:
-        ConfigError: naming the step, the network and the networks there are.
+        ConfigError: with the names of the step, the network and the networks that exist.
     """
     known = dict(nets.named_children())
     for step in steps:
@@ -361,12 +363,12 @@ def no_network(part: str, name: str, nets: type, known: Iterable[str]) -> str:
 
 
 def check_loss(function: LossFunction, found: object) -> Loss:
-    """What a loss function returned.
+    """Return what a loss function returned, after checking it.
 
     Raises:
-        ConfigError: if it is no `Loss`, or its value is no scalar with a graph.
+        ConfigError: if it is not a `Loss`, or its value is not a scalar with a gradient.
     """
-    name = getattr(function, "__name__", "") or repr(function)  # reading names can be compiled, making texts cannot
+    name = getattr(function, "__name__", "") or repr(function)  # torch.compile cannot trace `repr`
     if not isinstance(found, Loss):
         raise ConfigError(
             f"the loss {name} returned {type(found).__name__}; it must return a Loss: Loss(value, metrics), with the "
