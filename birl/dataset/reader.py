@@ -1,4 +1,4 @@
-"""Readers, which sample minibatches: a sampler chooses rows of a storage, a view reads them."""
+"""Readers, which sample minibatches: a sampler selects rows of a storage, and a view makes a minibatch of them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class MinibatchSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A storage, or a mirror of one near the training device, with all that is needed to sample from it.
+    """A storage, or a mirror of one near the training device, with the objects that sample from it.
 
     Attributes:
         storage: holds the steps.
         picker: makes transitions.
         slicer: makes windows of trajectories.
-        sampler: chooses rows.
-        generators: source of randomness.
-        augmentation: changes the observations of minibatches on the training device; ``None`` for nothing.
+        sampler: selects rows.
+        generators: random generators of the sampler and the augmentation.
+        augmentation: changes the observations of minibatches on the training device; ``None`` for no augmentation.
     """
 
     storage: Storage
@@ -58,7 +58,7 @@ class Source:
     augmentation: Augmentation | None = None
 
     def mirrored(self, place: AnyPlace, growing: bool) -> Source:
-        """Return a source of the same steps in a mirror of the storage. See `Mirror`."""
+        """Return a source that samples the same steps from a mirror of the storage. See `Mirror`."""
         mirror = Mirror(self.storage, place, growing=growing)
         return replace(self, storage=mirror, generators=Generators(self.generators.host))
 
@@ -71,7 +71,7 @@ class Source:
         return self.slicer if view.sliced else self.picker
 
     def draw_rows(self, view: View[MiniBatch], count: int) -> Rows:
-        """Draw rows for a view."""
+        """Sample the rows of a minibatch for a view."""
         storage = self.storage
         storage.refresh()
         sampled = storage if storage.device_draws else storage.source
@@ -96,7 +96,7 @@ class Source:
         return numbers.reshape(2, count, -1).swapaxes(0, 1).copy()
 
     def update(self, rows: Rows, priority: Array) -> None:
-        """Set the priorities ``[B]`` of drawn rows in the sampler, except for steps that have been overwritten."""
+        """Set the priorities ``[B]`` of sampled rows in the sampler, except for steps that have been overwritten."""
         storage = self.storage.source
         if rows.generation is not None:
             index = self.storage.place.host(rows.index)
@@ -111,7 +111,7 @@ class Source:
         return {**state, "sampler": own} if own else state
 
     def set_state(self, state: State) -> None:
-        """Restore a state. On another kind of device, the device's generator is seeded again."""
+        """Restore a state. If it is from another kind of device, the device's generator is seeded again."""
         self.generators.set_state(state, self.storage.place.device)
         if "sampler" in state:
             self.sampler.set_state(state["sampler"])
@@ -121,12 +121,12 @@ class Source:
 class Reader:
     """Samples all minibatches of a dataset, from one source or from a mixture of two.
 
-    While one of two sources has no transition yet, minibatches come from the other one alone.
+    While one of two sources has no transitions, minibatches come from the other source alone.
 
     Args:
-        sources: one source, or two.
+        sources: one or two sources.
         ratio: share of the second source, in [0, 1], rounded to whole elements of a minibatch.
-        choice: chooses the source of single elements; ``None`` if there is one source.
+        choice: random generators that select the source of single elements; ``None`` if there is one source.
     """
 
     def __init__(self, sources: Sequence[Source], ratio: float = 0.0, choice: Generators | None = None) -> None:
@@ -147,13 +147,13 @@ class Reader:
         return self if place is None else self.mirrored(place, growing=growing)
 
     def mirrored(self, place: AnyPlace, *, growing: bool = False) -> Reader:
-        """Return a reader of mirrors in a place. Only the first source can be ``growing``."""
+        """Return a reader that samples from mirrors in ``place``. Only the first source can be ``growing``."""
         sources = [source.mirrored(place, growing and not i) for i, source in enumerate(self.sources)]
         return Reader(sources, self.ratio, self.choice)
 
     @property
     def device_generator(self) -> torch.Generator | None:
-        """The generator of uniform draws from a mirror on a device; ``None`` if the host takes part in sampling."""
+        """The generator with which a device samples its mirror; ``None`` if sampling needs the host."""
         source, *others = self.sources
         storage = source.storage
         if others or storage.source is storage or not storage.device_draws or not isinstance(source.sampler, Uniform):
@@ -173,9 +173,9 @@ class Reader:
             others: readers of the same steps with other generators. Each samples ``count`` more elements.
 
         Returns:
-            One minibatch of all elements. Elements of a single source are gathered at once.
+            One minibatch of all elements. If there is one source, all elements are gathered at once.
         """
-        if type(count) is not int or count < 1:  # tested first, because a check costs microseconds
+        if type(count) is not int or count < 1:  # tested here first, because `check` takes microseconds
             count = check("batch_size", count, int, low=1)
         shares = [share for reader in (self, *others) for share in reader._shares(count)]
         parts = [(source, source.draw_rows(view, number)) for source, number in shares]
@@ -185,13 +185,13 @@ class Reader:
         return batch if batch.weights is None else batch.replace(rows=parts)
 
     def sample_transition(self) -> Transition:
-        """Sample one transition by the per-item protocol; of two sources, one is chosen at random."""
+        """Sample one transition by the per-item protocol. If there are two sources, one is selected at random."""
         view = TransitionView()
         source, row = self._sample_row(view)
         return view.items(source.storage.source, source.picker, row)[0]
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
-        """Sample one window of ``length`` steps by the per-item protocol; of two sources, one is chosen at random."""
+        """Sample one window of ``length`` steps by the per-item protocol. See `sample_transition`."""
         view = TrajectoryView(length)
         source, row = self._sample_row(view)
         return view.items(source.storage.source, source.slicer, row)[0]
@@ -208,13 +208,13 @@ class Reader:
         return source, np.array([int(rows.index[0])])
 
     def _shares(self, count: int) -> list[tuple[Source, int]]:
-        """Return the sources with the numbers of elements to sample from each, without sources of no elements."""
+        """Return the number of elements to sample from each source, for sources from which it is not 0."""
         second = round(count * self._share())
         shares = zip(self.sources, (count - second, second), strict=False)
         return [(source, number) for source, number in shares if number]
 
     def _share(self) -> float:
-        """Return the share of the second source: 0 or 1 while one of the two has no transition."""
+        """Return the share of the second source: 0 or 1 while one of the two sources has no transitions."""
         if not 0.0 < self.ratio < 1.0:
             return self.ratio
         first, second = (source.storage.source.transition_count for source in self.sources)
@@ -224,7 +224,7 @@ class Reader:
 
     @property
     def storages(self) -> list[Storage]:
-        """The storages that are written to."""
+        """The storages of the sources, without mirrors."""
         return [source.storage.source for source in self.sources]
 
     @property
@@ -236,13 +236,14 @@ class Reader:
         """Iterate over all transitions once, in the order of the episodes, many at a time.
 
         Args:
-            initial: only first transitions of episodes. An episode whose first step was evicted has none.
+            initial: whether to include only the first transition of each episode. An episode whose first step was
+                evicted has none.
 
         Returns:
             Minibatches of numpy arrays. ``extra`` also has the column ``episode`` ``[B]``, the episode's number.
 
         Raises:
-            EmptyDataError: if there is no transition.
+            EmptyDataError: if there are no transitions.
         """
         if not self.transition_count:
             raise EmptyDataError("there is no transition: give episodes of two or more steps")
@@ -285,7 +286,7 @@ class Reader:
         return first if self.choice is None else {**self.choice.get_state(), "primary": first, "secondary": others[0]}
 
     def set_state(self, state: State) -> None:
-        """Restore a state. The next minibatches are those that followed it."""
+        """Restore a state. The next minibatches are those that were sampled after the state was saved."""
         states = [state]
         if self.choice is not None:
             self.choice.set_state(state, None)
@@ -295,7 +296,7 @@ class Reader:
 
 
 def read_rows(view: View[M], parts: Sequence[tuple[Source, Rows]]) -> M:
-    """Return the minibatch of rows that were drawn from sources of the same storage."""
+    """Return the minibatch of rows that were sampled by sources of the same storage."""
     source, rows = parts[0]
     storage, concatenate = source.storage, source.storage.place.concatenate
     all_rows = rows

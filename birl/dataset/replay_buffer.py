@@ -1,4 +1,4 @@
-"""The replay buffer, for logged data and for experience that is being collected."""
+"""The replay buffer, for logged data and for new experience."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ class ReplayBuffer(ReplayBufferBase):
             ``None``.
         action_space: kind of the actions; ``None`` to use the environment's, or infer it from their dtype.
         action_size: number of action dimensions or of discrete actions, or an action space; ``None`` to infer it.
-        cache_size: ignored; d3rlpy needs it. Episodes may have any length.
-        write_at_termination: must be ``False``, because steps are stored when they are appended; d3rlpy has it.
+        cache_size: ignored; accepted for compatibility with d3rlpy. Episodes may have any length.
+        write_at_termination: must be ``False``, because steps are stored when they are appended; accepted for
+            compatibility with d3rlpy.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
-        lanes: number of parallel environments that write; ``None`` for the number in ``env``.
-        sampler: chooses the steps of minibatches; `birl.dataset.Uniform` if ``None``.
+        lanes: number of parallel environments whose steps are stored; ``None`` for the number in ``env``.
+        sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_space: spec of the observations if there is no ``env``; see `MDPDataset`.
         observation_keys: names of the stored parts of the observations of ``env``; ``None`` for all.
         augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
@@ -216,7 +217,7 @@ class ReplayBuffer(ReplayBufferBase):
             lane: number of the parallel environment.
 
         Raises:
-            ShapeError, NonFiniteError, ActionError: if the step does not fit. Nothing is stored then.
+            ShapeError, NonFiniteError, ActionError: if the step does not fit; it is not stored.
         """
         lanes = self._lane(lane)
         writer: Any = self._writer  # it receives what the user gave, not only arrays
@@ -239,16 +240,16 @@ class ReplayBuffer(ReplayBufferBase):
         mask: npt.ArrayLike | None = None,
         lanes: Sequence[int] | Array | None = None,
     ) -> None:
-        """Add one step of every parallel environment: row i goes to lane i. The flags end episodes.
+        """Add one step of every parallel environment: row i goes to lane i. Episodes end where a flag is set.
 
         Args:
             observation: tree ``[n, …]``.
             action: ``[n, A]``, or integers ``[n]``.
             reward: ``[n]``.
             terminated, truncated: bool ``[n]``.
-            next_observation: tree ``[n, …]``: where an episode ended, the observation before the reset.
+            next_observation: tree ``[n, …]``. Where an episode ended, it is the last observation before the reset.
             extra: extra arrays ``[n, …]`` by name.
-            mask: bool ``[n]``: the rows to store, for example without steps that only reset; ``None`` for all.
+            mask: bool ``[n]``: the rows to store, for example all but those of steps that only reset; ``None`` for all.
             lanes: the lane ``[n]`` of each row; ``None`` for one row in each lane. Rows of the same lane are
                 consecutive steps.
         """
@@ -279,9 +280,9 @@ class ReplayBuffer(ReplayBufferBase):
 
         Args:
             terminated: whether the environment ended the episode.
-            truncated: whether the episode was cut; ignored, as an episode that is not terminated is truncated.
-            final_observation: tree ``[…]`` after the last action. Without it the last step of a truncated episode is no
-                transition, and the next observation of a terminal step is zero.
+            truncated: ignored: an episode that is not terminated counts as truncated.
+            final_observation: tree ``[…]`` after the last action. Without it, the last step of a truncated episode is
+                not sampled as a transition, and the next observation of a terminal step is zero.
             lane: number of the parallel environment.
         """
         lanes, final = self._lane(lane), None
@@ -298,7 +299,7 @@ class ReplayBuffer(ReplayBufferBase):
 
         Raises:
             DataError: if an episode is running in this lane.
-            ShapeError, NonFiniteError, ActionError: if it does not fit. Nothing is stored then.
+            ShapeError, NonFiniteError, ActionError: if it does not fit; nothing is stored.
         """
         if self.storage.open[self._lane(lane)[0]]:
             raise DataError(
@@ -332,12 +333,12 @@ class ReplayBuffer(ReplayBufferBase):
 
     @property
     def buffer(self) -> BufferProtocol:
-        """The retention, which decides how many steps are kept."""
+        """The object that decides how many steps are kept, such as a `FIFOBuffer`."""
         return self._buffer
 
     @property
     def dataset_info(self) -> DatasetInfo:
-        """Signatures of what is stored, action space and size."""
+        """Signatures of the stored columns, and the action space and size."""
         return self.storage.info
 
     @property
@@ -381,7 +382,8 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Read a file that `dump`, or d3rlpy (versions 1 and 2), wrote.
 
-        The arguments are those of the class. They are not needed for files of `dump`, which contain them.
+        The other arguments are those of the class. Spaces and sizes can be left out for files that `dump` wrote, which
+        contain them.
 
         Raises:
             ConfigError: if ``f`` is not a path or binary file.
@@ -427,10 +429,11 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Open a buffer that was made with ``storage=folder``. Rows stay on disk.
 
-        Any number of buffers may read a folder, also while another one writes to it; they hold the contents at the time
-        of opening. The first write makes a buffer the only writer, until `close` or the end of its process.
+        Any number of buffers may read a folder, also while another one writes to it; each has the contents that the
+        folder had when it was opened. A buffer becomes the only writer with its first write, until `close` or the end
+        of its process.
 
-        A ``sampler`` of the class that was in use at the last flush continues with the saved priorities.
+        If ``sampler`` is of the class that was in use at the last flush, it continues with the saved priorities.
 
         Raises:
             ForeignFileError, CorruptFileError: if the folder cannot be used.
@@ -446,7 +449,7 @@ class ReplayBuffer(ReplayBufferBase):
     def flush(self) -> None:
         """Write pending changes of a folder to disk. Does nothing for other storage.
 
-        Appended steps survive a kill of the process at once; flushed steps also survive a power cut.
+        Appended steps are safe if the process is killed; flushed steps are also safe if the power fails.
         """
         storage, sampler = self.storage, self.reader.sources[0].sampler
         if isinstance(storage.place, FolderPlace) and (storage.journal is not None or sampler.get_state()):
@@ -474,7 +477,7 @@ class ReplayBuffer(ReplayBufferBase):
         return state
 
     def set_state(self, state: State) -> None:
-        """Restore a state. The next minibatches are those that followed it."""
+        """Restore a state. The next minibatches are those that were sampled after the state was saved."""
         self.reader.set_state(state)
         if "storage" in state:
             info = replace(self.storage.info, action_size=state["action_size"])

@@ -1,6 +1,6 @@
-"""Supervised pools of remote workers: tasks go out, results come in, and lost workers are restarted.
+"""Pools of remote workers, which send tasks, receive results and restart lost workers.
 
-`WorkerPool` is the base of all workers of online runs: collectors, replay shards, learners and gradient workers.
+`WorkerPool` is the base class of the pools of online runs: collectors, replay shards, learners and gradient workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Placement(NamedTuple):
 
     Attributes:
         transport: a key of `TRANSPORTS`.
-        step_timeout: seconds after which a worker that stays in one position is ended.
+        step_timeout: seconds without progress after which a worker is killed.
         address, patience, resources: see `RayTransport`.
     """
 
@@ -43,16 +43,16 @@ TRANSPORTS: Final[dict[str, Callable[[WorkerFactory, Placement, type[InlineTrans
         factory, placement.address, placement.step_timeout, placement.patience, placement.resources
     ),
 }
-"""The transport by name, of a worker factory, its placement, and the transport of workers in this process."""
+"""Functions that make transports, by name: ``(worker factory, placement, class of the inline transport)``."""
 
 
 class LossReport(NamedTuple):
     """How a pool describes the loss of a worker.
 
     Attributes:
-        warning: what follows ``"collector 1 was ended by SIGKILL"``: which task it was in, and how the run goes on.
-        missing: what the pool has not received since workers were first lost, such as ``"without a minibatch"``.
-        advice: what users can do if workers are lost again and again.
+        warning: text after ``"collector 1 was ended by SIGKILL"``: the task that it had, and how the run continues.
+        missing: what the pool has not received since the first of the losses, such as ``"without a minibatch"``.
+        advice: what users can do if workers are lost repeatedly.
     """
 
     warning: str
@@ -61,12 +61,12 @@ class LossReport(NamedTuple):
 
 
 class _WorkerSlot(Generic[TaskT]):
-    """The state of a worker, which outlives its restarts.
+    """The pool's record of a worker, which is kept when the worker is restarted.
 
     Attributes:
-        tasks: open tasks: sent, or to be sent when the worker starts, and not answered.
-        running: whether there is a worker.
-        setup: number of setup tasks that are not answered.
+        tasks: open tasks, which were sent, or will be when the worker starts, and have no result yet.
+        running: whether the worker is running.
+        setup: number of setup tasks without a result.
         restarts: how often the worker was lost.
     """
 
@@ -83,17 +83,17 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
     `setup_tasks`, and is sent its open tasks again.
 
     Args:
-        factory: makes a worker of its spec.
+        factory: makes a worker from its spec.
         placement: where workers run.
         indices: numbers of the workers.
         max_restarts: how often in a row workers may be lost; see `reset_failures`.
 
     Attributes:
-        worker_name: of one worker, in messages.
-        counts_per_worker: whether ``max_restarts`` is a limit of each worker, and not of all together.
-        inline_transport: of workers in this process.
-        restarts: number of workers that were lost.
-        check_signals: called at least once a second while the pool waits; an error of it ends the wait.
+        worker_name: name of one worker in messages, such as ``"collector"``.
+        counts_per_worker: whether ``max_restarts`` limits each worker separately instead of all together.
+        inline_transport: class of the transport for workers in this process.
+        restarts: number of losses so far.
+        check_signals: called at least once a second while the pool waits; if it raises, so does the wait.
     """
 
     worker_name: str
@@ -108,26 +108,26 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         self.restarts = 0
         self.check_signals: Callable[[], None] = lambda: None
 
-    # -- what pools differ in --------------------------------------------------------------------------------------
+    # -- what subclasses define ------------------------------------------------------------------------------------
 
     @abstractmethod
     def spec(self, index: int) -> SpecT:
-        """What a worker is made of, and the state that it goes on from."""
+        """Return what the factory needs to make a worker, including the state from which it continues."""
 
     @abstractmethod
     def handle_result(self, index: int, task: TaskT, result: ResultT) -> None:
-        """Take in the result of a task."""
+        """Handle the result of a task."""
 
     @abstractmethod
     def describe_loss(self, lost: WorkerLost) -> LossReport:
-        """Describe the loss of a worker. May raise `WorkerError` if a restart would be of no use."""
+        """Describe the loss of a worker. May raise `WorkerError` if a restart would not help."""
 
     def setup_tasks(self, index: int) -> Iterable[TaskT]:
-        """Tasks of a worker that has just started; their results are dropped."""
+        """Return the tasks for a worker that has just started. Their results are dropped."""
         return ()
 
     def payload(self, task: TaskT) -> object:
-        """The payload of an open task that is sent again."""
+        """Return the payload for an open task that is sent again."""
         return None
 
     def handle_loss(self, index: int) -> None:
@@ -138,11 +138,11 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
 
     @property
     def transport(self) -> Transport:
-        """The transport, which is opened when it is first needed."""
+        """The transport, which is opened at first use."""
         return self._open_transport or self.open_transport()
 
     def open_transport(self) -> Transport:
-        """Open the transport. The pool that is opened first must be closed last: it may have started Ray for all."""
+        """Open the transport. The pool that is opened first must be closed last: it may have started Ray for others."""
         transport = TRANSPORTS[self._placement.transport](self._factory, self._placement, self.inline_transport)
         transport.while_waiting = lambda: self.check_signals()
         self._open_transport = transport
@@ -162,13 +162,13 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
             self.transport.send(index, task, None)
             while slot.setup:  # one after another: together they may take as much memory as the replay buffer
                 self.receive()
-            if slot.restarts > restarts:  # it was lost again, and `handle_loss` has dealt with that
+            if slot.restarts > restarts:  # it was lost again, and `handle_loss` has already handled that
                 return
         for task in list(slot.tasks):
             self._transmit(index, task, self.payload(task))
 
     def close_workers(self) -> None:
-        """End all workers; open tasks are kept."""
+        """End all workers. Open tasks are kept and sent again after a restart."""
         if self._open_transport is not None:
             self._open_transport.close()
         self._open_transport = None
@@ -182,8 +182,8 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
 
         Args:
             index: number of the worker.
-            task: kept until its result arrives.
-            payload: sent with the task and not kept; see the method `payload`.
+            task: the task, which is kept until its result arrives.
+            payload: data sent with the task and not kept. The method `payload` provides them if the task is sent again.
         """
         self.start(index)
         self.slots[index].tasks.append(task)
@@ -193,7 +193,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         self.transport.send(index, task, payload)
 
     def receive(self) -> bool:
-        """Wait until a result arrives or a worker is lost, and handle that. Returns whether it was a result.
+        """Wait until a result arrives or a worker is lost, and handle it. Returns whether a result arrived.
 
         Raises:
             WorkerError: if no task is open, or if workers were lost more often than ``max_restarts`` in a row.
@@ -212,11 +212,11 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
 
     @property
     def has_open_tasks(self) -> bool:
-        """Whether a result of any worker is still to arrive."""
+        """Whether any worker has tasks without a result."""
         return any(slot.tasks for slot in self.slots.values())
 
     def wait_all(self) -> None:
-        """Wait until all tasks are answered."""
+        """Wait until all tasks have results."""
         while self.has_open_tasks:
             self.receive()
 
@@ -239,7 +239,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         self.handle_loss(index)
 
     def reset_failures(self, index: int | None = None) -> None:
-        """Forget how often in a row a worker was lost, or all workers were: there is progress."""
+        """Reset the number of losses in a row of one worker, or of all, because there is progress."""
         if index is None:
             self._failures.clear()
         else:

@@ -48,7 +48,7 @@ def check_buffer_and_explorer(buffer: object, explorer: object, batch_size: int 
     """Raise `ConfigError` for a buffer that cannot store steps, or an explorer that cannot select actions.
 
     Args:
-        buffer, explorer: as the user gave them.
+        buffer, explorer: the user's arguments.
         batch_size: number of steps in a minibatch, which the buffer must be able to hold.
     """
     if buffer is not None and not callable(getattr(buffer, "append_batch", None)):
@@ -80,11 +80,11 @@ def explorers_per_process(
         explorer: one for all, or a list with one for each.
         n: number of processes.
         option: name of the option with the number of processes, for messages.
-        sent: whether they are sent to other processes.
+        sent: whether the explorers are sent to other processes.
 
     Raises:
-        ConfigError: if there is not one for each, or if one cannot be sent, or would draw the same random numbers in
-            several processes.
+        ConfigError: if a list does not have one explorer for each process, or if an explorer cannot be sent or would
+            draw the same random numbers in several processes.
     """
     listed: list[Any] = list(explorer) if isinstance(explorer, list | tuple) else [explorer] * n
     if len(listed) != n:
@@ -106,9 +106,9 @@ def explorers_per_process(
 
 
 def observation_spec(algorithm: Trainable, env: Environment, buffer: object) -> Tree:
-    """Return the parts of an environment's observations that are read, see `birl.spaces.observations`.
+    """Return the parts of an environment's observations that a run reads; see `birl.spaces.observations`.
 
-    These are all that a built algorithm reads, and those that only ``buffer`` stores, such as achieved goals.
+    They are the parts that a built algorithm reads and the parts that only ``buffer`` stores, such as achieved goals.
     """
     own = algorithm.spec.observations
     stored = part_names(getattr(getattr(buffer, "dataset_info", None), "observations", None)) or ()
@@ -163,7 +163,7 @@ def append_steps(buffer: StepBuffer, steps: dict[str, Tree], lanes: Array | None
 
 
 def scatter_rows(rows: Tree, lanes: Array, n: int) -> Tree:
-    """Place rows ``[k, …]`` of some of ``n`` environments among zeros ``[n, …]``."""
+    """Return rows ``[n, …]`` for ``n`` environments: ``rows`` ``[k, …]`` at the indices ``lanes``, zeros elsewhere."""
 
     def scatter(part: Array) -> Array:
         out = np.zeros((n, *part.shape[1:]), part.dtype)
@@ -174,10 +174,10 @@ def scatter_rows(rows: Tree, lanes: Array, n: int) -> Tree:
 
 
 class SelectedActions(NamedTuple):
-    """Actions for ``n`` environments, before their step is observed.
+    """Actions selected for ``n`` environments, until the resulting step is observed.
 
     Attributes:
-        observation: tree of arrays ``[n, *shape]``, from which they were selected.
+        observation: tree of arrays ``[n, *shape]``: the observations for which they were selected.
         is_first: bool ``[n]``: the first step of an episode.
         action: actions as they are stored.
         extra: columns to store with them.
@@ -190,14 +190,14 @@ class SelectedActions(NamedTuple):
 
 
 class AgentCore:
-    """Acts in ``n`` environments that a caller steps. This base class stores nothing and has no minibatches.
+    """Acts in ``n`` environments that its caller steps. This base class stores no steps and yields no minibatches.
 
-    A `birl.run.collector.Collector` steps environments with it, a `birl.run.agent.Agent` is driven by a user's loop.
+    The caller is a `birl.run.collector.Collector`, or a `birl.run.agent.Agent` in a user's own loop.
 
     Args:
-        algorithm: makes the actor.
+        algorithm: a built algorithm, which acts.
         observation: example, tree of arrays ``[n, *shape]`` in the dtypes of the environments.
-        action_space: of one environment.
+        action_space: action space of one environment.
         greedy: whether the actor acts greedily if there is no explorer.
         explorer: turns greedy actions into exploratory ones; ``None`` to act with the policy itself (sampled or
             greedy), and with noisy networks.
@@ -205,10 +205,10 @@ class AgentCore:
     Attributes:
         n: number of environments.
         actions: their action space.
-        selected: actions whose step was not observed yet; ``None`` if there are none.
+        selected: actions whose step has not been observed yet; ``None`` if there are none.
         example: example observation.
-        uncounted_steps: number of steps that are stored and not yet counted.
-        cut: whether steps of some environments were left out of the last step.
+        uncounted_steps: number of steps that are stored but not yet counted.
+        cut: whether ``most`` left out environments in the last call of `record`.
     """
 
     def __init__(
@@ -285,11 +285,11 @@ class AgentCore:
         return self.actions.clip(explored) if self.actions.integral else explored
 
     def observe(self, step: Step, most: int | None = None) -> None:
-        """Store the step that follows the selected actions. If that fails, they still wait for their step.
+        """Store the step that follows the selected actions. If that fails, `selected` keeps them.
 
         Args:
             step: the step; environments where it is not valid are left out.
-            most: number of valid environments to store; the others are marked as not valid.
+            most: largest number of environments to store; further ones are marked as not valid. ``None`` for all.
         """
         assert self.selected is not None
         self.record(self.selected, step, most)
@@ -301,9 +301,9 @@ class AgentCore:
         """Store a step whose actions another agent may have selected.
 
         Args:
-            selected: actions of ``n`` environments, or of ``k``.
-            step: the step that follows; see `observe`. With a replay buffer, both may have ``T`` successive steps:
-                ``[T, k, …]``.
+            selected: actions of all ``n`` environments, or of the ``k`` in ``lanes``.
+            step: the step that follows; see `observe`. With a replay buffer, ``selected`` and ``step`` may have ``T``
+                successive steps: ``[T, k, …]``.
             most: see `observe`.
             lanes: numbers of the environments ``[k]``; ``None`` for all.
         """
@@ -318,7 +318,7 @@ class AgentCore:
         """Store a step of all environments, or of those in ``lanes``."""
 
     def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Minibatch]:
-        """Yield the inputs of the updates that are due. Make each update before the next input is requested.
+        """Yield the inputs of the updates that are due. Callers make each update before they request the next input.
 
         Args:
             step: number of steps counted so far.
@@ -328,7 +328,7 @@ class AgentCore:
         return iter(())
 
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
-        """End the running episodes of some environments, or of all: the next steps do not continue them."""
+        """End the running episodes of some environments, or of all. The next steps start new episodes."""
         self.selected = None
 
     def get_state(self) -> State:
@@ -378,11 +378,12 @@ class AgentCore:
 
 
 class UpdateSchedule(NamedTuple):
-    """The updates of an off-policy algorithm. See `birl.run.options.OnlineOptions`.
+    """When an off-policy algorithm makes updates, and from what. See `birl.run.options.OnlineOptions`.
 
     Attributes:
         source: source of the minibatches.
-        counted: updates start when its ``transition_count`` reaches the size of a minibatch; ``None`` for the buffer.
+        counted: object whose ``transition_count`` must reach the size of a minibatch before updates start; ``None``
+            for the buffer.
     """
 
     source: ReplaySource
@@ -399,10 +400,10 @@ def start_schedule(
     n_steps: int,
     counted: TransitionCounter | None = None,
 ) -> UpdateSchedule:
-    """Start a run of a built algorithm on replayed steps.
+    """Start a run that learns from replayed steps, and return the schedule of its updates.
 
     Args:
-        algorithm: built.
+        algorithm: a built algorithm.
         source: where minibatches are sampled from.
         options: options of the run.
         n_steps: length of the run in steps.
@@ -423,11 +424,11 @@ class ReplayAgentCore(AgentCore):
         generator: generator of random actions.
         random_steps: number of steps with uniformly random actions at the start.
         schedule: schedule of the updates; ``None`` for no updates.
-        expert: returns the actions to store, for observations ``[n, …]``, whichever actions are executed.
+        expert: function of observations ``[n, …]`` whose actions are stored instead of the executed ones (DAgger).
         expert_share: probability with which the expert's action is also executed.
 
     Raises:
-        ActionError: by `select_action`, if the expert's actions are not in the environments' space.
+        ActionError: in `select_action`, if the expert's actions are not in the environments' space.
     """
 
     def __init__(
@@ -514,10 +515,10 @@ class ReplayAgentCore(AgentCore):
 
 
 class _GreedyAlgorithm:
-    """The algorithm as an explorer sees it.
+    """The object that explorers receive as the algorithm.
 
-    The actor, which has the memory of its episode, has already selected the greedy actions and may have kept the values
-    of all actions. Everything else comes from the algorithm.
+    `predict` returns the actions that the actor, which has the memory of its episode, has already selected, and
+    `action_values` returns the actor's values if it kept them. All other attributes are the algorithm's.
     """
 
     def __init__(self, algorithm: Trainable, action: Array, values: Array | None) -> None:

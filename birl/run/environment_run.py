@@ -1,6 +1,7 @@
-"""Runs in environments: the checks that all loops share, and where steps and updates are made.
+"""Runs in environments: the checks that all loops share, and the processes that take steps and make updates.
 
-An `EnvironmentRun` selects its execution strategy from the run's `Cluster`, so that the loops are the same for all.
+An `EnvironmentRun` selects a `LocalExecution` or, for a run with a `Cluster`, a `ClusterExecution`. The loops are the
+same with both.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ MakeAgent: TypeAlias = Callable[[Tree, ExplorerProtocol | None, np.random.Genera
 
 
 class StepSource(Stateful, Protocol):
-    """Makes the steps of a run: a `Collector` in its own process, or a `CollectorGroup` in others.
+    """Takes the steps of a run: a `Collector` in the run's own process, or a `CollectorGroup` in worker processes.
 
     Attributes:
-        agent: acts in all environments, stores the steps and makes minibatches of them.
+        agent: acts in all environments, stores the steps and yields minibatches.
     """
 
     agent: AgentCore
 
     def attach(self, session: Session) -> None:
-        """Report to a session, and warn if a resumed run will differ from an uninterrupted one."""
+        """Send reports to a session, and warn if the resumed run will differ from an uninterrupted one."""
 
     def count(self, step: int, most: int | None = None, measure: MeasureTime = ...) -> list[float]:
         """Count one more step; see `Collector.count`."""
@@ -78,15 +79,16 @@ def _do_nothing() -> None:
 
 @dataclass(frozen=True)
 class Updates:
-    """How a run computes its updates. By default, its own process does.
+    """How a run computes its updates. By default, the run's own process computes them.
 
     Attributes:
         source: where minibatches are sampled from; ``None`` if updates use rollouts.
-        counted: its ``transition_count`` shows when there are enough steps for a minibatch; ``None`` for the buffer's.
+        counted: object whose ``transition_count`` shows when there are enough steps for a minibatch; ``None`` for the
+            buffer.
         update: makes one update: ``update(session, minibatch)``.
         before_step: called before each step.
-        context: the worker processes, which exist inside this context.
-        parts: parts of a checkpoint, by name.
+        context: context manager that starts the worker processes and ends them.
+        parts: further parts of a checkpoint, by name.
         compilable: whether a long run may compile its updates.
     """
 
@@ -100,7 +102,7 @@ class Updates:
 
     @classmethod
     def with_learners(cls, learners: RemoteLearners, source: ReplaySource | None) -> Updates:
-        """Several learners compute each update."""
+        """Return updates that several learners compute together."""
         return cls(source, learners, learners.learn, context=learners, parts={"learners": learners}, compilable=False)
 
 
@@ -108,21 +110,21 @@ class EnvironmentRun:
     """A run in environments whose options are checked and whose networks are built.
 
     Args:
-        algorithm: its networks are built if they do not exist.
+        algorithm: the algorithm; its networks are built if they do not exist.
         loop: name of the loop.
-        env: environment or vector environment, or the name of one. With a cluster, see its documentation.
-        n_steps: length of the run.
-        options: options that the user gave.
-        buffer, explorer: as the user gave them.
+        env: environment or vector environment, or the name of one. With a cluster, see `birl.Cluster`.
+        n_steps: length of the run in steps.
+        options: the user's options.
+        buffer, explorer: the user's arguments.
         batch_size: number of steps that the buffer must be able to hold.
-        order: the cluster's order, if it has none.
+        order: default of the cluster's ``order``.
 
     Attributes:
         env: environment that has the spaces of the run.
-        given_env: what the user gave for it.
+        given_env: the argument ``env``.
         options: all options, checked.
         settings: settings that a resumed run must share.
-        execution: where steps and updates are made.
+        execution: decides which processes take steps and make updates.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class EnvironmentRun:
 
         Args:
             parts: parts of the checkpoint, by name.
-            dataset: what evaluators are called with.
+            dataset: the dataset that evaluators receive.
         """
         evaluators = online_evaluators(self.options)
         name = f"{type(self.algorithm).__name__}_online"
@@ -163,14 +165,14 @@ class EnvironmentRun:
     def epochs(
         self, session: Session, steps: StepSource, updates: Updates, *, exact: bool, timed: bool
     ) -> Iterator[tuple[int, dict[str, float]]]:
-        """Make all steps and updates, one epoch per iteration.
+        """Take all steps and make all updates, one epoch per iteration.
 
         Args:
             session: session of the run.
-            steps: makes the steps.
+            steps: takes the steps.
             updates: makes the updates.
-            exact: whether steps beyond the length of the run are left out, not stored.
-            timed: whether acting is timed; with small networks, two timers take as long as the action.
+            exact: whether steps beyond ``n_steps``, as in the last step of a vector environment, are dropped.
+            timed: whether acting is timed; for small networks, the timers take as long as the action itself.
         """
         measure = session.time if timed else measure_nothing
 
@@ -191,7 +193,7 @@ class LocalExecution:
     """The run's own process steps the environments and computes the updates.
 
     Attributes:
-        distributed: whether other processes do.
+        distributed: whether worker processes step the environments.
         settings: settings that a resumed run must share.
     """
 
@@ -205,7 +207,7 @@ class LocalExecution:
         check_buffer_and_explorer(buffer, explorer, batch_size)
 
     def template_environment(self, env: EnvironmentLike) -> EnvironmentLike:
-        """The environment, or its name, that has the spaces of the run."""
+        """An environment, or the name of one, that has the spaces of the run."""
         return env
 
     def check_environment(self, env: Environment, buffer: object, overlap: bool) -> None:
@@ -223,7 +225,7 @@ class LocalExecution:
         """How updates on rollouts are computed.
 
         Args:
-            algorithm: built.
+            algorithm: a built algorithm.
             experience: sources of data that the algorithm uses in addition to its rollouts, by name.
         """
         return Updates(None)
@@ -231,12 +233,12 @@ class LocalExecution:
     def step_source(
         self, run: EnvironmentRun, make_agent: MakeAgent, observations: Tree, explorer: Explorers, *, rollouts: bool
     ) -> StepSource:
-        """Make the collector or collectors of a run.
+        """Make the collector, or the group of collectors, of a run.
 
         Args:
             run: the run, with its networks built.
             make_agent: makes the agent.
-            observations: the parts of the environments' observations that are read.
+            observations: the parts of the environments' observations that the run reads.
             explorer: one for all processes, or a list with one for each.
             rollouts: whether the algorithm learns from rollouts.
         """
@@ -253,7 +255,7 @@ class LocalExecution:
 
 
 class ClusterExecution(LocalExecution):
-    """The worker processes of a `Cluster` step the environments and, if it says so, sample or compute updates.
+    """The worker processes of a `Cluster` step the environments. With shards or learners, others sample or update.
 
     Args:
         cluster: the cluster, with an order.
@@ -336,13 +338,13 @@ def _generators(run: EnvironmentRun, n: int, *, rollouts: bool) -> list[Generato
 
 
 def checked_environments(env: EnvironmentLike, options: OnlineOptions) -> Environment:
-    """Make the environments that are given by their names; ``eval_env`` is replaced in the options.
+    """Create the environments that are given by name, and set ``eval_env`` in the options.
 
     Returns:
         The training environment.
 
     Raises:
-        ConfigError: if both are the same environment: evaluation would interrupt the running episode.
+        ConfigError: if both are the same environment, because evaluation would interrupt the running episode.
         EnvironmentMismatchError: if one is not an environment.
     """
     training: Environment = as_environment(env)
