@@ -60,7 +60,8 @@ def test_guides_are_in_the_navigation_and_open_with_their_aim() -> None:
     pages = {path.name: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
     assert {name for name in pages if f": {name}\n" not in nav} == set()
     guides = pages.keys() - {"index.md", "glossary.md", "limitations.md", "public-api.md", "combinations.md"}
-    assert {name for name in guides if not pages[name].split("\n")[2].startswith("After this page you")} == set()
+    opening = "After reading this page, you "
+    assert {name for name in guides if not pages[name].split("\n")[2].startswith(opening)} == set()
 
 
 def test_shell_blocks_can_be_pasted() -> None:
