@@ -361,13 +361,13 @@ class Learner:
 
     def compute_gradients(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, ComputedGradients]:
         """Compute the gradients of one update, by step; see `Algorithm.compute_gradients`."""
-        return self.engine.find(self.name, lambda: self._update(minibatch))
+        return self.engine.compute_update_gradients(self.name, lambda: self._update(minibatch))
 
     def apply_gradients(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """Make one update with the result of `compute_gradients`. Returns the metrics."""
         self.set_mode(acting=False)
         before, self.engine.prioritised = self.engine.grad_step, False
-        metrics = self.engine.move({name: each.to(self.device) for name, each in found.items()})
+        metrics = self.engine.apply_gradients({name: each.to(self.device) for name, each in found.items()})
         self._reset_if_due(before)
         return metrics
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from torch._inductor.output_code import CompiledFxGraph
 
 PROGRAMS: Final = "programs"
-_COMPILERS: Final = "inductor"
+_INDUCTOR: Final = "inductor"
 _VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 _ENTRY: Final = "inductor_entry_cpp"
 """Name of the function in the libraries that inductor builds."""
 
-_SEEN_BY_COMPILERS: Final = ("TORCHINDUCTOR_", "TORCH_COMPILE", "ATEN_", "CXX", "CPATH", "CPLUS", "MKL_", "ONEDNN_")
+_COMPILER_VARIABLES: Final = ("TORCHINDUCTOR_", "TORCH_COMPILE", "ATEN_", "CXX", "CPATH", "CPLUS", "MKL_", "ONEDNN_")
 """Prefixes of environment variables that change compiled code."""
 
 Program = Callable[[list[Tensor]], Sequence[Any]]
@@ -52,19 +52,19 @@ class Wiring:
     """The input and output tensors of a program.
 
     Attributes:
-        inputs: for each, whether it is one of the fixed tensors, and its index among these or among the tensors that
-            change from call to call.
-        metrics: numbers of the outputs that are metrics, by name.
-        priority: number of the output with the priorities; ``None`` if there are none.
-        gradient_statistics: numbers of the outputs with statistics of gradients, by name of the step.
-        moved: indices of the fixed tensors whose values the program changes.
+        inputs: for each input, whether it is one of the fixed tensors, and its index among these or among the tensors
+            that change from call to call.
+        metrics: indices of the outputs that are metrics, by name.
+        priority: index of the output with the priorities; ``None`` if there are no priorities.
+        gradient_statistics: indices of the outputs with gradient statistics, by name of the step.
+        changed: indices of the fixed tensors that the program changes in place.
     """
 
     inputs: Sequence[tuple[bool, int]]
     metrics: Mapping[str, int]
     priority: int | None
     gradient_statistics: Mapping[str, int]
-    moved: Sequence[int]
+    changed: Sequence[int]
 
 
 def folder() -> Path | None:
@@ -77,13 +77,13 @@ def folder() -> Path | None:
     path = Path(named or Path(base if os.path.isabs(base) else "~/.cache", "birl"))
     try:
         path = path.expanduser().absolute()
-        for part in (path, path / PROGRAMS, path / _COMPILERS):
+        for part in (path, path / PROGRAMS, path / _INDUCTOR):
             part.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_owner(part)
     except (OSError, RuntimeError) as error:
         warnings.warn(
-            f"compiled updates are not kept: {path} cannot be used ({error}). Delete it, or name a folder of your own "
-            "by BIRL_CACHE_DIR",
+            f"compiled updates are not stored: {path} cannot be used ({error}). Delete it, or set BIRL_CACHE_DIR to "
+            "a folder of your own",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -102,29 +102,29 @@ def _check_owner(*paths: Path) -> None:
 
 
 @contextmanager
-def compilers_folder() -> Iterator[None]:
-    """Let inductor keep its own files in `folder` too, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
+def inductor_folder() -> Iterator[None]:
+    """Let inductor store its own files in `folder`, too, unless ``TORCHINDUCTOR_CACHE_DIR`` names another folder.
 
-    Torch sets the variable by itself as soon as anything imports its compiler: to a folder for temporary files, where
-    others may have been before.
+    Torch sets this variable when its compiler is imported, to a folder for temporary files, which other users may have
+    created.
     """
-    place, before = folder(), os.environ.get(_VARIABLE)
+    root, before = folder(), os.environ.get(_VARIABLE)
     if before is not None:
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
         before = None if before == default_cache_dir() else before
-    if place is None or before is not None:
+    if root is None or before is not None:
         yield
         return
-    os.environ[_VARIABLE] = str(place / _COMPILERS)
+    os.environ[_VARIABLE] = str(root / _INDUCTOR)
     try:
         yield
     finally:
         os.environ.pop(_VARIABLE, None)
 
 
-def surroundings() -> tuple[Any, ...]:
-    """Return what compiled code depends on in addition to the update: versions, processor and settings."""
+def compile_environment() -> tuple[Any, ...]:
+    """Return the versions, processor and settings that compiled code depends on in addition to the update."""
     compiler: Any = sys.modules.get("torch._inductor.config")  # not imported: all settings have their defaults
     settings = {} if compiler is None else compiler.save_config_portable()
     return (
@@ -133,7 +133,7 @@ def surroundings() -> tuple[Any, ...]:
         torch.version.git_version,
         sys.version,
         _processor(),
-        {name: value for name, value in sorted(os.environ.items()) if _matters(name)},
+        {name: value for name, value in sorted(os.environ.items()) if _affects_compiler(name)},
         {name: value for name, value in settings.items() if value != compiler._config[name].default},
         torch.get_default_dtype(),
         torch.get_float32_matmul_precision(),
@@ -143,12 +143,13 @@ def surroundings() -> tuple[Any, ...]:
     )
 
 
-def _matters(variable: str) -> bool:
-    return variable.startswith(_SEEN_BY_COMPILERS) and variable != _VARIABLE
+def _affects_compiler(variable: str) -> bool:
+    return variable.startswith(_COMPILER_VARIABLES) and variable != _VARIABLE
 
 
 @cache
 def _processor() -> str:
+    """Return a description of the processor, without serial numbers or clock rates."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             lines = file.read().partition("\n\n")[0].splitlines()
@@ -160,7 +161,7 @@ def _processor() -> str:
 
 
 def load(path: Path) -> tuple[Program, Wiring] | None:
-    """Load the program stored at ``path`` (without suffix); ``None`` if there is none, or it is damaged."""
+    """Load the program stored at ``path`` (without suffix). Return ``None`` if it does not exist or is damaged."""
     library, wiring = path.with_suffix(".so"), path.with_suffix(".json")
     try:
         _check_owner(path.parent, library, wiring)
@@ -168,28 +169,28 @@ def load(path: Path) -> tuple[Program, Wiring] | None:
         if checksum != _sha256(text):
             return None
         about = json.loads(text)
-        if (about.pop("place"), about.pop("library")) != (_place(path), _sha256(library.read_bytes()).decode()):
+        if (about.pop("key"), about.pop("library")) != (_key(path), _sha256(library.read_bytes()).decode()):
             return None
-        return native(library, path.name), Wiring(**about)
+        return load_library(library, path.name), Wiring(**about)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError):
         return None
 
 
 def save(path: Path, library: Path, wiring: Wiring) -> None:
-    """Store a program, unless it cannot be written."""
+    """Store a program. Warn if it cannot be written."""
     try:
         content = library.read_bytes()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about = {**asdict(wiring), "place": _place(path), "library": _sha256(content).decode()}
+        about = {**asdict(wiring), "key": _key(path), "library": _sha256(content).decode()}
         text = json.dumps(about).encode()
         for suffix, data in ((".so", content), (".json", _sha256(text) + b"\n" + text)):
             atomic_write(path.with_suffix(suffix), data)
             path.with_suffix(suffix).chmod(0o600)
     except OSError as error:
-        warnings.warn(f"a compiled update is not kept: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"a compiled update is not stored: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _place(path: Path) -> str:
+def _key(path: Path) -> str:
     """Return the key of a program, which detects a file that was copied to another key."""
     return f"{path.parent.name}/{path.name}"
 
@@ -198,16 +199,16 @@ def _sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def library_of(compiled: CompiledFxGraph) -> Path | None:
-    """Return the library of a graph compiled with inductor's C++ wrapper; ``None`` if it needs more than that."""
+def library_path(compiled: CompiledFxGraph) -> Path | None:
+    """Return the library of a graph compiled with inductor's C++ wrapper; ``None`` if the library does not suffice."""
     entry = getattr(compiled.current_callable, "__globals__", {}).get("inductor_entry")
     file = getattr(getattr(entry, "__self__", None), "__file__", None)
     whole = getattr(entry, "__name__", "") == _ENTRY and not compiled.constants
     return Path(file) if whole and file else None
 
 
-def native(library: Path, name: str) -> Program:
-    """The function in a library, called as inductor calls it."""
+def load_library(library: Path, name: str) -> Program:
+    """Return the function in a library, called as inductor calls it."""
     guards: Any = torch._C._dynamo.guards
     os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(guards._torchinductor_pyobject_tensor_data_ptr)
     loader = importlib.machinery.ExtensionFileLoader(f"birl_{name}.{_ENTRY}", str(library))

@@ -172,7 +172,7 @@ class Program(Eager):
             groups = {name: step.groups for name, step in self._optimizer_steps.items()}
             values = (type(trained.config), config, trained.nets, trained.steps, trained.clip_norms, groups)
             with fast_products():  # as in updates
-                return folder / stored.PROGRAMS / digest(stored.surroundings(), code, values)
+                return folder / stored.PROGRAMS / digest(stored.compile_environment(), code, values)
         except OpaqueError:
             return None
 

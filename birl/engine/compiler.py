@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from birl.engine import compile_cache as stored
-from birl.engine.compile_cache import Program, Wiring, compilers_folder
+from birl.engine.compile_cache import Program, Wiring, inductor_folder
 from birl.engine.steps import UpdateResult
 from birl.errors import CompileError
 
@@ -110,7 +110,7 @@ class _Compiled:
     def __call__(self, *args: object) -> Any:
         if self._shell is not None:
             return self._shell(*args)
-        with compilers_folder(), warnings.catch_warnings():
+        with inductor_folder(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler, about its own code
             while True:
                 own: Any = _own_code(self._function)
@@ -154,9 +154,9 @@ class _Compiled:
         from torch._inductor.compile_fx import compile_fx_inner
 
         compiled: Any = compile_fx_inner(*args, **options)
-        library, run = stored.library_of(compiled), compiled.current_callable
+        library, run = stored.library_path(compiled), compiled.current_callable
         if library is not None:
-            program = stored.native(library, library.name.partition(".")[0])
+            program = stored.load_library(library, library.name.partition(".")[0])
 
             def call(inputs: list[Any]) -> Sequence[Tensor]:
                 if self._calls is None:
@@ -191,21 +191,21 @@ class _Compiled:
         tensors, self._calls = kept(), []
         before = [tensor._version for tensor in tensors]
         result = self(*args)
-        moved = [index for index, tensor in enumerate(tensors) if tensor._version != before[index]]
-        self._check_wiring(own, tensors, moved, result)
+        changed = [index for index, tensor in enumerate(tensors) if tensor._version != before[index]]
+        self._check_wiring(own, tensors, changed, result)
         self._checked, self._calls = True, None
         if self._bare is not None:
             self._direct = _bound(*self._bare, tensors)
         return result
 
     def _check_wiring(
-        self, own: Sequence[Tensor], kept: Sequence[Tensor], moved: Sequence[int], result: UpdateResult
+        self, own: Sequence[Tensor], kept: Sequence[Tensor], changed: Sequence[int], result: UpdateResult
     ) -> None:
         """Check whether the program can be called without the shell, and store it if it can."""
         inner = [call for call in self._calls or () if call.library is not None]
         for call in (*inner, *(call for call in self._calls or () if call.library is None)):
             whole = call.library is None or (len(inner) == 1 and len(call.outputs) == len(result.tensors))
-            wiring = _wiring(call.inputs, call.outputs, own, kept, moved if call.library else (), result)
+            wiring = _wiring(call.inputs, call.outputs, own, kept, changed if call.library else (), result)
             if whole and wiring is not None:
                 self._bare = call.program, wiring
                 if call.library is not None and self._place is not None:
@@ -218,7 +218,7 @@ def _wiring(
     outputs: Sequence[Tensor],
     own: Sequence[Tensor],
     kept: Sequence[Tensor],
-    moved: Sequence[int],
+    changed: Sequence[int],
     result: UpdateResult,
 ) -> Wiring | None:
     """How to call a program without the shell that torch.compile puts around it.
@@ -231,7 +231,7 @@ def _wiring(
         outputs: of that call.
         own: the tensors that change from call to call.
         kept: the tensors that do not.
-        moved: numbers of those of them that the program changed.
+        changed: numbers of those of them that the program changed.
         result: what the shell made of ``outputs``.
 
     Returns:
@@ -247,7 +247,7 @@ def _wiring(
         for part in (result.metrics, result.gradient_statistics)
     )
     priority = None if result.priority is None else output[id(result.priority)]
-    return Wiring([place[id(tensor)] for tensor in inputs], metrics, priority, statistics, moved)
+    return Wiring([place[id(tensor)] for tensor in inputs], metrics, priority, statistics, changed)
 
 
 def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], UpdateResult]:
@@ -255,15 +255,15 @@ def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable
     moving = [(index, number) for index, (stays, number) in enumerate(wiring.inputs) if not stays]
     fixed = [kept[number] if stays else None for stays, number in wiring.inputs]  # the batch's memory is not kept
     metrics, priority = list(wiring.metrics.items()), wiring.priority
-    statistics, moved = list(wiring.gradient_statistics.items()), [kept[number] for number in wiring.moved]
+    statistics, changed = list(wiring.gradient_statistics.items()), [kept[number] for number in wiring.changed]
 
     def call(own: Sequence[Tensor]) -> UpdateResult:
         inputs: Any = fixed.copy()
         for index, number in moving:
             inputs[index] = own[number]
         outputs = program(inputs)
-        if moved:
-            torch.autograd.graph.increment_version(moved)
+        if changed:
+            torch.autograd.graph.increment_version(changed)
         return UpdateResult(
             {name: outputs[index] for name, index in metrics},
             None if priority is None else outputs[priority],

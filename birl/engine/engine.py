@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from birl.engine.compiled import Program, supports
 from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
-from birl.engine.gradient_exchange import ComputedGradients, Finding, Moving, step_features
+from birl.engine.gradient_exchange import ComputedGradients, GradientApplication, GradientComputation, step_features
 from birl.engine.memory import keep_freed_memory
 from birl.engine.steps import Gradient, Gradients, Step, Training, UpdateResult
 from birl.engine.train_state import EngineConfig, TrainState
@@ -167,33 +167,33 @@ class Engine(TrainState):
                 return result.metrics
         return stacked(self.update(draw()) for _ in range(count))
 
-    def find(self, name: str, learn: Callable[[], object]) -> dict[str, ComputedGradients]:
-        """Compute the gradients of the update that ``learn`` makes, by step. Nothing moves, and no update is counted.
+    def compute_update_gradients(self, name: str, learn: Callable[[], object]) -> dict[str, ComputedGradients]:
+        """Compute the gradients of the update that ``learn`` makes, by step. Nothing changes or is counted.
 
         Args:
             name: of the algorithm, for messages.
             learn: calls `update`.
 
         Raises:
-            UnsupportedError: if it makes several updates, or one that moves buffers or has other steps than gradient
-                steps.
+            UnsupportedError: if it makes several updates, or one that changes buffers or has other steps than
+                gradient steps.
         """
         check_compatible({**step_features(self, name), "compute_gradients": "compute_gradients"})
-        finding, count = Finding(self), self.grad_step
+        computation, count = GradientComputation(self), self.grad_step
         buffers = [buffer.clone() for buffer in self.nets.buffers()]
         try:
-            with self._answered_by(finding):
+            with self._updating_with(computation):
                 learn()
         finally:
             self.grad_step = count
         if not all(map(torch.equal, buffers, self.nets.buffers())):
             for buffer, before in zip(self.nets.buffers(), buffers, strict=True):
                 buffer.copy_(before)
-            moving = f"networks of {name} that move buffers while they learn, as batch norm does,"
+            moving = f"networks of {name} that change buffers while they learn, as batch norm does,"
             check_compatible({"moving buffers": moving, "compute_gradients": "compute_gradients"})
-        return finding.only(name)
+        return computation.result(name)
 
-    def move(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
+    def apply_gradients(self, computed: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """Make one update with gradients that were computed here or in another process. Returns the metrics.
 
         Raises:
@@ -201,14 +201,14 @@ class Engine(TrainState):
         """
         count = self.grad_step
         try:
-            with self._answered_by(Moving(self, found)):
+            with self._updating_with(GradientApplication(self, computed)):
                 return self.update(None)  # type: ignore[arg-type]  # only losses read the batch
         except ConfigError:
             self.grad_step = count
             raise
 
     @contextlib.contextmanager
-    def _answered_by(self, updates: Eager) -> Iterator[None]:
+    def _updating_with(self, updates: Eager) -> Iterator[None]:
         own, self._updates = self._updates, updates
         try:
             yield

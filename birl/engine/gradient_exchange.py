@@ -1,4 +1,4 @@
-"""Updates between two processes: one computes gradients, the other one moves the parameters by them."""
+"""Updates in two halves: gradients are computed in one process and applied in another."""
 
 from __future__ import annotations
 
@@ -16,88 +16,94 @@ from birl.types import Batch, Loss
 
 
 class ComputedGradients(NamedTuple):
-    """What a gradient step of an update found, without having moved anything.
+    """The gradients that a gradient step of an update computed, without applying them.
 
     Attributes:
         gradients: by parameter name.
-        loss: with its metrics, detached.
+        loss: the loss with its metrics, detached.
     """
 
     gradients: Gradients
     loss: Loss
 
     def to(self, device: torch.device) -> ComputedGradients:
-        """The same on a device."""
+        """Return a copy on a device."""
         own, metrics = ({k: x.to(device) for k, x in each.items()} for each in (self.gradients, self.loss.metrics))
         return ComputedGradients(own, Loss(self.loss.value.to(device), metrics))
 
 
-class Finding(Eager):
-    """Computes the gradients of an update, and leaves parameters and targets where they are."""
+class GradientComputation(Eager):
+    """Computes the gradients of an update and leaves parameters and targets unchanged."""
 
     def __init__(self, trained: TrainState) -> None:
         super().__init__(trained)
-        self.found: list[dict[str, ComputedGradients]] = []
+        self.computed: list[dict[str, ComputedGradients]] = []
         self._last: list[ComputedGradients] = []
 
     def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
-        """The gradient steps of one update."""
+        """Compute the gradients of one update, without its other steps."""
         self._last, steps = [], [step for step in due if isinstance(step, Gradient)]
         result = super().update(batch, steps)
-        self.found.append({step.name: each for step, each in zip(steps, self._last, strict=True)})
+        self.computed.append({step.name: each for step, each in zip(steps, self._last, strict=True)})
         return result
 
     def reduce(self, gradients: Gradients) -> Gradients:
-        """Nothing: the process that moves the parameters reduces."""
+        """Return the gradients: the process that applies them reduces them."""
         return gradients
 
     def apply(self, name: str, gradients: Gradients) -> None:
-        """Nothing: the process that moves the parameters applies."""
+        """Do nothing: another process applies the gradients."""
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         gradients, value = super().gradients(loss, of, batch)
-        self._last.append(ComputedGradients(gradients, replace(value, share={}, priority=None)))  # both are used here
+        self._last.append(
+            ComputedGradients(gradients, replace(value, share={}, priority=None))
+        )  # only this process uses them
         return gradients, value
 
-    def only(self, name: str) -> dict[str, ComputedGradients]:
-        """What was found, in the one update that there may be between two states of the parameters.
+    def result(self, name: str) -> dict[str, ComputedGradients]:
+        """Return the gradients of the only update, by step. Further updates would need parameters that have changed.
+
+        Args:
+            name: name of the algorithm.
 
         Raises:
-            UnsupportedError: if there were several.
+            UnsupportedError: if there was more than one update.
         """
-        if len(self.found) != 1:
+        if len(self.computed) != 1:
             raise UnsupportedError(
-                f"{name} made {len(self.found)} updates of one rollout, each of which needs the parameters that the "
-                "one before has moved; gradients are found for one update at a time: let it make one pass with one "
+                f"{name} made {len(self.computed)} updates of one rollout, and each needs the parameters "
+                "after the one before; gradients are computed for one update at a time: let it make one pass with one "
                 "minibatch (PPO: n_epochs=1, and batch_size at least the steps of a rollout), or use A3C"
             )
-        return self.found[0]
+        return self.computed[0]
 
 
-class Moving(Eager):
-    """Makes updates with gradients that are given, usually from another process."""
+class GradientApplication(Eager):
+    """Makes updates with computed gradients, usually from another process."""
 
-    def __init__(self, trained: TrainState, found: Mapping[str, ComputedGradients]) -> None:
+    def __init__(self, trained: TrainState, computed: Mapping[str, ComputedGradients]) -> None:
         super().__init__(trained)
-        self._found = dict(found)
+        self._given = dict(computed)
 
     def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
-        """One update with the steps that are due."""
+        """Make one update with the steps that are due."""
         names = [step.name for step in due if isinstance(step, Gradient)]
-        if names != list(self._found):
+        if names != list(self._given):
             raise ConfigError(
-                f"gradients of the steps {', '.join(self._found) or 'none'} were given, and the next update makes "
-                f"{', '.join(names) or 'none'}: find them after as many updates as they are applied after"
+                f"gradients of the steps {', '.join(self._given) or 'none'} were given, and the next update makes "
+                f"{', '.join(names) or 'none'}: compute and apply "
+                "them after the same number of updates"
             )
-        for name, found in self._found.items():
+        for name, computed in self._given.items():
             own = self._trained.parameters[name]
-            if {k: x.shape for k, x in found.gradients.items()} != {k: x.shape for k, x in own.items()}:
+            if {k: x.shape for k, x in computed.gradients.items()} != {k: x.shape for k, x in own.items()}:
                 raise ConfigError(
-                    f"the gradients of the step {name!r} are not those of its parameters: find them with the same "
-                    "configuration and shapes"
+                    f"the gradients of the step {name!r} are not those of its parameters: compute them with "
+                    "the same configuration and shapes"
                 )
-        self._left = iter(self._found.values())
+        self._left = iter(self._given.values())
         return super().update(batch, due)
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
@@ -106,15 +112,15 @@ class Moving(Eager):
 
 
 def step_features(trained: TrainState, name: str) -> dict[str, str]:
-    """The features of `birl.incompatible` that the steps of the algorithm called ``name`` have."""
+    """Return the features of `birl.incompatible` that the steps of the algorithm called ``name`` have."""
     gradient_steps = [step.name for step in trained.gradient_steps]
     others = [step.name for step in trained.steps if not isinstance(step, Gradient | TargetUpdate)]
     whole = [step.name for step in trained.trainings if not step.splits]
-    found = {}
+    features = {}
     if others:
-        found["other steps"] = f"an update of {name} with steps that are not gradient steps ({', '.join(others)})"
+        features["other steps"] = f"an update of {name} with steps that are not gradient steps ({', '.join(others)})"
     if len(gradient_steps) > 1:
-        found["several gradient steps"] = f"an update of {name} with several steps ({', '.join(gradient_steps)})"
+        features["several gradient steps"] = f"an update of {name} with several steps ({', '.join(gradient_steps)})"
     if whole:
-        found["loss of whole minibatches"] = f"the loss of {name}'s step {', '.join(whole)}"
-    return found
+        features["loss of whole minibatches"] = f"the loss of {name}'s step {', '.join(whole)}"
+    return features

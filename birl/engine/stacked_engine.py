@@ -1,7 +1,7 @@
-"""Several engines of one configuration moved by one update: parameters, moments and gradients stacked.
+"""One update for several engines of the same configuration, with stacked parameters, moments and gradients.
 
-Everything that differs between seeds (parameters, minibatches, random numbers) gets a first dimension ``[S]``; a loss
-and its gradients are traced once, as one graph, and run for all seeds at once.
+Everything that differs between seeds (parameters, minibatches, random numbers) has a first dimension ``[S]``. A loss
+and its gradients are traced once, as one graph, which runs for all seeds at once.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from birl.engine.steps import (
 )
 from birl.engine.train_state import TrainState, clip
 from birl.engine.update import Eager, LossModule
-from birl.engine.update import stacked as joined_metrics
+from birl.engine.update import stacked as stack_metrics
 from birl.errors import CompileError, ConfigError
 from birl.incompatible import check_compatible
 from birl.optimizers.steps import ELEMENTWISE
 from birl.types import Batch, Loss, State
 
 _NOISE: Final = "noise of a stacked loss "
-"""How the names of random numbers in a batch begin."""
+"""Prefix of the names of random numbers in a batch."""
 
 _SHARED = ("step", "mu_product")
-"""State that an optimiser keeps once per parameter: the same for all seeds."""
+"""Entries of an optimiser's state that are the same for all seeds."""
 
 
 class StackedEngine(Eager):
-    """Engines that were built alike, updated together.
+    """Updates engines of the same configuration and shapes together.
 
-    From now on the engines' parameters, buffers and moments are views of the stacked ones: they are always those of
-    the last update. Counters and schedules follow in `publish`. `release` gives every engine its own tensors again.
+    The engines' parameters, buffers and moments become views of the stacked ones, so they are always up to date.
+    `publish` updates their counters and schedules. `release` gives each engine its own tensors again.
 
     Args:
-        engines: engines of one configuration and one shape, ``S`` in number, after the same number of updates.
-        generators: the torch generator that each engine's losses draw from, on the training device.
+        engines: ``S`` engines of the same configuration and shapes, after the same number of updates.
+        generators: a torch generator on the training device for each engine, from which its losses draw.
 
     Attributes:
         nets: the stacked networks: every parameter and every saved buffer is ``[S, …]``.
-        priority: of the elements ``[S, …]``. See `Engine`.
+        priority: priorities ``[S, …]`` of the minibatches' elements. See `Engine`.
 
     Raises:
         ConfigError: if the engines differ.
@@ -68,7 +68,7 @@ class StackedEngine(Eager):
     """
 
     def __init__(self, engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
-        _check_alike(engines, generators)
+        _check_same_configuration(engines, generators)
         self._engines, self._generators = tuple(engines), tuple(generators)
         first = self._engines[0]
         nets = copy.deepcopy(first.nets)
@@ -77,15 +77,15 @@ class StackedEngine(Eager):
         self._trained.clip = vmap(clip, (0, None))
         self.priority: Tensor | None = None
         self._losses: dict[Hashable, StackedLoss] = {}
-        self._known: dict[Hashable, tuple[StackedLoss, ...]] = {}  # of each kind of update
+        self._known: dict[Hashable, tuple[StackedLoss, ...]] = {}  # by kind of update
         self._program: _StackedProgram | None = None
         self._stack()
         self.restack_optimizers()
 
     def record(self) -> None:
-        """Compile whole updates from now on, and record them, where the device can replay recordings.
+        """Compile whole updates from now on and record them, if the device can replay recordings.
 
-        On other devices only losses are compiled, if the configuration says so.
+        On other devices only losses are compiled, if the configuration asks for it.
         """
         device = next(iter(self.saved.values())).device
         if device.type == "cuda" and has_compiler(device) and supports(self._trained):
@@ -99,15 +99,15 @@ class StackedEngine(Eager):
         return self._program is not None
 
     def _stackable(self, step: Step) -> Step:
-        """The step itself; a custom target update, which need not be elementwise, is made for each engine in turn."""
+        """Return the step, or, for a custom target update, which may not be elementwise, one that updates each engine."""
         if not isinstance(step, TargetUpdate) or type(step) in (Polyak, HardCopy):
             return step
         each = tuple(Eager(engine) for engine in self._engines)
-        return _OneByOne(step.source, step.target, step.when, step=step, updates=each)
+        return _SeparateTargetUpdate(step.source, step.target, step.when, step=step, updates=each)
 
     @torch.no_grad()
     def _stack(self) -> None:
-        """Move all saved tensors into stacked ones."""
+        """Replace all saved tensors by views of stacked ones."""
         self.nets.requires_grad_(False)  # gradients come from the graph
         self.saved = _saved(self.nets)
         parts = [_saved(engine.nets) for engine in self._engines]
@@ -117,22 +117,22 @@ class StackedEngine(Eager):
                 own[name].data = part
 
     def restack_optimizers(self) -> None:
-        """Copy counters, moments and schedules from the engines, whose own are unused afterwards."""
-        _carry(self._engines[0], self._trained, _joined([_states(engine) for engine in self._engines]))
+        """Copy counters, moments and schedules from the engines, which no longer use their own."""
+        _transfer(self._engines[0], self._trained, _stack_states([_states(engine) for engine in self._engines]))
         self._trained.version += 1
 
     # -- learning --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def update(self, batch: Batch, due: Sequence[Step] | None = None) -> UpdateResult:
-        """One update of every engine.
+        """Update every engine once.
 
         Args:
-            batch: a minibatch for each engine, every tensor ``[S, …]``.
+            batch: a minibatch for each engine: every tensor is ``[S, …]``.
             due: the steps; by default those that are due.
 
         Returns:
-            The losses and their metrics ``[S]``, and priorities ``[S, …]``, on the device.
+            Losses and metrics ``[S]`` and priorities ``[S, …]``, on the device.
         """
         keep_freed_memory()
         self._trained.grad_step += 1
@@ -158,13 +158,13 @@ class StackedEngine(Eager):
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
     ) -> dict[str, Tensor]:
-        """``count`` updates of every engine, as one recording where the device can replay one.
+        """Update every engine ``count`` times, by replaying one recording if the device can.
 
         Args:
             draw, count, generators: see `Engine.update_many`; the minibatches are those of `update`.
 
         Returns:
-            Losses and metrics ``[k, S]`` of the ``k`` updates that had them.
+            Losses and metrics ``[k, S]``, for the ``k`` updates that had them.
         """
         if self._program is not None:
             dues = [self._trained.due(ahead) for ahead in range(1, count + 1)]
@@ -172,19 +172,19 @@ class StackedEngine(Eager):
             if result is not None:
                 self._trained.grad_step += count
                 return result.metrics
-        return joined_metrics(self.update(draw()).metrics for _ in range(count))
+        return stack_metrics(self.update(draw()).metrics for _ in range(count))
 
     def losses(self, batch: Batch, due: Sequence[Step]) -> tuple[StackedLoss, ...]:
-        """The losses of an update, in order."""
+        """Return the losses of an update, in order."""
         kind = tuple(step.name for step in due), self.prioritised, batch.signature
         if kind not in self._known:
-            trial = _Trial(self, self._trained)
+            trial = _LossCollector(self, self._trained)
             trial.update(batch, due)
             self._known[kind] = tuple(trial.losses)
         return self._known[kind]
 
     def noise(self, losses: Sequence[StackedLoss]) -> dict[str, Tensor]:
-        """The random numbers of losses by name, drawn as each engine would draw them alone."""
+        """Draw the random numbers of losses, by name, as each engine would draw them alone."""
         drawn = [number for loss in losses for number in loss.draw(self._generators)]
         return {f"{_NOISE}{index}": number for index, number in enumerate(drawn)}
 
@@ -199,11 +199,11 @@ class StackedEngine(Eager):
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`; everything is ``[S, …]``."""
-        found = self.loss(loss, of, batch)
-        return found(self.saved, batch, found.draw(self._generators))
+        stacked_loss = self.loss(loss, of, batch)
+        return stacked_loss(self.saved, batch, stacked_loss.draw(self._generators))
 
     def loss(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> StackedLoss:
-        """A loss for all seeds and batches like this one."""
+        """Return a loss for all seeds, for batches with the signature of this one."""
         key = (loss, of, batch.signature, self.prioritised)
         if key not in self._losses:
             self._losses[key] = StackedLoss(
@@ -219,28 +219,28 @@ class StackedEngine(Eager):
     # -- the engines -----------------------------------------------------------------------------------------------
 
     def check_finite(self) -> None:
-        """See `TrainState.check_finite`: one check for all seeds, which does not name the seed."""
+        """See `TrainState.check_finite`. All seeds are checked together, so the error does not name the seed."""
         self._trained.check_finite()
 
     def publish(self) -> None:
-        """Bring counters, moments and schedules of the engines up to date: before one is saved or handed out."""
+        """Update the engines' counters, moments and schedules, as before an engine is saved or returned."""
         self._trained.store_counts()
         for number, engine in enumerate(self._engines):
-            _carry(self._trained, engine, _part(_states(self._trained), number))
+            _transfer(self._trained, engine, _state_of(_states(self._trained), number))
 
     def release(self) -> None:
-        """Publish, and give every engine its own tensors, so that it can be trained alone."""
+        """Call `publish` and give each engine its own tensors, so that it can be trained alone."""
         self.publish()
         for engine in self._engines:
             state = engine.get_state()
             for name, tensor in _saved(engine.nets).items():
                 tensor.data = state["nets"][name]
-            engine.set_state(state)  # its own moments
+            engine.set_state(state)  # gives it its own moments
 
 
 @dataclass(frozen=True)
-class _OneByOne(TargetUpdate):
-    """A target update that each engine makes by itself."""
+class _SeparateTargetUpdate(TargetUpdate):
+    """A target update that each engine makes separately."""
 
     step: TargetUpdate = field(kw_only=True)
     updates: tuple[Eager, ...] = field(kw_only=True)
@@ -252,7 +252,7 @@ class _OneByOne(TargetUpdate):
 
 
 class _StackedProgram(Program):
-    """Whole updates of a stacked engine as programs. The random numbers of its losses travel in the batch."""
+    """Compiles whole updates of a stacked engine. The batch holds the random numbers of the losses."""
 
     def __init__(self, stacked: StackedEngine, trained: TrainState, record: Recorder) -> None:
         super().__init__(trained, record)
@@ -261,18 +261,18 @@ class _StackedProgram(Program):
 
     @property
     def shelf(self) -> None:
-        """They are not kept on disk."""
+        """``None``: these programs are not stored on disk."""
 
     def _prepared(self, batch: Batch, due: Due) -> Batch:
         self._sequence = self._stacked.losses(batch, due)
         return replace(batch, extra={**batch.extra, **self._stacked.noise(self._sequence)})
 
     def _losses(self, move: Callable[[str, Gradients], None]) -> Eager:
-        return _InOrder(self._trained, move, self._stacked.saved, self._sequence)
+        return _PreparedLosses(self._trained, move, self._stacked.saved, self._sequence)
 
 
-class _Trial(Eager):
-    """Goes through an update to know its losses. Nothing is drawn, and nothing moves."""
+class _LossCollector(Eager):
+    """Collects the losses of an update, without drawing random numbers or changing parameters."""
 
     def __init__(self, stacked: StackedEngine, trained: TrainState) -> None:
         super().__init__(trained, lambda name, gradients: None)
@@ -290,11 +290,11 @@ class _Trial(Eager):
         return self.losses[-1](self._saved, batch, self.losses[-1].blanks())
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
-        """Nothing moves."""
+        """Do nothing."""
 
 
-class _InOrder(Eager):
-    """Makes an update of known losses, one after the other, with random numbers that come with the batch."""
+class _PreparedLosses(Eager):
+    """Makes an update with given losses, in order, and with the random numbers in the batch."""
 
     def __init__(
         self,
@@ -309,19 +309,19 @@ class _InOrder(Eager):
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
-        made = self._sequence[self._next]
-        noise = [batch.extra[f"{_NOISE}{self._used + index}"] for index in range(made.draws)]
+        stacked_loss = self._sequence[self._next]
+        noise = [batch.extra[f"{_NOISE}{self._used + index}"] for index in range(stacked_loss.draws)]
         self._next += 1
-        self._used += made.draws
+        self._used += stacked_loss.draws
         rest = {name: value for name, value in batch.extra.items() if not name.startswith(_NOISE)}
-        return made(self._saved, replace(batch, extra=rest), noise)
+        return stacked_loss(self._saved, replace(batch, extra=rest), noise)
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
 
 
 def _saved(nets: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name. Other buffers are constants, the same for all seeds."""
+    """Return parameters and saved buffers by name. Other buffers are constants and the same for all seeds."""
     names = nets.state_dict().keys()
     return {name: tensor for name, tensor in (*nets.named_parameters(), *nets.named_buffers()) if name in names}
 
@@ -330,8 +330,8 @@ def _states(trained: TrainState) -> State:
     return {name: optimizer.state_dict() for name, optimizer in trained.optimizers.items()}
 
 
-def _carry(source: TrainState, target: TrainState, states: State) -> None:
-    """Carry counters and schedules over, and load ``states`` into the optimisers."""
+def _transfer(source: TrainState, target: TrainState, states: State) -> None:
+    """Copy counters and schedules to ``target``, and load ``states`` into its optimisers."""
     target.grad_step, target.step_counts = source.grad_step, dict(source.step_counts)
     for name, optimizer in target.optimizers.items():
         optimizer.load_state_dict(states[name])
@@ -339,24 +339,24 @@ def _carry(source: TrainState, target: TrainState, states: State) -> None:
             target.schedulers[name].load_state_dict(source.schedulers[name].state_dict())
 
 
-def _joined(states: Sequence[Any], key: object = None) -> Any:
-    """The states of the engines' optimisers as one, with stacked tensors."""
+def _stack_states(states: Sequence[Any], key: object = None) -> Any:
+    """Stack the states of the engines' optimisers."""
     first = states[0]
     if isinstance(first, dict):
-        return {key: _joined([state[key] for state in states], key) for key in first}
+        return {key: _stack_states([state[key] for state in states], key) for key in first}
     if isinstance(first, Tensor):
         return first.clone() if key in _SHARED else torch.stack(list(states))
     return first
 
 
-def _part(state: object, number: int, key: object = None) -> Any:
-    """One engine's part of a joined state, whose tensors it shares."""
+def _state_of(state: object, number: int, key: object = None) -> Any:
+    """Return the state of one engine, as views of a stacked state."""
     if isinstance(state, dict):
-        return {key: _part(value, number, key) for key, value in state.items()}
+        return {key: _state_of(value, number, key) for key, value in state.items()}
     return state[number] if isinstance(state, Tensor) and key not in _SHARED else state
 
 
-def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
+def _check_same_configuration(engines: Sequence[Engine], generators: Sequence[torch.Generator]) -> None:
     if not engines or len(engines) != len(generators):
         raise ConfigError(f"{len(engines)} engines with {len(generators)} generators; at least one of each is needed")
     first = engines[0]
@@ -372,7 +372,7 @@ def _check_alike(engines: Sequence[Engine], generators: Sequence[torch.Generator
 
 
 def check_stackable(engine: Engine) -> None:
-    """Raise `UnsupportedError` if engines like this one cannot be stacked; some losses show it only later."""
+    """Raise `UnsupportedError` if engines of this kind cannot be stacked. Some losses fail only when traced."""
     used = {"fit_many": "fit_many"}
     if engine.recurrent:
         used["recurrent network"] = f"a recurrent network ({', '.join(engine.recurrent)})"

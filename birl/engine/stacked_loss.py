@@ -1,6 +1,6 @@
-"""A loss and its gradients for many seeds, as one graph of plain operations.
+"""A loss and its gradients for several seeds, as one graph of plain operations.
 
-Random numbers are inputs of the graph: each seed's part is drawn from its own generator, as it would be drawn alone.
+Random numbers are inputs of the graph. Each seed's generator draws the seed's part, as it would for that seed alone.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class StackedLoss:
     """A loss and its gradients for all seeds, as one graph of plain operations.
 
     Args:
-        loss: with the networks of one seed.
+        loss: the loss, with the networks of one seed.
         saved: parameters and saved buffers of all seeds, ``[S, …]``.
-        trained: names of those of them that it is differentiated by.
+        trained: names of the parameters to differentiate with respect to.
         batch: an example batch.
         prioritised: whether priorities are used.
         compiled: whether the graph is compiled.
 
     Attributes:
-        draws: how many tensors of random numbers it needs.
+        draws: number of tensors of random numbers that it needs.
 
     Raises:
         UnsupportedError: if it cannot be computed for several seeds at once.
@@ -59,33 +59,33 @@ class StackedLoss:
         self._shared: list[str] = []
         self._has_priority = False
 
-        def one(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        def single_loss(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             named = (*zip(self._rest, rest, strict=True), *zip(trained, given, strict=True))
             tensors = {f"nets.{name}": tensor for name, tensor in named}
             rows = iter(leaves)
-            found: Loss = functional_call(loss, tensors, (batch.map(lambda _: next(rows)),))
-            priority = [] if found.priority is None or not prioritised else [found.priority]
-            self._metrics, self._shared, self._has_priority = list(found.metrics), list(found.share), bool(priority)
-            return found.value, [*found.metrics.values(), *found.share.values(), *priority]
+            result: Loss = functional_call(loss, tensors, (batch.map(lambda _: next(rows)),))
+            priority = [] if result.priority is None or not prioritised else [result.priority]
+            self._metrics, self._shared, self._has_priority = list(result.metrics), list(result.share), bool(priority)
+            return result.value, [*result.metrics.values(), *result.share.values(), *priority]
 
-        def all_(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+        def stacked_loss(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
             with torch.enable_grad():
                 given = [tensor.detach().requires_grad_() for tensor in given]
-                values, more = vmap(one, randomness="different")(given, rest, leaves)
+                values, more = vmap(single_loss, randomness="different")(given, rest, leaves)
                 gradients = torch.autograd.grad(values.sum(), given)
-            # fused optimisers read memory in order, whatever the strides say
+            # fused optimisers ignore strides
             return [*(each.contiguous() for each in gradients), values.detach(), *(each.detach() for each in more)]
 
-        # on copies: tracing a loss moves batch norm's statistics
+        # copies, because tracing a loss changes batch norm's statistics
         given, rest = self._split({name: tensor.detach().clone() for name, tensor in saved.items()})
         try:
-            graph = make_fx(all_, {aten.native_dropout.default: _dropout})(given, rest, batch.leaves)
-            graph.graph.set_codegen(CodeGen())  # takes and gives tensors one by one, not in lists
-            self._draws = _draws_of(graph)
+            graph = make_fx(stacked_loss, {aten.native_dropout.default: _dropout})(given, rest, batch.leaves)
+            graph.graph.set_codegen(CodeGen())  # separate tensors as inputs and outputs, not lists
+            self._draws = _extract_draws(graph)
         except RuntimeError as error:
             raise UnsupportedError(
                 f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
-                f"each seed by itself. (To the author of its loss, torch says: {str(error).splitlines()[0]})"
+                f"each seed separately. (torch's message for the author of the loss: {str(error).splitlines()[0]})"
             ) from error
         self.draws = len(self._draws)
         _simplify(graph)
@@ -97,20 +97,20 @@ class StackedLoss:
         return [saved[name].detach() for name in self._trained], [saved[name].detach() for name in self._rest]
 
     def draw(self, generators: Sequence[torch.Generator]) -> list[Tensor]:
-        """The random numbers that it needs."""
+        """Draw the random numbers that it needs."""
         return [draw.numbers(generators) for draw in self._draws]
 
     def blanks(self) -> list[Tensor]:
-        """Zeros instead of random numbers."""
+        """Return zeros in place of random numbers."""
         return [draw.blank() for draw in self._draws]
 
     def __call__(self, saved: Mapping[str, Tensor], batch: Batch, noise: Sequence[Tensor]) -> tuple[Gradients, Loss]:
-        """Gradients of the trained parameters ``[S, …]``, and the losses ``[S]`` with the values they share."""
+        """Return gradients of the trained parameters ``[S, …]``, and losses ``[S]`` with the values that they share."""
         given, rest = self._split(saved)
         leaves: list[Tensor] = []
         batch.map(lambda leaf: leaves.append(leaf) or leaf)  # type: ignore[func-returns-value]
-        found = self._graph(*given, *rest, *leaves, *noise)
-        gradients, value, more = found[: len(given)], found[len(given)], found[len(given) + 1 :]
+        outputs = self._graph(*given, *rest, *leaves, *noise)
+        gradients, value, more = outputs[: len(given)], outputs[len(given)], outputs[len(given) + 1 :]
         metrics = dict(zip(self._metrics, more, strict=False))
         share = dict(zip(self._shared, more[len(metrics) :], strict=False))
         priority = more[-1] if self._has_priority else None
@@ -122,11 +122,11 @@ class StackedLoss:
 
 @dataclass(frozen=True)
 class _Draw:
-    """Random numbers of a loss.
+    """One tensor of random numbers of a loss.
 
     Attributes:
-        shape: ``[S, …]``.
-        dtype, device: of them.
+        shape: its shape ``[S, …]``.
+        dtype, device: its dtype and device.
         method: name of the tensor method that draws them, such as ``"normal_"``.
         args: its arguments.
     """
@@ -138,11 +138,11 @@ class _Draw:
     args: tuple[Any, ...]
 
     def blank(self) -> Tensor:
-        """Zeros."""
+        """Return zeros of this shape."""
         return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
 
     def numbers(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draw each seed's part from its own generator, as it would be drawn alone."""
+        """Draw each seed's part from the seed's generator, as for that seed alone."""
         drawn = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         for part, generator in zip(drawn.unbind(), generators, strict=True):
             getattr(part, self.method)(*self.args, generator=generator)
@@ -160,11 +160,11 @@ _METHODS = {
     aten.bernoulli.p: "bernoulli_",
     aten.bernoulli_.float: "bernoulli_",
 }
-"""Random operations, and the tensor methods that draw the same numbers. Arguments after the first are the same."""
+"""Random operations, and the tensor methods that draw the same numbers with the same arguments after the first."""
 
 
-def _draws_of(graph: GraphModule) -> list[_Draw]:
-    """Take the random operations out of a graph: it takes further tensors instead, which are drawn before it runs."""
+def _extract_draws(graph: GraphModule) -> list[_Draw]:
+    """Replace the random operations of a graph by inputs, which are drawn before the graph runs."""
     draws: list[_Draw] = []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for node in graph.graph.nodes:
@@ -186,7 +186,7 @@ def _draws_of(graph: GraphModule) -> list[_Draw]:
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
-    """``native_dropout``, which training on a GPU calls, with numbers that have an operation of their own."""
+    """``native_dropout``, which is used on GPUs, with a separate operation for its random numbers."""
     kept = torch.bernoulli(x, 1 - p)
     return x * kept / (1 - p), kept.bool()
 
@@ -195,7 +195,7 @@ def _dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
 
 
 def _simplify(graph: GraphModule) -> None:
-    """Remove operations that do nothing, and let matrix products write gradients in their parameters' layout."""
+    """Remove operations without effect, and let matrix products write gradients in the layout of their parameters."""
     for node in list(graph.graph.nodes):
         if node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1):
             node.replace_all_uses_with(node.args[0])

@@ -196,7 +196,7 @@ def test_updates_that_are_no_gradient_steps_are_refused() -> None:
         made(TRPOConfig).compute_gradients(None)
     crossq = build_algorithm(CrossQConfig(batch_size=6))  # its encoders renormalise batches
     before = state(crossq)
-    with pytest.raises(UnsupportedError, match="move buffers"):
+    with pytest.raises(UnsupportedError, match="change buffers"):
         crossq.compute_gradients(drawn(crossq))
     assert same(state(crossq), before)
     rollouts: list[Any] = []

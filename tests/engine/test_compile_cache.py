@@ -178,9 +178,9 @@ def test_another_configuration_code_or_version_has_another_place(monkeypatch: py
 def test_importing_the_compiler_changes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the second algorithm of a process would not find what it left in another one's."""
     importlib.import_module("torch._inductor.config")
-    imported = stored.surroundings()
+    imported = stored.compile_environment()
     monkeypatch.delitem(sys.modules, "torch._inductor.config")
-    assert stored.surroundings() == imported
+    assert stored.compile_environment() == imported
 
 
 SCALE = 2.0
@@ -256,9 +256,9 @@ def test_a_folder_of_others_is_refused(reason: str, part: str, tmp_path: Path, m
         shutil.rmtree(inner)
         inner.write_text("a file")
     reason = f"{inner} {reason}" if "user" in reason else f"File exists.*{inner}"
-    with pytest.warns(RuntimeWarning, match=f"not kept: {folder} cannot be used .*{reason}.*BIRL_CACHE_DIR"):
+    with pytest.warns(RuntimeWarning, match=f"not stored: {folder} cannot be used .*{reason}.*BIRL_CACHE_DIR"):
         assert stored.folder() is None
-    with pytest.warns(RuntimeWarning, match="not kept"):
+    with pytest.warns(RuntimeWarning, match="not stored"):
         assert not dqn().engine.is_stored()
 
 
@@ -326,15 +326,15 @@ def test_the_folder_without_a_variable(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_the_compilers_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BIRL_CACHE_DIR", str(tmp_path))
-    with stored.compilers_folder():
+    with stored.inductor_folder():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] != str(tmp_path / "inductor")  # named by the user
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    with stored.compilers_folder():
+    with stored.inductor_folder():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
     torch_utilities = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", torch_utilities.default_cache_dir())  # as its import does
-    with stored.compilers_folder():
+    with stored.inductor_folder():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
 
 
