@@ -1,4 +1,4 @@
-"""Minibatches and rollouts as `Batch`: on the training device, in the units of the networks."""
+"""Conversion of minibatches and rollouts to `Batch`, on the training device and scaled for the networks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _EXTRA = {"next_action": Units.action, "next_action_known": Units.column, "disco
 def to_batch(minibatch: MiniBatch, units: Units, gamma: float) -> Batch:
     """Convert a minibatch of transitions, sequences or trajectories.
 
-    Columns that algorithms ask for are in ``extra``: ``next_action`` and ``next_action_known``, ``discounted_return``,
-    and for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with the minibatch: do not
-    write to them.
+    ``extra`` contains the columns that the algorithm requested: ``next_action`` and ``next_action_known``,
+    ``discounted_return``, and for trajectories ``returns_to_go`` and ``timestep``. The tensors may share memory with
+    the minibatch, so do not write to them.
     """
-    check("batch", minibatch, MiniBatch, ": draw one with algo.sample_minibatch(dataset)")
+    check("batch", minibatch, MiniBatch, ": sample one with algo.sample_minibatch(dataset)")
     given = minibatch.extra
     extra = {name: read(units, given[name]) for name, read in _EXTRA.items() if name in given}
     observation, following = units.observation(minibatch.observations), None
@@ -70,48 +70,48 @@ def rollout_batch(rollout: Rollout, units: Units, gamma: float) -> tuple[Batch, 
     """Convert a rollout ``[T, N, …]``.
 
     Returns:
-        The batch, with weight 0 where a row is not a real step, and float ``[T, N]``: 1 where a recursion over time
+        The batch, with weight 0 where a row is not a valid step, and float ``[T, N]``, 1 where a recursion over time
         stops.
     """
-    chosen, lead = rollout.extra.get("policy_action"), rollout.valid.shape  # before any clipping
-    if chosen is None:
+    unclipped, lead = rollout.extra.get("policy_action"), rollout.valid.shape
+    if unclipped is None:
         action = units.actions.from_stored(
             units.tensor(rollout.action).reshape(*lead, *units.actions.storage_spec.shape)
         )
     else:
-        action = units.tensor(chosen).reshape(*lead, *units.actions.shape)
+        action = units.tensor(unclipped).reshape(*lead, *units.actions.shape)
     valid = units.tensor(rollout.valid).to(torch.float32)
     terminated = units.tensor(rollout.terminated).to(torch.float32)
     ended = torch.maximum(torch.maximum(terminated, units.tensor(rollout.truncated).to(torch.float32)), 1 - valid)
     batch = Batch(
-        observation=_in_units(units, rollout.observation, rollout.inputs),
+        observation=_scaled_observation(units, rollout.observation, rollout.inputs),
         action=action,
         reward=units.reward(rollout.reward[..., None]),
-        next_observation=_in_units(units, rollout.next_observation, rollout.next_inputs),
+        next_observation=_scaled_observation(units, rollout.next_observation, rollout.next_inputs),
         discount=gamma * (1 - terminated),
         weight=valid,
         is_first=units.tensor(rollout.is_first).to(torch.bool),
         state={name: units.tensor(value) for name, value in rollout.start_state.items()} or None,
-        extra={name: units.tensor(x) for name, x in rollout.extra.items() if _is_kept(name)},
+        extra={name: units.tensor(x) for name, x in rollout.extra.items() if _is_batch_column(name)},
     )
     return batch, ended
 
 
-def _is_kept(name: str) -> bool:
-    """Whether a column of a rollout is one of its batch: recurrent states, and parameters of the policy that acted."""
+def _is_batch_column(name: str) -> bool:
+    """Return whether a batch has this column of its rollout: a recurrent state, or the parameters of the policy."""
     return name == "policy" or name.startswith("state.")
 
 
-def _in_units(units: Units, observation: Tree, inputs: Tree | None) -> Tree:
-    """Observations in the networks' units: those of each step, where they are known."""
+def _scaled_observation(units: Units, observation: Tree, inputs: Tree | None) -> Tree:
+    """Return scaled observations: ``inputs``, scaled at each step, if they were stored."""
     return units.observation(observation) if inputs is None else tree_map(units.tensor, inputs)
 
 
 def fold_sequences(batch: Batch, length: int) -> Batch:
     """Cut ``[T, N, …]`` into sequences of ``length`` steps ``[length, ceil(T / length) * N, …]``.
 
-    Each starts from the recurrent state stored with its first step (``state.<network>`` in ``extra``). The last ones
-    are padded with steps of weight 0.
+    Each sequence starts from the recurrent state stored with its first step (``state.<network>`` in ``extra``). The
+    last sequences are padded with steps of weight 0.
     """
     steps = batch.reward.shape[0]
     count = -(-steps // length)
@@ -127,15 +127,15 @@ def fold_sequences(batch: Batch, length: int) -> Batch:
 
 
 def update_priorities(minibatch: MiniBatch | Rollout | Batch, batch: Batch, engine: Engine | StackedEngine) -> None:
-    """Pass the priorities of an update to the samplers of the minibatch, if they use any.
+    """Pass the priorities of an update to the minibatch's samplers, if they use priorities.
 
-    A sequence has 0.9 of the largest one of its steps plus 0.1 of their mean (Kapturowski et al. 2019, R2D2, section
-    2.3).
+    The priority of a sequence is 0.9 times the maximum plus 0.1 times the mean over its steps (Kapturowski et al. 2019,
+    R2D2, section 2.3).
 
     Args:
         minibatch: the minibatch.
-        batch: made of it, ``[…, B]`` or, for many seeds, ``[S, …, B]``.
-        engine: has made the update.
+        batch: the batch of the minibatch, ``[…, B]``, or ``[S, …, B]`` for several seeds.
+        engine: the engine that made the update.
     """
     priority: Tensor | None = engine.priority
     if priority is None:

@@ -1,4 +1,4 @@
-"""Building an algorithm for data or an environment, and argument checks that catch mistakes before training starts."""
+"""Building an algorithm for a dataset or an environment, and argument checks before training starts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def summary(algorithm: Any) -> str:
 
 
 def check_source(name: str, dataset: object, *, or_reader: bool = False) -> None:
-    """Raise `ConfigError` if the method ``name`` does not get a dataset (or a reader of one)."""
+    """Raise `ConfigError` if the argument of the method ``name`` is not a dataset (or, if allowed, a reader of one)."""
     if or_reader and isinstance(dataset, Reader):
         return
     if isinstance(dataset, str):
@@ -72,26 +72,26 @@ def check_source(name: str, dataset: object, *, or_reader: bool = False) -> None
         )
 
 
-def check_rollout_options(name: str, **given: object) -> None:
-    """Reject options of `Algorithm.fit_online` and `agent` that are of no use to one that learns from rollouts."""
-    usual = {"buffer": None, "explorer": None, "deterministic": False, **ONLINE_DEFAULTS}
+def check_rollout_options(name: str, **options: object) -> None:
+    """Reject options of `Algorithm.fit_online` and `agent` that do not apply to learning from rollouts."""
+    defaults = {"buffer": None, "explorer": None, "deterministic": False, **ONLINE_DEFAULTS}
     schedule = ("update_interval", "n_updates", "update_start_step", "random_steps", "overlap")
     replay = ("buffer", "explorer", "deterministic", *schedule)
-    unused = [option for option in replay if given.get(option, usual[option]) != usual[option]]
+    unused = [option for option in replay if options.get(option, defaults[option]) != defaults[option]]
     if unused:
         raise ConfigError(
-            f"{name} learns from rollouts of its own policy and has no use for {', '.join(unused)}: leave "
+            f"{name} learns from rollouts of its own policy and does not use {', '.join(unused)}: leave "
             f"{'it' if len(unused) == 1 else 'them'} out"
         )
 
 
 def check_demonstrations(definition: Definition, given: object) -> None:
-    """Raise `ConfigError` unless demonstrations are given to an algorithm that needs them, and to no other."""
+    """Raise `ConfigError` if needed demonstrations are missing, or demonstrations are given but not used."""
     if not definition.learns_from.needs_demonstrations:
         if given is not None:
             raise ConfigError(
-                f"{definition.name} has no use for demonstrations: leave them out, or use GAIL. A buffer that holds an "
-                "expert's steps as well as its own is a birl.dataset.MixedReplayBuffer"
+                f"{definition.name} does not use demonstrations: leave them out, or use GAIL. A "
+                "birl.dataset.MixedReplayBuffer holds an expert's steps as well as the algorithm's own"
             )
         return
     if not isinstance(given, ReplayBufferBase) or given.transition_count == 0:
@@ -104,10 +104,10 @@ def check_demonstrations(definition: Definition, given: object) -> None:
 
 
 def check_picker(dataset: object, config: AlgorithmConfig) -> None:
-    """Reject n-step returns of other discounts or reward scaling than the configuration's, or that are of no use to it.
+    """Reject n-step returns that the algorithm cannot use, or that do not fit its discount or reward scaling.
 
     Raises:
-        ConfigError: naming both.
+        ConfigError: if they do not fit; the message names both settings.
     """
     picker, scaler = getattr(dataset, "transition_picker", None), config.reward_scaler
     gamma, n_steps = getattr(picker, "gamma", None), getattr(picker, "n_steps", 1)
@@ -133,25 +133,25 @@ def check_picker(dataset: object, config: AlgorithmConfig) -> None:
 
 
 def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
-    """Prepare scalers; reject those of the wrong shape (broadcasting would hide the error) and of discrete actions.
+    """Prepare scalers. Reject scalers of discrete actions or of wrong shapes, which broadcasting would hide.
 
     Raises:
-        ShapeError: naming the scaler.
+        ShapeError: if a scaler has the wrong shape.
         ConfigError: if discrete actions are to be scaled.
     """
     if spec.actions.discrete and config.action_scaler is not None:
         raise ConfigError(
-            f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: they are numbers "
-            "of choices, which cannot be scaled; leave action_scaler out"
+            f"action_scaler is a {type(config.action_scaler).__name__}, but the actions are discrete: indices of "
+            "choices cannot be scaled; leave action_scaler out"
         )
     scaler, parts = config.observation_scaler, spec.encoder_observation(spec.observations)
-    of_parts = getattr(scaler, "observation_scalers", None)
-    several = of_parts is not None and isinstance(parts, tuple) and len(of_parts) == len(parts)
-    for each, part in zip(of_parts, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
+    part_scalers = getattr(scaler, "observation_scalers", None)
+    several = part_scalers is not None and isinstance(parts, tuple) and len(part_scalers) == len(parts)
+    for each, part in zip(part_scalers, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
         if each is not None and all(isinstance(leaf, Choices) for leaf in tree_leaves(part)):
             raise ConfigError(
-                f"observation_scaler has a {type(each).__name__} for observations {part}: these are choices, which are "
-                "not scaled; leave it out (None for a part of a tuple)"
+                f"observation_scaler has a {type(each).__name__} for observations {part}: choices cannot be "
+                "scaled; leave it out (None for a part of a tuple)"
             )
     _prepare(config, spec)
     own_shape = spec.encoder_observation(spec.data_shape)
@@ -159,7 +159,7 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
         scaler = getattr(config, name)
         fitted: Any = getattr(scaler, "minimum", getattr(scaler, "mean", None))
         own = np.shape(fitted)
-        stacked = len(own) == 3  # images: one frame's parameters serve a stack of them
+        stacked = len(own) == 3  # a scaler for one frame also scales stacked frames
         if scaler is not None and scaler.built and own and not stacked and own != shape:
             raise ShapeError(f"{name} has parameters of shape {own}, but what it scales has shape {shape}")
 
@@ -171,24 +171,26 @@ def _prepare(config: AlgorithmConfig, spec: Spec) -> None:
 
 
 def checked_spec(kind: Definition, shape: Shape, action_size: ActionSize | Actions, discrete: bool | None) -> Spec:
-    """The spec that an algorithm's networks are built for.
+    """Return the spec that an algorithm's networks are built for.
 
     Raises:
-        ConfigError: if the sizes are impossible, or the actions are not those that it takes.
+        ConfigError: if a size is not allowed, or the algorithm does not support the kind of actions.
     """
-    said = ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS
-    if isinstance(action_size, int | np.integer | float):  # of what, it does not say
+    requested = ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS
+    if isinstance(action_size, int | np.integer | float):  # dimensions or options: a number does not say which
         action_size = check("action_size", action_size, int, low=1)
         own = [each for each in (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE) if each in kind.actions]
         if discrete is None and len(own) != 1:
-            raise ConfigError(f"{kind.name} handles both kinds of actions: say discrete_action=True or False")
-        actions = parse_actions(action_size, own[0] if discrete is None else said)
+            raise ConfigError(f"{kind.name} supports both kinds of actions: give discrete_action=True or False")
+        actions = parse_actions(action_size, own[0] if discrete is None else requested)
     else:
         actions = parse_actions(action_size)
         if discrete is not None and actions.discrete != discrete:
-            raise ConfigError(f"discrete_action is {discrete}, but action_size={action_size!s:.100} says {actions}")
+            raise ConfigError(
+                f"discrete_action is {discrete}, but action_size={action_size!s:.100} describes {actions}"
+            )
     if actions.kind not in kind.actions:
-        raise ConfigError(_other_actions(kind, actions))
+        raise ConfigError(_unsupported_actions(kind, actions))
     return Spec(shape, actions)
 
 
@@ -202,20 +204,20 @@ def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
     """Return the spec of the selected observation keys of a dataset (all for ``None``).
 
     Raises:
-        ConfigError: if ``keys`` names what is no part, or frames of choices are stacked.
+        ConfigError: if a key is not a part of the observations, or the picker stacks frames of choices.
     """
     info = dataset.dataset_info
     observations = minibatch_observations(info.observations, dataset.observation_shape)
     if observations is not info.observations and any(choices_to_json(info.observations)):
         raise ConfigError(
-            f"the {type(dataset.transition_picker).__name__} changes the shape of observations {info.observations}, of "
-            "which some are choices: use a picker that leaves them as they are"
+            f"the {type(dataset.transition_picker).__name__} changes the shape of observations {info.observations}, "
+            "some of which are choices: use a picker that leaves them unchanged"
         )
     return Spec(select_parts(observations, keys), info.actions)
 
 
 def warn_of_new_networks(learner: Learner) -> None:
-    """Warn that an algorithm gets new networks, as in d3rlpy."""
+    """Warn that ``create_impl`` replaces trained networks, as in d3rlpy."""
     warnings.warn(
         f"create_impl replaces the networks of this {learner.name} (built for {learner.spec}, "
         f"{learner.engine.grad_step} updates) by untrained ones: to keep them, make another with config.create()",
@@ -224,10 +226,10 @@ def warn_of_new_networks(learner: Learner) -> None:
 
 
 def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBufferBase) -> Spec:
-    """Check that a dataset is one to learn from, and fit the scalers that are not fitted.
+    """Check that the algorithm can learn from a dataset, and fit the scalers that are not fitted.
 
     Returns:
-        The dataset's shapes.
+        The spec of the dataset.
     """
     spec = dataset_spec(dataset, config.observation_keys)
     check_actions(kind, spec.actions, "the dataset")
@@ -235,26 +237,26 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     _prepare(config, spec)
     action_scaler = None if spec.actions.discrete else config.action_scaler
     if isinstance(spec.actions, Composite) and action_scaler is not None and not action_scaler.built:
-        action_scaler.fit_with_env(_boxed(*dataset.action_bounds()))  # its choices are not scaled
+        action_scaler.fit_with_env(_boxed(*dataset.action_bounds()))  # the discrete parts are not scaled
     for scaler in (config.observation_scaler, action_scaler, config.reward_scaler):
         if scaler is not None and not scaler.built:
             scaler.fit_with_dataset(dataset)
     if not spec.actions.discrete and config.action_scaler is None:
         minimum, maximum = dataset.action_bounds()
-        # less than the range is fine
+        # actions may span less than the range
         _warn_of_range(kind, np.minimum(minimum, -1), np.maximum(maximum, 1), "the dataset")
     return spec
 
 
 def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
-    """Raise `ShapeError` if a dataset's shapes are not those of the networks. It may lack the last discrete actions."""
+    """Raise `ShapeError` if a dataset does not fit the networks. The data may lack the last discrete actions."""
     if not own.accepts(spec):
-        more = _more_choices(own, spec) or _masks(own, spec, "give the data their action_masks=")
+        more = _missing_choices_hint(own, spec) or _missing_masks_hint(own, spec, "give the data their action_masks=")
         raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{more}")
     if spec.masked and not own.masked:
         warnings.warn(
-            f"the dataset has masks of actions, but this {kind.name} was built without: it learns as if all were "
-            "allowed. Build it from these data, or leave the masks out of them",
+            f"the dataset has masks of actions, but this {kind.name} was built without: it learns as if all actions "
+            "were allowed. Build it from these data, or leave the masks out",
             UserWarning,
             stacklevel=4,
         )
@@ -276,40 +278,42 @@ def _boxed(low: Array, high: Array) -> ExternalEnv:
 
 
 def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:
-    """Whether an unbounded policy that is clipped is to be scaled to an environment's bounds."""
+    """Return whether a policy, clipped but not bounded, needs its actions scaled to the environment's bounds."""
     clipped = kind.acts.clipped and not kind.acts.bounded
     return clipped and actions.bounds is not None and config.action_scaler is None
 
 
 def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
-    """Raise `EnvironmentMismatchError` if an environment's shapes are not those of the networks."""
+    """Raise `EnvironmentMismatchError` if an environment does not fit the networks."""
     if own.actions != spec.actions or not accepts_observations(own.observations, spec.observations):
-        more = _more_choices(own, spec) or _masks(own, spec, "wrap the environment in birl.envs.ActionMask")
+        more = _missing_choices_hint(own, spec) or _missing_masks_hint(
+            own, spec, "wrap the environment in birl.envs.ActionMask"
+        )
         raise EnvironmentMismatchError(
             f"this {kind.name} was built for {own}, the environment has {spec}: use the environment (or the model) "
             f"that belongs to it{more}"
         )
 
 
-def _more_choices(own: Spec, other: Spec) -> str:
-    """A hint where data showed fewer choices than there are."""
+def _missing_choices_hint(own: Spec, other: Spec) -> str:
+    """Return a hint if the data may not contain all choices of an observation, else an empty string."""
     if own.data_shape != other.data_shape or not any(choices_to_json(own.observations)):
         return ""
     return (
-        ". Data that do not show all choices of an observation need observation_space=, such as env.observation_space, "
-        "where they are made or read"
+        ". If the data do not contain all choices of an observation, give observation_space=env.observation_space "
+        "when making or reading them"
     )
 
 
-def _masks(own: Spec, other: Spec, remedy: str) -> str:
-    """A hint where masks of actions are missing."""
+def _missing_masks_hint(own: Spec, other: Spec, remedy: str) -> str:
+    """Return a hint if masks of actions are missing, else an empty string."""
     return f". It was built with masks of actions, which are missing here: {remedy}" * (own.masked and not other.masked)
 
 
 def check_actions(kind: Definition, actions: Actions, source: str) -> None:
-    """Raise `ConfigError` if an algorithm does not take the kind of actions that ``source`` has."""
+    """Raise `ConfigError` if an algorithm does not support the kind of actions of ``source``."""
     if actions.kind not in kind.actions:
-        raise ConfigError(f"{source} has {actions.kind.label} actions: {_other_actions(kind, actions)}")
+        raise ConfigError(f"{source} has {actions.kind.label} actions: {_unsupported_actions(kind, actions)}")
 
 
 def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> None:
@@ -322,15 +326,15 @@ def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> No
         )
 
 
-def _other_actions(kind: Definition, given: Actions) -> str:
-    """The message for other actions: names the sibling that takes them, or algorithms that learn in the same loops."""
-    own, takers = kind.learns_from, [each for each in KNOWN.values() if given.kind in each.actions]
+def _unsupported_actions(kind: Definition, given: Actions) -> str:
+    """Return a message that names a variant which supports these actions, or algorithms with the same loops."""
+    own, supporting = kind.learns_from, [each for each in KNOWN.values() if given.kind in each.actions]
     names = {f"Discrete{kind.name}", kind.name.removeprefix("Discrete")}
-    fitting = [each.name for each in takers if each.name in names] or sorted(
+    candidates = [each.name for each in supporting if each.name in names] or sorted(
         each.name
-        for each in takers
+        for each in supporting
         if not each.evaluates and (each.learns_from.loops, each.learns_from.contexts) == (own.loops, own.contexts)
     )
-    fitting = fitting or sorted(each.name for each in takers if not each.evaluates)
-    sibling = fitting[0] if len(fitting) == 1 else f"one of {', '.join(fitting)}"
+    candidates = candidates or sorted(each.name for each in supporting if not each.evaluates)
+    sibling = candidates[0] if len(candidates) == 1 else f"one of {', '.join(candidates)}"
     return f"{kind.name} takes {kind.actions.label} actions only; use {sibling}"

@@ -99,7 +99,7 @@ class StackedEngine(Eager):
         return self._program is not None
 
     def _stackable(self, step: Step) -> Step:
-        """Return the step, or, for a custom target update, which may not be elementwise, one that updates each engine."""
+        """Return the step, or one that updates each engine, for custom target updates, which may not be elementwise."""
         if not isinstance(step, TargetUpdate) or type(step) in (Polyak, HardCopy):
             return step
         each = tuple(Eager(engine) for engine in self._engines)

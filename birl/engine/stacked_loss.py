@@ -85,7 +85,7 @@ class StackedLoss:
         except RuntimeError as error:
             raise UnsupportedError(
                 f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
-                f"each seed separately. (torch's message for the author of the loss: {str(error).splitlines()[0]})"
+                f"each seed by itself. (torch's message for the author of the loss: {str(error).splitlines()[0]})"
             ) from error
         self.draws = len(self._draws)
         _simplify(graph)

@@ -281,9 +281,9 @@ def test_agents_read_choices_and_masks() -> None:
 def test_options_that_are_of_no_use() -> None:
     env = Drift()
     ppo = PPOConfig().create()
-    with pytest.raises(ConfigError, match="has no use for buffer, deterministic: leave them out"):
+    with pytest.raises(ConfigError, match="does not use buffer, deterministic: leave them out"):
         ppo.agent(1, create_fifo_replay_buffer(10, env=env), env=env, deterministic=True)
-    with pytest.raises(ConfigError, match="has no use for update_interval"):
+    with pytest.raises(ConfigError, match="does not use update_interval"):
         ppo.agent(env=env, update_interval=3)
     for algorithm in (ppo, DQNConfig().create()):
         with pytest.raises(ConfigError, match="agent has no option 'update_intervall'; did you mean 'update_interval'"):

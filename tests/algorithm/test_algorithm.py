@@ -667,7 +667,7 @@ def test_optimisers_with_unusual_settings_are_saved_and_loaded(optimizer: Any, t
 @pytest.mark.parametrize("options", [{"update_interval": 4}, {"n_updates": 2}, {"random_steps": 5}, {"overlap": True}])
 def test_on_policy_algorithms_refuse_options_of_replay(options: dict[str, Any]) -> None:
     (name,) = options
-    with pytest.raises(ConfigError, match=f"PPO learns from rollouts of .* and has no use for {name}: leave it out"):
+    with pytest.raises(ConfigError, match=f"PPO learns from rollouts of .* and does not use {name}: leave it out"):
         algos.PPOConfig().create().fit_online(gymnasium.make("CartPole-v1"), n_steps=10, **options)
 
 

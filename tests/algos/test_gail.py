@@ -196,8 +196,8 @@ def test_an_agent_learns_from_demonstrations_too() -> None:
         (GAILConfig(**SMALL), "expert.h5", ConfigError, "got 'expert.h5'.*ReplayBuffer.load"),
         (GAILConfig(**SMALL), shown(discrete=False), ShapeError, "the dataset has .* 1 action dimension, but"),
         (GAILConfig(**SMALL), wide(), ShapeError, "the dataset has observations .3.*, but"),
-        (PPOConfig(), shown(), ConfigError, "PPO has no use for demonstrations"),
-        (birl.algos.DQNConfig(), shown(), ConfigError, "DQN has no use for demonstrations"),
+        (PPOConfig(), shown(), ConfigError, "PPO does not use demonstrations"),
+        (birl.algos.DQNConfig(), shown(), ConfigError, "DQN does not use demonstrations"),
     ],
     ids=["none", "a name", "other actions", "other observations", "PPO", "DQN"],
 )

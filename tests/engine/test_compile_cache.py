@@ -288,7 +288,7 @@ def test_files_of_others_are_not_executed(
     suffix: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executed: list[Any] = []
-    monkeypatch.setattr(stored, "native", lambda *args: executed.append(args))
+    monkeypatch.setattr(stored, "load_library", lambda *args: executed.append(args))
     place = kept(tmp_path)
     file = place.with_suffix(suffix) if suffix else place.parent
     if fault == "owner":
@@ -300,7 +300,7 @@ def test_files_of_others_are_not_executed(
 
 
 def test_a_program_at_the_place_of_another_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "native", lambda *args: args)
+    monkeypatch.setattr(stored, "load_library", lambda *args: args)
     place = kept(tmp_path)
     assert stored.load(place) is not None
     for other in (place.with_name("other"), place.parent.with_name("other") / place.name):
