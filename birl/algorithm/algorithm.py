@@ -477,7 +477,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         building.check_picker(learner, change.config)
         if change.fields:
             learner.retune(change)
-            learner.tuning.note(change, learner.engine.grad_step)
+            learner.tuning.record(change, learner.engine.grad_step)
             text = ", ".join(f"{name}={value!r:.60}" for name, value in fields.items())
             LOG.info("after %d updates: %s", learner.engine.grad_step, text)
 

@@ -526,7 +526,7 @@ class Learner:
         scalers = ((name, getattr(self.config, name)) for name in SCALERS)
         fitted = {name: scaler.get_state() for name, scaler in scalers if scaler is not None}
         state: State = {"engine": self.engine.get_state(), "scalers": fitted, "compiled": self.compiled}
-        state["retuned"] = self.tuning.described()
+        state["retuned"] = self.tuning.history()
         if self.evaluated is not None:  # so that a run cannot continue with another policy
             state["policy"] = {**self.evaluated.policy_state(), "description": self.evaluated.describe()}
         return state
@@ -544,7 +544,7 @@ class Learner:
                     f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
                     "folder to start again"
                 )
-        self.retune(self.tuning.restored(state["retuned"]))
+        self.retune(self.tuning.restore(state["retuned"]))
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
             if state["compiled"]:  # so that updates round as before
                 self.engine.compile(required=False)
@@ -567,7 +567,7 @@ class Learner:
         data |= {"discrete_action": spec.actions.discrete, "config": self.config.serialize()}
         if any(choices := choices_to_json(spec.observations)):
             data["choices"] = choices
-        if retuned := self.tuning.described():
+        if retuned := self.tuning.history():
             data["retuned"] = retuned
         if self.logs is not None:
             data["logs"] = self.logs.to_json()

@@ -20,26 +20,26 @@ from birl.types import State
 
 _FIXED: Final = {
     "observation_keys": "networks are built for the parts that it names",
-    "observation_scaler": "networks have learned from what it scales",
-    "action_scaler": "networks have learned from what it scales",
-    "reward_scaler": "networks have learned from what it scales",
-    "compile_graph": "whether updates are compiled is decided when networks are made or a run begins",
-    "rollout_length": "loops read it when they begin",
-    "n_episodes": "loops read it when they begin",
-    "context_size": "contexts are made when acting begins",
+    "observation_scaler": "networks have learned from its scaled values",
+    "action_scaler": "networks have learned from its scaled values",
+    "reward_scaler": "networks have learned from its scaled values",
+    "compile_graph": "compilation is decided when networks are made or a run starts",
+    "rollout_length": "loops read it when they start",
+    "n_episodes": "loops read it when they start",
+    "context_size": "contexts are made when acting starts",
 }
-"""Fields that are read before an update is made, and why that cannot be done again."""
+"""Fields that are read only once, before updates, each with the reason why it cannot change."""
 
 _PLAIN: Final = (bool, int, float, str, type(None))
 
 
 class Change(NamedTuple):
-    """What another configuration changes.
+    """The difference between two configurations.
 
     Attributes:
-        config: the other configuration.
+        config: the new configuration.
         fields: the fields that differ, by name, with their new values in JSON form.
-        constants: numbers that networks keep: name of the module, name of the attribute, value.
+        constants: numbers that networks store: name of the module, name of the attribute, new value.
     """
 
     config: AlgorithmConfig
@@ -48,12 +48,12 @@ class Change(NamedTuple):
 
 
 class Tuning:
-    """The configuration that a learner was made with, and how it was changed since.
+    """The initial configuration of a learner and its changes.
 
     Args:
-        steps: the steps of an update, given a configuration.
-        make: makes networks, given a configuration.
-        config: the configuration.
+        steps: returns the steps of an update for a configuration.
+        make: makes the networks of a configuration.
+        config: the initial configuration.
     """
 
     def __init__(
@@ -64,102 +64,102 @@ class Tuning:
         self._history: dict[str, Any] = {}
 
     def new_networks(self) -> nn.Module:
-        """New networks of the present configuration."""
+        """Make networks of the current configuration."""
         return self._make(self.config)
 
-    def described(self) -> dict[str, Any]:
-        """JSON: for each change the number of updates before it, and the new values of fields. Empty without any."""
+    def history(self) -> dict[str, Any]:
+        """Return all changes in JSON form: the number of updates before each, and the new values of fields."""
         return dict(self._history)
 
     def change_to(self, fields: Mapping[str, Any], config: AlgorithmConfig | None = None) -> Change:
-        """What new values of some fields change. Nothing is changed yet.
+        """Compute the change that new values of some fields make, without applying it.
 
         Args:
             fields: new values by name.
-            config: what they are changed in; by default the present configuration.
+            config: configuration whose fields are replaced; by default the current one.
 
         Raises:
-            ConfigError: if a field is unknown, a value is not allowed, or it is part of networks or of what is made
-                before updates are.
+            ConfigError: if a field is unknown, a value is not allowed, or the field affects networks or is read only
+                before updates.
         """
         new = dataclasses.replace(self.config if config is None else config, **fields)
         names = [item.name for item in dataclasses.fields(new)]
         changed = {name: getattr(new, name) for name in names if getattr(new, name) != getattr(self.config, name)}
         for name in changed.keys() & _FIXED.keys():
-            raise self._refused({name: changed[name]}, _FIXED[name])
+            raise self._refusal({name: changed[name]}, _FIXED[name])
         steps, its = ([step for step in self._steps(each) if step.when.holds(each)] for each in (self.config, new))
         if steps != its:
-            raise self._refused(changed, "which steps an update has depends on it")
+            raise self._refusal(changed, "the steps of an update depend on it")
         given, others = ([addon.given for addon in each.loss_addons or ()] for each in (self.config, new))
         if given != others:
-            raise self._refused(changed, "networks are given their parameters by it")
-        of_optimizers = {name for step in steps if isinstance(step, Gradient) for name in step.fields}
-        constants = [] if changed.keys() <= of_optimizers else self._constants(new, changed)
+            raise self._refusal(changed, "networks get parameters from it")
+        optimizer_fields = {name for step in steps if isinstance(step, Gradient) for name in step.fields}
+        constants = [] if changed.keys() <= optimizer_fields else self._constants(new, changed)
         return Change(new, {name: encode(value) for name, value in changed.items()}, constants)
 
-    def note(self, change: Change, grad_step: int) -> None:
-        """Note a change that was made after ``grad_step`` updates."""
+    def record(self, change: Change, grad_step: int) -> None:
+        """Record a change that is made after ``grad_step`` updates."""
         self._history[str(len(self._history))] = {"grad_step": grad_step, "fields": change.fields}
         self.config = change.config
 
-    def restored(self, history: State) -> Change:
-        """What takes the present configuration to that of a saved history, which replaces the present one's.
+    def restore(self, history: State) -> Change:
+        """Replace the history by a saved one, and return the change from the current configuration.
 
         Raises:
-            CorruptFileError: if the history names no fields, or values that are not allowed.
+            CorruptFileError: if the saved history has unknown fields or values that are not allowed.
         """
         try:
             given: dict[str, Any] = {}
             for key in sorted(history, key=int):
                 given |= history[key]["fields"]
             saved = self.original.serialize()
-            plain = {**saved["params"], **dict.fromkeys(SCALERS)}  # their states may be half loaded at this moment
+            plain = {**saved["params"], **dict.fromkeys(SCALERS)}  # their states may be partly loaded
             read = type(self.original).deserialize({**saved, "params": {**plain, **given}})
             change = self.change_to({name: getattr(read, name) for name in given}, self.original)
         except (BirlError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(
-                f"the state was retuned in a way that does not fit its configuration: {error!s:.200}. Restore it from "
+                f"the history of retuned fields does not fit the configuration: {error!s:.200}. Restore the file from "
                 "a copy"
             ) from error
         self._history, self.config = dict(history), change.config
         return change
 
     def _constants(self, new: AlgorithmConfig, changed: dict[str, Any]) -> list[tuple[str, str, Any]]:
-        """The numbers that networks keep of a configuration and that another one has differently.
+        """Return the numbers stored in networks that differ for another configuration.
 
-        Both configurations make networks from the same random numbers. They may differ in nothing but such numbers.
+        Networks of both configurations are made with the same random numbers and may differ only in such numbers.
         """
-        present, other = self._made(self.config), self._made(new)
-        refused = self._refused(changed, "networks are made from it")
-        mine, its = dict(present.named_modules()), dict(other.named_modules())
+        current, other = self._make_seeded(self.config), self._make_seeded(new)
+        refusal = self._refusal(changed, "networks are made from it")
+        mine, its = dict(current.named_modules()), dict(other.named_modules())
         if [(key, type(each)) for key, each in mine.items()] != [(key, type(each)) for key, each in its.items()]:
-            raise refused
-        found = []
+            raise refusal
+        constants = []
         for key, module in mine.items():
             for attribute, value in vars(its[key]).items():
                 if _is_plain(value) and attribute in vars(module) and vars(module)[attribute] != value:
-                    found.append((key, attribute, value))
+                    constants.append((key, attribute, value))
                     setattr(module, attribute, value)
-        if not _same_tensors(present, other):
-            raise refused
+        if not _same_tensors(current, other):
+            raise refusal
         try:
-            if digest(present) != digest(other):
-                raise refused
+            if digest(current) != digest(other):
+                raise refusal
         except OpaqueError:
-            if not all(_is_plain(value) for value in changed.values()):  # a user's own class may keep anything
-                raise refused from None
-        return found
+            if not all(_is_plain(value) for value in changed.values()):  # a user's class may store anything
+                raise refusal from None
+        return constants
 
-    def _made(self, config: AlgorithmConfig) -> nn.Module:
+    def _make_seeded(self, config: AlgorithmConfig) -> nn.Module:
         with preserve_random_state(), seeding.preserve_seed():
             seeding.seed(0)
             return self._make(config)
 
-    def _refused(self, changed: Mapping[str, Any], why: str) -> ConfigError:
+    def _refusal(self, changed: Mapping[str, Any], why: str) -> ConfigError:
         given = ", ".join(f"{name}={value!r:.60}" for name, value in changed.items())
         return ConfigError(
-            f"{type(self.config).__name__} cannot change to {given} once there are networks: {why}. Make another "
-            f"algorithm, dataclasses.replace(algo.config, {given}).create(), and copy what fits with copy_policy_from "
+            f"{type(self.config).__name__} cannot change to {given} once networks exist: {why}. Make another "
+            f"algorithm, dataclasses.replace(algo.config, {given}).create(), and copy networks with copy_policy_from "
             "and copy_q_function_from"
         )
 

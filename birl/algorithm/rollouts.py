@@ -1,4 +1,4 @@
-"""Kinds of experience of algorithms that learn from their own policy's newest steps; others are in `experience`."""
+"""Experience of algorithms that learn from the newest steps of their own policy; see also `experience`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from birl.types import Batch
 
 @dataclass(frozen=True)
 class Rollouts(Experience):
-    """The policy's own newest steps in environments, prepared once and passed over several times.
+    """The newest steps of the policy in environments, prepared once and used in several passes.
 
     Attributes:
-        prepare: ``(networks, batch, ended, config) -> batch``, adds values that all passes share, such as advantages;
+        prepare: ``(networks, batch, ended, config) -> batch``; adds values that all passes share, such as advantages.
             ``ended`` ``[T, N]`` is 1 where a recursion over time stops.
-        n_passes: name of the config field with the number of passes in minibatches; empty for none: there is one update
+        n_passes: name of the config field with the number of passes in minibatches. If it is empty, there is one update
             with the whole rollout. The configuration has a field ``rollout_length``, or ``n_episodes`` for rollouts of
             whole episodes.
-        limit: a metric and the name of the config field with its limit: when the mean of the metric over a pass exceeds
-            it, no further pass is made. ``None`` in the field is no limit.
-        scheduled: names of config fields with a schedule in ``<name>_schedule``. Where there is one, the value of the
-            present rollout is ``batch.extra[name]``, a column: compiled updates read it, and are not compiled again.
-        allows_explorer: see `Experience`. Actions are then learned from as the environments took them.
-        whole, last: names of steps that are made first, and after the passes, once, with the whole rollout; the passes
-            make the others. With recurrent networks it is given to them as sequences.
-        finished: whether `prepare` leaves out the steps of episodes that go on after the rollout. One in which none
-            ends is not learned from.
+        limit: a metric and the name of the config field with its limit. The passes stop after one in which the mean of
+            the metric exceeds the limit. ``None`` in the field means no limit.
+        scheduled: names of config fields with a schedule in ``<name>_schedule``. If the schedule is set, the column
+            ``batch.extra[name]`` has the current value, so that compiled updates need not be compiled again.
+        allows_explorer: see `Experience`. The algorithm then learns from actions as the environments received them.
+        whole, last: names of steps that are made once with the whole rollout: before the passes, and after them. The
+            passes make the other steps. For recurrent networks the rollout is folded to sequences.
+        finished: whether `prepare` leaves out the steps of episodes that continue after the rollout. A rollout in which
+            no episode ends is skipped.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
@@ -67,18 +67,18 @@ class Rollouts(Experience):
     def batch(self, learner: Learner, minibatch: MiniBatch | Rollout) -> Batch:
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects"
         batch, ended = self.read(learner, check("batch", minibatch, Rollout, hint))
-        with eval_mode(learner.nets):  # values and probabilities of the policy as it acted
+        with eval_mode(learner.nets):  # the policy acted in evaluation mode
             batch = self.prepare(learner.nets, batch, ended, learner.config)
-        present = {name: _present(learner, name) for name in self.scheduled}
-        columns = {name: torch.full_like(batch.reward, x) for name, x in present.items() if x is not None}
+        scheduled = {name: _scheduled_value(learner, name) for name in self.scheduled}
+        columns = {name: torch.full_like(batch.reward, x) for name, x in scheduled.items() if x is not None}
         return replace(batch, extra={**batch.extra, **columns}) if columns else batch
 
     def read(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Tensor]:
-        """The rollout ``[T, N, …]`` before it is prepared, and ``ended``."""
+        """Return the rollout ``[T, N, …]`` before it is prepared, and ``ended``."""
         return rollout_batch(rollout, learner.units, learner.config.gamma)
 
     def minibatches(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
-        """One shuffled pass over a batch: steps, or with recurrent networks sequences."""
+        """Yield the minibatches of one shuffled pass: steps, or sequences for recurrent networks."""
         return (self._sequences if learner.recurrent else self._steps)(learner, batch)
 
     def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
@@ -89,7 +89,7 @@ class Rollouts(Experience):
         if self.finished and not batch.weight.any():
             warnings.warn(
                 f"{learner.name} learned nothing from a rollout of {len(batch.weight)} steps, in which no episode "
-                f"ended: rollout_length is {learner.config.rollout_length}; make it longer than episodes are",
+                f"ended: rollout_length is {learner.config.rollout_length}; make it longer than the episodes",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -97,17 +97,17 @@ class Rollouts(Experience):
         if self.whole or not self.n_passes:
             yield EngineUpdate(_whole(learner, batch, folded=bool(self.whole)), self.whole or None)
         metric, field = self.limit or ("", "")
-        most = getattr(learner.config, field, None)
+        limit = getattr(learner.config, field, None)
         names = [step.name for step in learner.engine.steps]
         last = tuple(name for name in names if name in self.last)
         only = tuple(name for name in names if name not in (*self.whole, *last))
         for _ in range(getattr(learner.config, self.n_passes) if self.n_passes else 0):
-            found = []
+            values = []
             for minibatch in self.minibatches(learner, batch):
                 metrics = yield EngineUpdate(minibatch, only)
-                if most is not None:
-                    found.append(metrics[metric])
-            if most is not None and learner.engine.mean(found) > most:  # the one value that is waited for in a pass
+                if limit is not None:
+                    values.append(metrics[metric])
+            if limit is not None and learner.engine.mean(values) > limit:  # the only wait for the device in a pass
                 break
         if last:
             yield EngineUpdate(_whole(learner, batch, folded=True), last)
@@ -116,13 +116,13 @@ class Rollouts(Experience):
         config = learner.config
         batch = fold_sequences(batch, config.sequence_length)
         per_batch = max(1, config.batch_size // config.sequence_length)
-        for chosen in torch.split(torch.randperm(batch.reward.shape[1]), per_batch):
-            index = chosen.to(batch.reward.device)
+        for indices in torch.split(torch.randperm(batch.reward.shape[1]), per_batch):
+            index = indices.to(batch.reward.device)
             state = batch.state and {name: value[index] for name, value in batch.state.items()}
             yield replace(batch.map(lambda x, index=index: x.index_select(1, index)), state=state)  # type: ignore[misc]
 
     def _steps(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
-        # Each pass reorders the whole rollout once; its minibatches are then slices, without copies.
+        # Each pass reorders the whole rollout once, so that its minibatches are slices without copies.
         flat = replace(batch, is_first=None, state=None).map(lambda x: x.flatten(0, 1))
         valid = flat.weight.nonzero()[:, 0]
         order = valid[torch.randperm(len(valid)).to(valid.device)]
@@ -131,7 +131,7 @@ class Rollouts(Experience):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
     def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
-        if not self.n_passes:  # rollouts of whole episodes have lengths of their own, each of which is compiled again
+        if not self.n_passes:  # rollouts of whole episodes differ in length, and each length is compiled again
             return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
 
@@ -141,12 +141,12 @@ class Rollouts(Experience):
         if self.n_passes and learner.recurrent and config.rollout_length < config.sequence_length:
             raise ConfigError(
                 f"rollout_length is {config.rollout_length} and sequence_length {config.sequence_length}: no sequence "
-                "would be whole. Give a longer rollout, or shorter sequences"
+                "would be complete. Give a longer rollout, or shorter sequences"
             )
 
 
 def _whole(learner: Learner, batch: Batch, *, folded: bool) -> Batch:
-    """All steps ``[T * N, …]`` of a prepared rollout; for recurrent networks ``[T, N, …]``, or folded to sequences."""
+    """Return a prepared rollout as steps ``[T * N, …]``; for recurrent networks as ``[T, N, …]``, or as sequences."""
     if learner.recurrent and folded:
         return fold_sequences(batch, min(learner.config.sequence_length, len(batch.reward)))
     if learner.recurrent:
@@ -157,24 +157,24 @@ def _whole(learner: Learner, batch: Batch, *, folded: bool) -> Batch:
 
 @dataclass(frozen=True)
 class DemonstratedRollouts(Rollouts):
-    """Rollouts with as many steps of demonstrations, and a discriminator that learns to distinguish them first.
+    """Rollouts with the same number of demonstration steps, and a discriminator that is trained before the policy.
 
-    In ``extra`` a batch has ``expert_observation`` (a tree) and ``expert_action``, sampled for each rollout, and
-    ``taken_action``: the rollout's actions as the environment was given them, as those of the expert are. `prepare` is
-    called again after the passes of the judging step, whose judgement is the policy's reward; ``ended`` is in
-    ``extra``, too. All that the other steps are given is as it is without demonstrations.
+    A batch has in ``extra`` the columns ``expert_observation`` (a tree) and ``expert_action``, sampled for each
+    rollout; ``taken_action``, the rollout's actions as the environment received them, like the expert's; and ``ended``.
+    After the discriminator's passes, `prepare` is called again to replace rewards by the discriminator's output. The
+    other steps see the same columns as without demonstrations.
 
     Attributes:
-        judge: name of the step. Its minibatches are as those of the other steps: the whole rollout if they have this.
-        n_judging_passes: name of the config field with the number of its passes over a rollout.
-        judges_next: name of the config field that says whether it also reads where steps led:
-            ``<whose>_next_observation`` (a tree) and ``<whose>_discount`` of the ``agent`` and the ``expert`` are in
-            ``extra`` then.
+        discriminator_step: name of the step that trains the discriminator, with the same minibatches as the other
+            steps, or the whole rollout.
+        n_discriminator_passes: name of the config field with the number of its passes over a rollout.
+        uses_next: name of the config field that is true if the discriminator also reads next states. ``extra`` then has
+            ``<source>_next_observation`` (a tree) and ``<source>_discount`` for the sources ``agent`` and ``expert``.
     """
 
-    judge: str = field(kw_only=True)
-    n_judging_passes: str = field(kw_only=True)
-    judges_next: str = field(kw_only=True)
+    discriminator_step: str = field(kw_only=True)
+    n_discriminator_passes: str = field(kw_only=True)
+    uses_next: str = field(kw_only=True)
     has_td_errors = False
     needs_demonstrations = True
     description = "live environments (its own fresh experience) and demonstrations"
@@ -197,53 +197,56 @@ class DemonstratedRollouts(Rollouts):
             "expert_observation": expert.observation,
             "expert_action": expert.action,
         }
-        if getattr(learner.config, self.judges_next):
+        if getattr(learner.config, self.uses_next):
             if rollout.expert.intervals.max() > 1:
                 raise ConfigError(
-                    f"demonstrations of {int(rollout.expert.intervals.max())} steps at once were minibatch, with "
-                    f"{self.judges_next}=True, which compares a state with the next one: give them no transition_picker"
+                    f"the demonstrations have transitions of {int(rollout.expert.intervals.max())} steps, but "
+                    f"{self.uses_next}=True compares each state with the next one: leave out their transition_picker"
                 )
-            for whose, steps in (("agent", batch), ("expert", expert)):
-                columns[f"{whose}_next_observation"] = steps.next_observation
-                columns[f"{whose}_discount"] = steps.discount
+            for source, steps in (("agent", batch), ("expert", expert)):
+                columns[f"{source}_next_observation"] = steps.next_observation
+                columns[f"{source}_discount"] = steps.discount
         return replace(batch, extra={**batch.extra, **columns}), ended
 
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
-        for _ in range(getattr(learner.config, self.n_judging_passes)):
-            passed = self.minibatches(learner, batch) if self.n_passes else (_whole(learner, batch, folded=False),)
-            for minibatch in passed:
-                yield EngineUpdate(minibatch, (self.judge,))
+        for _ in range(getattr(learner.config, self.n_discriminator_passes)):
+            batches = self.minibatches(learner, batch) if self.n_passes else (_whole(learner, batch, folded=False),)
+            for minibatch in batches:
+                yield EngineUpdate(minibatch, (self.discriminator_step,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
-        others = tuple(step.name for step in learner.engine.steps if step.name != self.judge)
+        others = tuple(step.name for step in learner.engine.steps if step.name != self.discriminator_step)
         policy, metrics = super().engine_updates(learner, batch), None
         with contextlib.suppress(StopIteration):
             while True:
-                found, only = policy.send(metrics)  # type: ignore[arg-type]
-                metrics = yield EngineUpdate(found, tuple(name for name in others if only is None or name in only))
+                update, only = policy.send(metrics)  # type: ignore[arg-type]
+                metrics = yield EngineUpdate(update, tuple(name for name in others if only is None or name in only))
 
     def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
-        passes, others = getattr(config, self.n_judging_passes), super().expected_updates(config, count, lanes)
+        passes, others = getattr(config, self.n_discriminator_passes), super().expected_updates(config, count, lanes)
         return int(others + (count * passes // config.batch_size if self.n_passes else others * passes))
 
 
 class Replays(Experience):
-    """The policy's own newest steps, and then sequences of older ones from a replay buffer: an update from each.
+    """One update from the newest steps of the policy, then updates from sequences of older steps in a replay buffer.
 
-    With every step the parameters of the policy's distribution are stored that the action came from, for ratios of
+    Each step is stored with the parameters of the distribution that its action was sampled from, for ratios of
     probabilities and divergences: ``policy`` ``[T, B, P]`` in a batch's ``extra``.
 
-    The configuration has ``rollout_length``, the length of sequences also, and ``batch_size``, the number of sequences
-    in an update from the buffer; ``replay_ratio``, how many of these there are after each rollout, on average of a
-    Poisson distribution (Wang et al. 2017, arXiv:1611.01224, section 3), and ``replay_start``, the number of stored
-    steps from which on they are made.
+    The configuration has these fields:
+
+    - ``rollout_length``: length of rollouts and sequences.
+    - ``batch_size``: number of sequences in an update from the buffer.
+    - ``replay_ratio``: mean number of updates from the buffer after each rollout, which is Poisson distributed (Wang et
+      al. 2017, arXiv:1611.01224, section 3).
+    - ``replay_start``: number of stored steps from which these updates start.
     """
 
     loops = ONLINE
     stores = ("policy_action",)
     on_policy = True
     replays = True
-    one_step = True  # recursions go from step to step: rewards of several would count more than once
+    one_step = True  # recursions over single steps would count rewards of n-step returns repeatedly
     has_td_errors = False
     single_seed = "learns from its own experience"
     description = "live environments: its own fresh experience, and older steps of its own from a replay buffer"
@@ -253,22 +256,22 @@ class Replays(Experience):
 
     def batch(self, learner: Learner, minibatch: MiniBatch | Rollout) -> Batch:
         if isinstance(minibatch, SequenceMiniBatch):
-            return self._replayed(learner, minibatch)
+            return self._replay_batch(learner, minibatch)
         hint = ": it learns from its own newest steps, which algo.fit_online(env) collects, and replays them"
         batch, _ = rollout_batch(check("batch", minibatch, Rollout, hint), learner.units, learner.config.gamma)
         policy = to_float(batch.extra["policy"]) if "policy" in batch.extra else _policy_parameters(learner, batch)
         return replace(batch, extra={"policy": policy})
 
-    def _replayed(self, learner: Learner, minibatch: SequenceMiniBatch) -> Batch:
+    def _replay_batch(self, learner: Learner, minibatch: SequenceMiniBatch) -> Batch:
         if "policy" not in minibatch.extra:
             raise DataError(
-                f"{learner.name} replays steps with the policy that chose them, which these do not have: give "
+                f"{learner.name} replays steps with the parameters of their policy, which these steps lack: give "
                 "fit_online(env) an empty buffer, or one that it has filled before"
             )
         batch, units = to_batch(minibatch, learner.units, learner.config.gamma), learner.units
-        if not units.actions.discrete:  # before any clipping
-            chosen = units.tensor(minibatch.extra["policy_action"])
-            batch = replace(batch, action=chosen.reshape(*batch.reward.shape, *units.actions.shape))
+        if not units.actions.discrete:
+            unclipped = units.tensor(minibatch.extra["policy_action"])
+            batch = replace(batch, action=unclipped.reshape(*batch.reward.shape, *units.actions.shape))
         return replace(batch, extra={"policy": to_float(units.tensor(minibatch.extra["policy"]))})
 
     def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
@@ -292,21 +295,21 @@ class Replays(Experience):
 
 
 def _refuse_burn_in(learner: Learner) -> None:
-    """Raise `ConfigError` if steps of rollouts are to warm up recurrent states, which are known there."""
+    """Raise `ConfigError` if ``burn_in`` is set: rollouts contain the recurrent states."""
     if learner.config.burn_in:
         raise ConfigError(
-            f"burn_in is {learner.config.burn_in}, but {learner.name} learns from rollouts, which begin where episodes "
-            "do or with the recurrent states that the policy had: leave burn_in at 0"
+            f"burn_in is {learner.config.burn_in}, but {learner.name} learns from rollouts, which start with an "
+            "episode or the policy's recurrent states: leave burn_in at 0"
         )
 
 
 def _policy_parameters(learner: Learner, batch: Batch) -> Tensor:
-    """Parameters ``[T, N, P]`` of the present policy where the steps of a batch were chosen."""
+    """Return parameters ``[T, N, P]`` of the current policy at the observations of a batch."""
     with torch.no_grad(), eval_mode(learner.nets):
         return learner.nets.actor(batch.inputs).parameters()  # type: ignore[no-any-return]
 
 
-def _present(learner: Learner, name: str) -> float | None:
-    """The value of a scheduled config field after the updates so far; ``None`` without a schedule."""
+def _scheduled_value(learner: Learner, name: str) -> float | None:
+    """Return the current value of a scheduled config field; ``None`` without a schedule."""
     schedule = getattr(learner.config, f"{name}_schedule")
     return None if schedule is None else getattr(learner.config, name) * schedule.share(learner.engine.grad_step)

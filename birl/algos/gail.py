@@ -134,7 +134,7 @@ Prepare = Callable[[Any, Batch, Tensor, Any], Batch]
 def rewarded(prepare: Prepare) -> Prepare:
     """A learner's ``prepare``, given the discriminator's rewards instead of the environment's."""
 
-    def with_judgement(nets: Networks, batch: Batch, ended: Tensor, cfg: Any) -> Batch:
+    def prepare_with_reward(nets: Networks, batch: Batch, ended: Tensor, cfg: Any) -> Batch:
         own = dict(batch.extra)
         with torch.no_grad():
             if cfg.reward == "airl":
@@ -145,7 +145,7 @@ def rewarded(prepare: Prepare) -> Prepare:
         reward = F.softplus(judged) if cfg.reward == "gail" else judged
         return replace(prepare(nets, replace(batch, reward=reward, extra=own), ended, cfg), reward=batch.reward)
 
-    return with_judgement
+    return prepare_with_reward
 
 
 def discriminator_loss(nets: Networks, batch: Batch, cfg: Any) -> Loss:
@@ -179,9 +179,9 @@ def imitating(rollouts: Experience) -> DemonstratedRollouts:
     fields = {each.name: getattr(rollouts, each.name) for each in dataclasses.fields(rollouts)}
     return DemonstratedRollouts(
         **{**fields, "prepare": rewarded(rollouts.prepare)},
-        judge="discriminator",
-        n_judging_passes="n_discriminator_epochs",
-        judges_next="shaping",
+        discriminator_step="discriminator",
+        n_discriminator_passes="n_discriminator_epochs",
+        uses_next="shaping",
     )
 
 

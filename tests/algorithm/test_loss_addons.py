@@ -349,7 +349,7 @@ def test_weights_are_retuned_and_behaviours_are_not(models: list[str]) -> None:
         algorithm.update(batch())
     after = parts_of(made)
     assert all(torch.equal(x, after[name]) for name, x in parts_of(retuned).items())
-    with pytest.raises(ConfigError, match="given their parameters"):
+    with pytest.raises(ConfigError, match="networks get parameters from it"):
         retuned.retune(loss_addons=config(5.0, models[1]))
     with pytest.raises(ConfigError, match="which steps"):
         retuned.retune(loss_addons=(RewardPredictor(),))

@@ -283,7 +283,7 @@ def test_an_earlier_state_takes_values_back() -> None:
         ({"actor_encoder_factory": VectorEncoderFactory([4], activation="tanh")}, "networks are made from it"),
         ({"initial_temperature": 0.3}, "networks are made from it.*copy_policy_from"),
         ({"compile_graph": True}, "compile_graph=True.*when networks are made"),
-        ({"reward_scaler": "min_max"}, "what it scales"),
+        ({"reward_scaler": "min_max"}, "its scaled values"),
         ({"observation_keys": ("a",)}, "parts that it names"),
         ({"critic_optim_factory": SGDFactory()}, "would become a SGD"),
         ({"critic_optim_factory": AdamFactory(amsgrad=True)}, "cannot go on from"),

@@ -163,7 +163,7 @@ def test_without_replay_there_is_no_buffer() -> None:
     algorithm, seen = learned(config, True)
     assert {batch.reward.shape[1] for batch, _ in seen} == {2}
     buffer = create_fifo_replay_buffer(100, env=environment(True))
-    with pytest.raises(ConfigError, match="IMPALA .its replay_ratio is 0. learns from rollouts .* no use for buffer"):
+    with pytest.raises(ConfigError, match="IMPALA .its replay_ratio is 0. learns from rollouts .* does not use buffer"):
         algorithm.fit_online(environment(True), buffer=buffer, n_steps=10, **quiet())
 
 
@@ -178,7 +178,7 @@ def test_bad_buffers_are_refused() -> None:
     algorithm.build_with_env(env)
     with pytest.raises(DataError, match="replays steps with the policy that chose them, .* give fit_online"):
         algorithm.update(sequences)
-    with pytest.raises(ConfigError, match="no use for explorer"):
+    with pytest.raises(ConfigError, match="does not use explorer"):
         algorithm.fit_online(env, explorer=algos.ConstantEpsilonGreedy(0.1), n_steps=10, **quiet())
     with pytest.raises(ConfigError, match="buffer is 7; it must be a replay buffer"):
         algorithm.fit_online(env, buffer=7, n_steps=10, **quiet())

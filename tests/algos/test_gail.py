@@ -310,5 +310,7 @@ def test_demonstrations_of_several_steps_are_refused_where_the_next_state_counts
         episodes=shown().episodes,
         transition_picker=birl.dataset.MultiStepTransitionPicker(3, 0.99),
     )
-    with pytest.raises(ConfigError, match="demonstrations of 3 steps at once.*shaping=True.*no transition_picker"):
+    with pytest.raises(
+        ConfigError, match="demonstrations have transitions of 3 steps.*shaping=True.*leave out their transition_picker"
+    ):
         algorithm.fit_online(ChainEnv(), n_steps=64, demonstrations=far, **QUIET)

@@ -570,7 +570,7 @@ def test_algorithms_that_workers_cannot_train() -> None:
     refused(A2CConfig(compile_graph=True), "compile_graph=True cannot be combined with workers=2")
     refused(A2CConfig(), "workers is 0", ConfigError, workers=0)
     explored = {"explorer": ConstantEpsilonGreedy(0.1)}
-    refused(A2CConfig(), "A2C learns from rollouts .* no use for explorer", ConfigError, **explored)
+    refused(A2CConfig(), "A2C learns from rollouts .* does not use explorer", ConfigError, **explored)
 
 
 def test_the_command_line_has_workers(inline: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
