@@ -176,7 +176,7 @@ def test_bad_buffers_are_refused() -> None:
     sequences = foreign.sample_sequence_batch(2, 5)
     algorithm = algos.DiscreteACERConfig(**SMALL).create()
     algorithm.build_with_env(env)
-    with pytest.raises(DataError, match="replays steps with the policy that chose them, .* give fit_online"):
+    with pytest.raises(DataError, match="replays steps with the parameters of their policy, .* give fit_online"):
         algorithm.update(sequences)
     with pytest.raises(ConfigError, match="does not use explorer"):
         algorithm.fit_online(env, explorer=algos.ConstantEpsilonGreedy(0.1), n_steps=10, **quiet())

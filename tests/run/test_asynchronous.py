@@ -596,7 +596,7 @@ def test_the_command_line_has_workers(inline: None, tmp_path: Path, capsys: pyte
         (PPOConfig(rollout_length=8, batch_size=4, n_epochs=1), "PPO made 2 updates of one rollout"),
         (
             A2CConfig(value_encoder_factory=VectorEncoderFactory(hidden_units=[4], use_batch_norm=True)),
-            "networks of A2C that move buffers",
+            "networks of A2C that change buffers",
         ),
     ],
     ids=["several updates", "batch norm"],
