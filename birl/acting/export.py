@@ -1,4 +1,4 @@
-"""Policies as files for other programs: TorchScript, ONNX and torch.export, each verified when it is written."""
+"""Export of policies as TorchScript, ONNX and torch.export files. Every file is compared with its policy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from birl.types import Inputs, Tree, tree_leaves, tree_map
 
 _OPSET: Final = 18
 _BATCH_SIZES: Final = (1, 37)
-_TRACED_BATCH: Final = 3  # torch.export takes a batch of 1 for a constant
-_EPISODE: Final = 8  # steps for which a policy with states is compared
+_TRACED_BATCH: Final = 3  # torch.export makes a batch size of 1 a constant
+_EPISODE: Final = 8  # number of steps in the comparison of a recurrent policy
 _TOLERANCE: Final = 1e-4
 
-# Runs the reloaded policy on the leaves of an observation and its states. One output is no tuple.
+# Runs the reloaded policy on the leaves of an observation and its states. A single output is not in a tuple.
 _Runner: TypeAlias = Callable[..., Any]
 
 
@@ -53,26 +53,25 @@ def export_policy(
     ==========  ==========================  =====================================================
 
     A tuple or dict of observations becomes several inputs, in order: ``(x0, x1)``, ``input_0``, ``input_1``.
-    The batch size is free. The export is loaded again and compared with ``policy`` on batches of 1 and 37
-    random observations. It is written, atomically, only if it agrees (to 1e-4; integer actions in all cases but one,
-    which may be a tie).
+    Any batch size is possible. The export is loaded again and compared with ``policy`` on batches of 1 and 37
+    random observations. It is written, atomically, only if they agree: floats to 1e-4, and all integer actions except
+    one, which may be a tie.
 
-    A recurrent policy's states are further inputs, after the observations, and further outputs, after the action. In
-    ONNX they are called ``state_<name>`` and ``next_state_<name>``. Each is float32 ``[B, size]``, and zeros where an
-    episode begins. The entry ``states`` of the file's metadata (ONNX: ``custom_metadata_map``; the others: extra files)
-    is JSON: the names of the inputs with their sizes, in order. Such an export is compared over several steps, each
-    side with the states that it gave before.
+    The states of a recurrent policy are inputs after the observations and outputs after the action. ONNX names them
+    ``state_<name>`` and ``next_state_<name>``. Each is float32 ``[B, size]``, and zero at the start of an episode. The
+    entry ``states`` of the file's metadata (ONNX: ``custom_metadata_map``; the others: extra files) is JSON with the
+    names and sizes of these inputs, in order. Such an export is compared over several steps, with its own states.
 
     Args:
-        policy: module that maps observations ``[B, …]`` to actions, one tensor ``[B, …]``, deterministically. With
+        policy: deterministic module that maps observations ``[B, …]`` to actions, one tensor ``[B, …]``. With
             ``states`` it also takes a dict of states, and returns the actions and the new states.
-        example: one observation as a tree of tensors ``[B, …]`` with the dtypes that the export will take.
+        example: observations as a tree of tensors ``[B, …]`` with the dtypes of the export's inputs.
         path: where to write.
         input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
-        single: if given, the export takes one observation without batch dimension, whose leaves have these dtypes, and
-            gives one action without it.
-        states: sizes of a recurrent policy's states by name. Its export takes batches.
-        outputs: names of what the policy returns, in ONNX.
+        single: dtypes of the leaves of an observation. If given, observation and action of the export have no batch
+            dimension.
+        states: sizes of a recurrent policy's states, by name. Exports with states take batches.
+        outputs: names of the policy's outputs in ONNX.
 
     Raises:
         ConfigError: for another suffix.
@@ -83,13 +82,13 @@ def export_policy(
     suffix = Path(path).suffix.lower() if isinstance(path, str | os.PathLike) else ""
     if suffix not in _FORMATS:
         raise ConfigError(
-            f"cannot tell a format from the suffix {suffix!r} of {str(path)!r:.200}: use .pt (TorchScript), "
+            f"the suffix {suffix!r} of {str(path)!r:.200} is not one of a known format: use .pt (TorchScript), "
             ".onnx (ONNX) or .pt2 (torch.export)"
         )
     flat = _Flat(policy, example, input_names, states or {}, outputs)
     with _exporting(policy):
         leaves = _observations(example, _TRACED_BATCH)
-        leaves += flat.start(leaves[0])
+        leaves += flat.initial_states(leaves[0])
         try:
             if single:
                 data, run = _FORMATS[suffix](_Single(flat, leaves), _rows(leaves, single)[0])
@@ -100,17 +99,17 @@ def export_policy(
             raise
         except Exception as error:  # torch raises dozens of types here
             raise UnsupportedError(f"this policy cannot be exported as {suffix}: {error}") from error
-        _check(flat, runner, example, suffix)
+        _check_export(flat, runner, example, suffix)
 
     atomic_write(path, data)
 
 
 class _Flat(nn.Module):
-    """The policy with one argument for each leaf of the observation tree, and for each state.
+    """The policy with one argument for each leaf of the observation tree and for each state.
 
     Attributes:
-        inputs, outputs: their names.
-        metadata: what the file says of them.
+        inputs, outputs: names of the inputs and outputs.
+        metadata: metadata of the file.
     """
 
     batched = True
@@ -131,8 +130,8 @@ class _Flat(nn.Module):
         self.metadata = {"states": json.dumps(taken)} if taken else {}
         self._structure = tree_map(lambda _: None, example)
 
-    def start(self, leaf: Tensor) -> tuple[Tensor, ...]:
-        """The states where episodes begin, for a batch of observations with this leaf."""
+    def initial_states(self, leaf: Tensor) -> tuple[Tensor, ...]:
+        """Return the initial states for a batch of observations with this leaf."""
         return tuple(torch.zeros(len(leaf), size, device=leaf.device) for size in self._states.values())
 
     def forward(self, *leaves: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -145,7 +144,7 @@ class _Flat(nn.Module):
 
 
 class _Single(nn.Module):
-    """A flat policy for one observation and without batch dimensions."""
+    """A flat policy for one observation, without batch dimensions."""
 
     batched = False
 
@@ -160,7 +159,7 @@ class _Single(nn.Module):
 
 
 def _over_rows(run: _Runner, dtypes: Sequence[torch.dtype]) -> _Runner:
-    """Runs an export for single observations on batches."""
+    """Return a runner that applies an export for single observations to each row of a batch."""
 
     def runner(*leaves: Tensor) -> Tensor:
         return torch.stack([run(*row) for row in _rows(leaves, dtypes)])
@@ -172,17 +171,17 @@ _Module: TypeAlias = _Flat | _Single
 
 
 def _rows(leaves: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[list[Tensor]]:
-    """The rows of a batch, in the dtypes of a single observation."""
+    """Return the rows of a batch, in the dtypes of a single observation."""
     columns = (leaf.to(dtype).unbind() for leaf, dtype in zip(leaves, dtypes, strict=True))
     return list(map(list, zip(*columns, strict=True)))
 
 
 @contextlib.contextmanager
 def _exporting(policy: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, and no ``requires_grad`` in the file. Restores everything on exit.
+    """Set evaluation mode, without gradients and ``requires_grad``, and restore everything on exit.
 
-    The exporters' own warnings are silenced: TorchScript is deprecated in torch but still deployed. Its tracer warns
-    about code that *might* not generalise to other inputs; the comparison afterwards checks exactly that.
+    The exporters' warnings are silenced. TorchScript is deprecated in torch but still deployed. Its tracer warns about
+    code that *might* not generalise to other inputs, which the comparison afterwards checks.
     """
     modes = [(module, module.training) for module in policy.modules()]
     learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -205,7 +204,7 @@ def _exporting(policy: nn.Module) -> Iterator[None]:
 
 
 def _observations(example: Tree, size: int, step: int = 0) -> list[Tensor]:
-    """``size`` random observations: normal floats, any bytes, and integers drawn from the example."""
+    """Return ``size`` random observations: normal floats, uniform bytes, and integers sampled from the example."""
     generator = torch.Generator().manual_seed(size + 1000 * step)
 
     def draw(leaf: Tensor) -> Tensor:
@@ -221,10 +220,11 @@ def _observations(example: Tree, size: int, step: int = 0) -> list[Tensor]:
     return [draw(leaf) for leaf in tree_leaves(example)]
 
 
-def _check(flat: _Flat, runner: _Runner, example: Tree, suffix: str) -> None:
+def _check_export(flat: _Flat, runner: _Runner, example: Tree, suffix: str) -> None:
+    """Raise `UnsupportedError` if an export and its policy give different actions."""
     different = 0
     for size in _BATCH_SIZES:
-        ours = theirs = flat.start(_observations(example, size)[0])
+        ours = theirs = flat.initial_states(_observations(example, size)[0])
         for step in range(_EPISODE if ours else 1):
             leaves = _observations(example, size, step)
             right = _outputs(flat(*leaves, *ours))
@@ -255,7 +255,7 @@ def _outputs(given: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _differences(given: Tensor, right: Tensor) -> int:
-    """How many numbers differ. A float counts twice: one integer may be a tie."""
+    """Return how many numbers differ. Floats count twice, because a single different integer may be a tie."""
     given, right = given.cpu(), right.cpu()
     if right.is_floating_point():
         far = ~torch.isclose(given, right, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
@@ -263,8 +263,8 @@ def _differences(given: Tensor, right: Tensor) -> int:
     return int((given != right).sum())
 
 
-# The exporters record the source file and line of every operation. The three functions below remove them, so that a
-# file does not disclose paths of the machine that exported it.
+# Exporters record the source file and line of every operation. The three functions below remove them, so that a file
+# does not disclose paths of the machine that wrote it.
 
 
 def _torchscript(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
@@ -280,7 +280,7 @@ def _torchscript(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
 
 
 def _torch_export(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
-    program = torch.export.export(flat, tuple(leaves), dynamic_shapes=_dynamic(flat, leaves))
+    program = torch.export.export(flat, tuple(leaves), dynamic_shapes=_dynamic_shapes(flat, leaves))
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)
@@ -301,7 +301,7 @@ def _onnx(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
         opset_version=_OPSET,
         input_names=flat.inputs,
         output_names=flat.outputs,
-        dynamic_shapes=_dynamic(flat, leaves),
+        dynamic_shapes=_dynamic_shapes(flat, leaves),
         verbose=False,
     )
     assert program is not None
@@ -321,8 +321,8 @@ def _onnx(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:
     return data, run
 
 
-def _dynamic(flat: _Module, leaves: list[Tensor]) -> tuple[tuple[dict[int, torch.export.Dim], ...]] | None:
-    """A dynamic first dimension shared by all leaves (the arguments of ``*leaves`` are one tuple)."""
+def _dynamic_shapes(flat: _Module, leaves: list[Tensor]) -> tuple[tuple[dict[int, torch.export.Dim], ...]] | None:
+    """Return a dynamic first dimension that all leaves share (the arguments of ``*leaves`` are one tuple)."""
     if not flat.batched:
         return None
     batch = torch.export.Dim("batch", min=1)
@@ -344,7 +344,7 @@ class PolicyModule(nn.Module):
         self.nets, self._policy = policy.nets, policy
 
     def states(self, example: Tree) -> dict[str, int]:
-        """Sizes of the recurrent states that greedy actions depend on, by network; ``example`` as in `forward`."""
+        """Return the sizes of the states that greedy actions depend on, by network; ``example`` as in `forward`."""
         if not is_recurrent(self.nets):
             return {}
         with torch.no_grad():
@@ -353,9 +353,9 @@ class PolicyModule(nn.Module):
     def forward(
         self, observation: Tree, state: Mapping[str, Tensor] | None = None
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``.
+        """Return actions ``[B, A]``, or int64 ``[B]``, for observations ``[B, …]``.
 
-        With states ``[B, size]`` by network (zeros for those that are missing), the actions and the states after them.
+        If ``state`` is given, ``[B, size]`` by network (zeros for missing ones), return actions and new states.
         """
         policy, after = self._policy, dict[str, Tensor]()
         inputs = Inputs(policy.units.as_input(observation), state, state_out=None if state is None else after)

@@ -1,4 +1,4 @@
-"""A fast path for small policies: their matrix products without the modules around them."""
+"""A fast path for small policies: only their matrix products and activations, without modules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from birl.preprocessing.units import Units, copy_array
 from birl.spaces.observations import Numbers
 from birl.types import ActionSpace, Array, ArrayOrTensor, Networks
 
-# The policy functions in terms of the last linear layer's output, each with the networks that it is valid for.
-# `FlatPolicy` needs nothing else: it makes no distribution and computes no log-probability. ``ops`` is torch for
-# batches, or numpy for the output of one observation; both draw the same numbers.
+# Policy functions of the last linear layer's output, each for one class of networks. `FlatPolicy` makes no
+# distribution and computes no log-probability. ``ops`` is torch for batches and numpy for one observation; both draw
+# the same numbers.
 
 
 def _random_like(like: ArrayOrTensor, draw: Callable[[Tensor], Tensor]) -> ArrayOrTensor:
@@ -92,27 +92,24 @@ _SMALL = 2**18
 """Largest number of weights for which numpy multiplies a single vector in the calling thread."""
 
 
-def _place(x: Tensor) -> tuple[Any, ...]:
+def _memory_of(x: Tensor) -> tuple[Any, ...]:
     return x.data_ptr(), x.shape, x.stride()
 
 
 class FlatPolicy:
-    """Dense layers over vector observations, reduced to their matrix products.
+    """A policy of dense layers over vector observations, reduced to matrix products. Use `of` to make one.
 
-    For one observation, a small policy spends most of its time on overhead around its matrix products. This form gives
-    the same actions as the policy function, up to rounding. It is never stale: it shares the parameters instead of
-    copying them, and `current` checks before every call that the modules and their memory are still the same. Its
-    result does not depend on the mode of the networks, so nothing is switched between acting and learning. numpy
-    multiplies single observations, because its BLAS takes half of torch's time for them. It is never written to, so
-    threads may share it.
-
-    Make one with `of`.
+    For one observation, a small policy spends most of its time on overhead around its matrix products. This form
+    computes the same actions as the policy function, up to rounding. It shares the parameters instead of copying them,
+    and callers check `current` before every call: it is false if modules or their memory have changed. The result does
+    not depend on the mode of the networks. numpy multiplies single observations, because its BLAS takes half of torch's
+    time for them. The object is immutable, so threads can share it.
 
     Attributes:
-        nets: the networks that it was made from.
+        nets: the networks of the policy.
     """
 
-    def __init__(self, nets: nn.Module, from_output: _FromOutput, parts: _Parts) -> None:
+    def __init__(self, nets: nn.Module, from_output: _FromOutput, parts: _PolicyLayers) -> None:
         self.nets, self._network, self._links = nets, parts.network, parts.links
         self._from_output = from_output
         self._numbers = isinstance(parts.network.spec.observations, Numbers)
@@ -124,7 +121,9 @@ class FlatPolicy:
             weight, bias = weight.detach()[0].t(), bias.detach()[0, 0]
         self._last = weight, bias
         linears = [*(linear for _, linear in parts.layers), last]
-        self._memory = [(each, name, each[name], _place(each[name])) for each in linears for name in ("weight", "bias")]
+        self._memory = [
+            (each, name, each[name], _memory_of(each[name])) for each in linears for name in ("weight", "bias")
+        ]
         tensors = [tensor for _, *pair in self._layers for tensor in pair] + [weight, bias]
         small = all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() <= _SMALL for x in tensors)
         self._arrays: list[tuple[Any, Array, Array]] | None = None
@@ -134,16 +133,16 @@ class FlatPolicy:
 
     @classmethod
     def of(cls, nets: nn.Module, name: str, function: PolicyFunction[Any]) -> FlatPolicy | None:
-        """The flat form of a policy function.
+        """Return the flat form of a policy function.
 
         Args:
             nets: the networks.
-            name: name of the network that acts.
+            name: name of the policy's network.
             function: the policy function.
 
         Returns:
-            ``None`` unless this module knows the function, the network is one of birl's, and its encoder has only
-            dense layers, without normalisation, dropout or hooks.
+            The policy, or ``None`` if the function or network is not one of birl's, or its encoder has other modules
+            than dense layers without normalisation, dropout and hooks.
         """
         network: Any = nets._modules.get(name)
         from_output = None if network is None else _FROM_OUTPUT.get((function, type(network)))
@@ -152,7 +151,7 @@ class FlatPolicy:
         if network.spec.actions.kind not in ActionSpace.BOTH:
             return None
         shape = network.spec.observation_shape
-        parts = _Parts(nets, name)
+        parts = _PolicyLayers(nets, name)
         if not (isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)) or not parts.supported:
             return None
         policy = cls(nets, from_output, parts)
@@ -160,7 +159,7 @@ class FlatPolicy:
 
     @property
     def current(self) -> bool:
-        """Whether the modules and parameters are unchanged and the modules still behave as their classes do."""
+        """Whether modules and parameters are the same as at first, and no module has hooks or overridden methods."""
         if _EVERY_HOOK or _EVERY_PRE_HOOK or len(self._siblings) != len(self._layers):
             return False
         for siblings, name, module, kind, own, after, activation in self._links:
@@ -171,30 +170,30 @@ class FlatPolicy:
             if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own or "encode" in own:
                 return False
         for parameters, name, parameter, place in self._memory:
-            if parameters.get(name) is not parameter or _place(parameter) != place:
+            if parameters.get(name) is not parameter or _memory_of(parameter) != place:
                 return False
         return True
 
     def __call__(self, units: Units, observation: Array) -> Tensor:
-        """Actions ``[B, A]`` in the policy's range, or int64 ``[B]``, for observations ``[B, F]``.
+        """Return actions ``[B, A]`` in the policy's range, or int64 ``[B]``, for observations ``[B, F]``.
 
         Args:
-            units: conversion of the algorithm's units.
-            observation: float array in environment units.
+            units: the algorithm's scalers.
+            observation: float array, unscaled.
         """
         unscaled = observation.dtype == np.float32 and units.observation_scaler is None and self._numbers
         if unscaled and len(observation) == 1 and self._arrays is not None:
-            return self._one(observation[0], self._arrays)
+            return self._single_action(observation[0], self._arrays)
         if unscaled and observation.flags.writeable and units.device.type == "cpu":
             x = torch.from_numpy(observation)
         else:
-            x = units.observation(copy_array(observation))  # a user's scaler may write into it
+            x = units.observation(copy_array(observation))  # a user's scaler may write to it
         with torch.inference_mode():
             for activation, weight, bias in self._layers:
                 x = activation(F.linear(x, weight, bias))
             return torch.as_tensor(self._from_output(torch, self._network, F.linear(x, *self._last)))
 
-    def _one(self, x: Array, arrays: list[tuple[Any, Array, Array]]) -> Tensor:
+    def _single_action(self, x: Array, arrays: list[tuple[Any, Array, Array]]) -> Tensor:
         for activation, weight, bias in arrays:
             x = weight.dot(x)
             x += bias
@@ -203,16 +202,16 @@ class FlatPolicy:
         return torch.from_numpy(np.asarray(self._from_output(np, self._network, x))[None])
 
 
-class _Parts:
+class _PolicyLayers:
     """The modules between an observation and the last linear layer, in order.
 
     Attributes:
         network: the whole network.
-        layers: the dense layers, each with the parameters of its product.
+        layers: the dense layers, each with the parameters of its linear module.
         last: the last linear layer.
-        links: each module as its parent holds it, with its class and attributes, and a dense layer's later steps and
-            activation.
-        siblings: the dense layers, and whatever else stands among them later.
+        links: for each module, its parent's modules, its name, itself, its class and attributes; for dense layers also
+            the modules after the linear one, and the activation.
+        siblings: the modules of the encoder's stack of layers, which later changes show in.
         supported: whether the network has no other modules.
     """
 
@@ -220,28 +219,28 @@ class _Parts:
         self.links: list[tuple[Any, ...]] = []
         self.siblings: dict[str, Any] = {}
         self.layers: list[tuple[Any, Any]] = []
-        self.network = self._follow(nets, name)
-        encoder = self._follow(self.network, "encoder")
+        self.network = self._child(nets, name)
+        encoder = self._child(self.network, "encoder")
         if type(encoder) is Members and len(encoder.members) == 1:
-            encoder = self._follow(self._follow(encoder, "members"), "0")
-        head = self._follow(self.network, "head") if "head" in self.network._modules else self.network
-        self.last = self._follow(head, "linear")
+            encoder = self._child(self._child(encoder, "members"), "0")
+        head = self._child(self.network, "head") if "head" in self.network._modules else self.network
+        self.last = self._child(head, "linear")
         self.supported = type(encoder) is VectorEncoder and type(head) in (MeanHead, type(self.network))
         self.supported &= type(self.last) is nn.Linear or (
             type(self.last) is EnsembleLinear and self.last.weight.shape[0] == 1 and self.last.noise is None
         )
         if self.supported:
-            layers = self._follow(encoder, "layers")
+            layers = self._child(encoder, "layers")
             self.siblings = layers._modules
             for key in self.siblings:
-                layer = self._follow(layers, key)
-                linear = self._follow(layer, "linear") if type(layer) is DenseLayer else None
+                layer = self._child(layers, key)
+                linear = self._child(layer, "linear") if type(layer) is DenseLayer else None
                 self.supported &= type(linear) is nn.Linear
                 self.layers.append((layer, getattr(linear, "_parameters", {})))
             tensors = [linear for _, linear in self.layers] + [self.last._parameters]
             self.supported &= all(set(each) == {"weight", "bias"} and None not in each.values() for each in tensors)
 
-    def _follow(self, parent: Any, name: str) -> Any:
+    def _child(self, parent: Any, name: str) -> Any:
         module: Any = parent._modules.get(name)
         if module is not None:
             own, after = vars(module), module.after._modules if type(module) is DenseLayer else None

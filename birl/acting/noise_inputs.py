@@ -17,11 +17,11 @@ _ALMOST_ONE = 1 - 2.0**-20
 _SQRT_HALF = math.sqrt(0.5)
 
 
-class DrawnModule(nn.Module):
-    """A policy with a distribution, as a module from observations and standard normal noise to actions.
+class SamplingModule(nn.Module):
+    """A module that computes the samples of a stochastic policy from observations and standard normal noise.
 
     Attributes:
-        width: how many numbers of noise an action takes.
+        width: number of noise values per action.
     """
 
     def __init__(self, policy: BuiltPolicy) -> None:
@@ -32,37 +32,36 @@ class DrawnModule(nn.Module):
     def _distribution(self, observation: Tree) -> Distribution:
         policy = self._policy
         assert policy.policy.distribution is not None
-        found = policy.policy.distribution(self.nets, Inputs(policy.units.as_input(observation)))
-        assert not isinstance(found, Tensor)  # deterministic policies take no noise
-        return found
+        distribution = policy.policy.distribution(self.nets, Inputs(policy.units.as_input(observation)))
+        assert not isinstance(distribution, Tensor)  # deterministic policies take no noise
+        return distribution
 
-    def draw(self, observation: Tree, noise: Tensor) -> Tensor:
-        """Actions ``[B, *shape]`` in the environment's units for observations ``[B, …]`` and noise ``[B, width]``."""
+    def sample(self, observation: Tree, noise: Tensor) -> Tensor:
+        """Return unscaled actions ``[B, *shape]`` for observations ``[B, …]`` and noise ``[B, width]``."""
         own = noise if self._policy.spec.actions.shape else noise.squeeze(-1)
-        return self._policy.environment_tensor(drawn_by(self._distribution(observation), own))
+        return self._policy.environment_tensor(action_from_noise(self._distribution(observation), own))
 
     def log_probability(self, observation: Tree, action: Tensor) -> Tensor:
-        """Log-probabilities ``[B]`` of the environment's actions; see `Distribution.log_probability`."""
+        """Return log-probabilities ``[B]`` of unscaled actions; see `Distribution.log_probability`."""
         policy = self._policy
         own = policy.units.action(action if policy.spec.actions.shape else action.unsqueeze(-1))
         slope = policy.units.log_slope(own).to(torch.float32)
-        found: Tensor = self._distribution(observation).log_probability(own, slope, policy.clips)
-        return found
+        return self._distribution(observation).log_probability(own, slope, policy.clips)
 
     def forward(self, given: tuple[Tree, Tensor]) -> tuple[Tensor, Tensor]:
-        """Actions, and their log-probabilities ``[B]``."""
+        """Return actions and their log-probabilities ``[B]``."""
         observation, noise = given
-        action = self.draw(observation, noise)
+        action = self.sample(observation, noise)
         return action, self.log_probability(observation, action)
 
 
-class MixedModule(nn.Module):
-    """Sample one of several modules for each row of a batch.
+class MixtureModule(nn.Module):
+    """A mixture of policies: each row of a batch uses one of several modules.
 
-    The first number of noise selects the module; the others are the modules' own noise, in order.
+    The first noise value selects the module. The other values are the noise of the modules, in order.
     """
 
-    def __init__(self, modules: Sequence[DrawnModule], weights: Sequence[float]) -> None:
+    def __init__(self, modules: Sequence[SamplingModule], weights: Sequence[float]) -> None:
         super().__init__()
         self.members = nn.ModuleList(modules)
         self.log_weights: Tensor
@@ -70,33 +69,33 @@ class MixedModule(nn.Module):
         self._widths = [module.width for module in modules]
         self.width = 1 + sum(self._widths)
 
-    def draw(self, observation: Tree, noise: Tensor) -> Tensor:
-        """See `DrawnModule.draw`."""
+    def sample(self, observation: Tree, noise: Tensor) -> Tensor:
+        """See `SamplingModule.sample`."""
         which, *own = noise.split([1, *self._widths], -1)
         pairs = zip(self.members, own, strict=True)
-        actions = torch.stack([module.draw(observation, each) for module, each in pairs])  # type: ignore[operator]
-        rows = self.log_weights + torch.zeros_like(which)  # a traced length would be a constant
-        index = drawn_by(Categorical(rows), which.squeeze(-1))
+        actions = torch.stack([module.sample(observation, each) for module, each in pairs])  # type: ignore[operator]
+        rows = self.log_weights + torch.zeros_like(which)  # tracing would make the length a constant
+        index = action_from_noise(Categorical(rows), which.squeeze(-1))
         index = index.reshape(1, -1, *[1] * (actions.dim() - 2)).expand(1, *actions.shape[1:])
         return actions.gather(0, index).squeeze(0)
 
     def log_probability(self, observation: Tree, action: Tensor) -> Tensor:
-        """See `DrawnModule.log_probability`."""
-        found = [module.log_probability(observation, action) for module in self.members]  # type: ignore[operator]
-        return (torch.stack(found, -1) + self.log_weights).logsumexp(-1)
+        """See `SamplingModule.log_probability`."""
+        log_probs = [module.log_probability(observation, action) for module in self.members]  # type: ignore[operator]
+        return (torch.stack(log_probs, -1) + self.log_weights).logsumexp(-1)
 
     def forward(self, given: tuple[Tree, Tensor]) -> tuple[Tensor, Tensor]:
-        """See `DrawnModule.forward`."""
+        """See `SamplingModule.forward`."""
         observation, noise = given
-        action = self.draw(observation, noise)
+        action = self.sample(observation, noise)
         return action, self.log_probability(observation, action)
 
 
-def drawn_by(distribution: Distribution, noise: Tensor) -> Tensor:
-    """The action that standard normal ``noise``, shaped like it, draws from a distribution.
+def action_from_noise(distribution: Distribution, noise: Tensor) -> Tensor:
+    """Return the sample of a distribution that standard normal ``noise`` of the action's shape determines.
 
     Raises:
-        UnsupportedError: if no noise of this form draws from it, as from a beta distribution.
+        UnsupportedError: if normal noise cannot sample the distribution, such as a beta distribution.
     """
     if isinstance(distribution, Normal | SquashedNormal):
         action = distribution.mean + distribution.log_std.exp() * noise
@@ -106,6 +105,6 @@ def drawn_by(distribution: Distribution, noise: Tensor) -> Tensor:
         sums = distribution.probs.cumsum(-1)
         return (sums <= share * sums[..., -1:]).sum(-1)
     raise UnsupportedError(
-        f"a {type(distribution).__name__} distribution is not drawn from by normal noise, as exports are: use a "
+        f"exports sample from normal noise, which a {type(distribution).__name__} distribution does not support: use a "
         "NormalFactory or a SquashedNormalFactory"
     )

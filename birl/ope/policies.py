@@ -21,7 +21,7 @@ from torch import Tensor
 from birl._version import __version__
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.export import export_policy
-from birl.acting.noise_inputs import DrawnModule, MixedModule
+from birl.acting.noise_inputs import MixtureModule, SamplingModule
 from birl.acting.policy import DistributionFunction
 from birl.algorithm import Algorithm
 from birl.algorithm.persistence import example_of, saved_policy
@@ -48,7 +48,7 @@ class StochasticPolicy(PolicyAPI, ABC):
     """
 
     @abstractmethod
-    def module(self) -> DrawnModule | MixedModule:
+    def module(self) -> SamplingModule | MixtureModule:
         """Return the module that is exported."""
 
     @abstractmethod
@@ -162,9 +162,9 @@ class _SinglePolicy(StochasticPolicy):
         """See `Algorithm.action_log_probability`; ``greedy`` is ignored."""
         return self._acting.log_probability(x, action, greedy=True)  # its layers have no noise
 
-    def module(self) -> DrawnModule:
+    def module(self) -> SamplingModule:
         """See `StochasticPolicy.module`."""
-        return DrawnModule(self._acting)
+        return SamplingModule(self._acting)
 
     def members(self) -> list[tuple[float, _SinglePolicy]]:
         """See `StochasticPolicy.members`."""
@@ -368,9 +368,9 @@ class Mixture(StochasticPolicy):
         """Raise `UnsupportedError`: a mixture has several policies, each with its own networks and units."""
         raise UnsupportedError("a Mixture has several policies with networks of their own: use its members()")
 
-    def module(self) -> MixedModule:
+    def module(self) -> MixtureModule:
         """See `StochasticPolicy.module`."""
-        return MixedModule([member.module() for _, member in self._members], [weight for weight, _ in self._members])
+        return MixtureModule([member.module() for _, member in self._members], [weight for weight, _ in self._members])
 
     def members(self) -> list[tuple[float, _SinglePolicy]]:
         """See `StochasticPolicy.members`."""
