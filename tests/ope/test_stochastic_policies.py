@@ -259,5 +259,5 @@ def test_what_cannot_be_drawn_from_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes an algorithm"):
         EpsilonGreedy(EpsilonGreedy(dqn(), 0.1), 0.1)  # type: ignore[arg-type]
     ppo = algos.PPOConfig(distribution_factory=BetaFactory(), actor_encoder_factory=SMALL)
-    with pytest.raises(UnsupportedError, match="Beta distribution is not drawn from"):
+    with pytest.raises(UnsupportedError, match="a Beta distribution does not support"):
         Sampled(build_algorithm(ppo, (3,), 2, discrete_action=False)).save_policy(tmp_path / "policy.pt")
