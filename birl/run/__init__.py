@@ -2,9 +2,9 @@
 
 The loops `offline`, `online`, `on_policy` and `asynchronous` are generators of epochs; `data_collection` stores steps
 without learning. An `agent_core` acts, stores steps and samples minibatches; a `collector` steps environments with it,
-and an `agent` is driven by a user's own loop. `environment_run` has the checks that all loops in environments share and
-selects where steps and updates are made. `session` has everything around a loop: logging, models, progress, checkpoints
-and signals. `options` has the options of the loops, and `protocols` the interfaces of what they drive.
+and an `agent` is driven by a user's own loop. `environment_run` checks what all loops in environments have in common,
+and decides where steps and updates are made. `session` handles everything around a loop: logging, models, progress,
+checkpoints and signals. `options` defines the options of the loops, and `protocols` the interfaces that loops use.
 """
 
 from birl.run.agent import Agent

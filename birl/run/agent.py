@@ -1,4 +1,4 @@
-"""Agents that act and learn in a loop of the user's own."""
+"""Agents that act and learn in a user's own loop."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class _Episodes:
     """The running episodes of ``n`` environments.
 
     Attributes:
-        core: acts in them.
-        is_first: bool ``[n]``: the next action is the first of an episode.
-        closed: bool ``[n]``: an episode has ended in a state without an allowed action, and no other has started.
-        reward: float32 ``[n]``: of the previous step, 0 where ``is_first``.
+        core: agent core that acts in the environments.
+        is_first: bool ``[n]``: whether the next action is the first of an episode.
+        closed: bool ``[n]``: whether an episode ended in a state without an allowed action and no other has started.
+        reward: float32 ``[n]``: reward of the previous step, 0 where ``is_first``.
         returns: float64 ``[n]``: sums of the rewards so far.
     """
 
@@ -71,7 +71,7 @@ class _Episodes:
 
 
 class Agent:
-    """Acts, stores and learns, one step at a time, for a loop of your own: `birl.algorithm.Algorithm.agent` makes one.
+    """Agent that acts, stores and learns one step at a time in your own loop; see `birl.algorithm.Algorithm.agent`.
 
     ::
 
@@ -79,13 +79,13 @@ class Agent:
         …  # step your environment with the action
         agent.observe(next_observation, reward, terminated, truncated)
 
-    With one environment, observations and actions have no batch dimension. With more, everything has a first dimension
-    ``n``, also actions. After the end of an episode, the next observation that `act`
-    receives is the first of a new one. Only one thread at a time may call an agent.
+    With one environment, observations and actions have no batch dimension. With several, all arrays, including actions,
+    have a first dimension ``n``. After the end of an episode, the next observation passed to `act` is the first of a
+    new episode. Only one thread at a time may call an agent.
 
     Attributes:
         algorithm: the algorithm that acts and learns.
-        step: number of steps observed so far, over all environments, without those of `evaluating`.
+        step: number of steps observed so far in all environments, excluding steps within `evaluating`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Agent:
         return self._training.core.n
 
     def act(self, observation: Tree) -> Any:
-        """Select actions. The next call is `observe`.
+        """Select actions. Call `observe` next.
 
         Args:
             observation: tree of arrays ``[*shape]``, or ``[n, *shape]`` with several environments.
@@ -147,19 +147,20 @@ class Agent:
         *,
         valid: npt.ArrayLike | None = None,
     ) -> None:
-        """Pass the outcome of the actions: the step is stored, and the updates that are due are made.
+        """Store the outcome of the actions, and make the updates that are due.
 
-        If the step is refused with an error, nothing changes: the actions still wait for their step.
+        If the step is rejected with an error, nothing changes: `observe` can be called again for the same actions.
 
         Args:
             next_observation: tree like the observation of `act`. At the end of an episode, its final observation, not
                 the first one of the next.
             reward: a number, or ``[n]``.
-            terminated: bool, or ``[n]``: the episode has reached a terminal state.
-            truncated: bool, or ``[n]``: the episode was cut off, by a time limit for instance. False if ``None``.
-            valid: bool ``[n]``: False where no step was made, which is possible only before an episode's first step:
-                after the end of an episode in Gymnasium's ``AutoresetMode.NEXT_STEP``, for instance. Nothing is stored
-                there. True if ``None``.
+            terminated: bool, or ``[n]``: whether the episode reached a terminal state.
+            truncated: bool, or ``[n]``: whether the episode was cut off, for instance by a time limit. False if
+                ``None``.
+            valid: bool ``[n]``: False where no step was made, so nothing is stored. This is possible only before an
+                episode's first step, for example when Gymnasium's ``AutoresetMode.NEXT_STEP`` resets an environment.
+                True if ``None``.
 
         Raises:
             OrderError: if `act` was not called before.
@@ -221,7 +222,7 @@ class Agent:
         self.algorithm.learner.check_finite()
 
     def metrics(self) -> dict[str, float]:
-        """Return means since the last call: of the losses, and of ``rollout_return`` over the episodes that ended.
+        """Return the means of losses and of returns of ended episodes (``rollout_return``) since the last call.
 
         Raises:
             NonFiniteError: if a loss became NaN or infinite. `observe` raises it as well, within a hundred steps.
@@ -234,7 +235,7 @@ class Agent:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[Self]:
-        """Return a context in which the agent acts greedily, and neither stores nor learns nor counts steps.
+        """Return a context in which the agent acts greedily and does not store, count or learn from steps.
 
         New episodes start inside. Afterwards the previous episodes continue, and the global random generators
         (Python's, numpy's, torch's) are restored: evaluation does not change training.
@@ -251,7 +252,7 @@ class Agent:
     def reset(self) -> None:
         """Start new episodes everywhere: the running ones are truncated, and selected actions are dropped.
 
-        For environments that do not continue where they were, after `load` for instance.
+        Call it if the environments do not continue where they were, for example after `load`.
         """
         core = self._current.core
         core.close_episodes()
@@ -267,10 +268,10 @@ class Agent:
         The file is written atomically: a failure leaves the previous one. ``algorithm.save`` writes only the model.
 
         Args:
-            folder: folder, which is made if it does not exist.
+            folder: folder, which is created if it does not exist.
 
         Raises:
-            OrderError: in `evaluating`.
+            OrderError: if called within `evaluating`.
             NonFiniteError: if a parameter, a moment or a loss is NaN or infinite.
             WriteError: if it cannot be written.
         """
@@ -288,16 +289,17 @@ class Agent:
         save_checkpoint(folder, self._settings, state)
 
     def load(self, folder: str | Path, *, missing_ok: bool = False) -> None:
-        """Continue from what `save` wrote, bit for bit, in an agent made with the same arguments.
+        """Restore what `save` wrote, bit for bit, into an agent that was made with the same arguments.
 
-        Everything is restored, including the global random generators, or, with an error, nothing.
+        Either everything is restored, including the global random generators, or an error is raised and nothing
+        changed.
 
         Args:
             folder: folder that was passed to `save`.
             missing_ok: whether to do nothing if the folder holds no saved agent.
 
         Raises:
-            OrderError: in `evaluating`.
+            OrderError: if called within `evaluating`.
             FileError: if the folder holds no saved agent.
             ResumeError: if it was saved by an agent with other settings; the message names them.
             CorruptFileError, ForeignFileError: if the file cannot be used.
@@ -319,7 +321,7 @@ class Agent:
             raise OrderError(f"{method} was called in evaluating(): leave the context first")
 
     def get_state(self) -> State:
-        """Return the state of the episodes and of acting. Learner and stored steps are other parts of a checkpoint."""
+        """Return the state of episodes and acting. Learner and stored steps are separate parts of a checkpoint."""
         own = self._training
         return {
             "step": self.step,

@@ -1,11 +1,11 @@
 """Asynchronous training in environments: workers compute gradients, and the run's own process applies them.
 
-Each worker has environments of its own. It is sent a task with the newest parameters, makes a rollout, computes the
-gradients of its loss, and sends them. The owner applies gradients in the order in which they arrive (Mnih et al. 2016,
-arXiv:1602.01783, algorithm S3). Optimiser and targets are the owner's, so that all workers share their statistics.
+Each worker has its own environments. It receives a task with the newest parameters, makes a rollout, computes the
+gradients of its loss, and sends them back. The run's process applies gradients in the order in which they arrive (Mnih
+et al. 2016, arXiv:1602.01783, algorithm S3). It owns the optimiser and the targets, so all workers share their state.
 
-The owner assigns steps and counts those that come back: exactly ``n_steps`` are learned from, each of them once. The
-steps of a worker that is killed are lost, which is logged, and assigned again.
+The run's process assigns steps and counts those that come back: it learns from exactly ``n_steps`` steps, once from
+each. If a worker is killed, its steps are lost: this is logged, and they are assigned again.
 
 If the algorithm replays older steps, each worker has a buffer of its own rollouts (Wang et al. 2017, arXiv:1611.01224,
 algorithm 1). After a rollout the worker gets one task without steps for each update that is due from its buffer.
@@ -50,7 +50,7 @@ from birl.seeding import is_seed
 from birl.types import Array, Environment, State
 
 MAX_RESTARTS: Final = 5
-"""Lost workers in a row, for each worker of the run, after which the run ends."""
+"""Number of workers lost in a row, for each worker of the run, after which the run ends."""
 
 SILENCE: Final = 60.0
 """Seconds without a result after which a warning names the workers that the run waits for."""
@@ -73,9 +73,9 @@ def asynchronous_fitter(
     """Train on rollouts of workers, one epoch per iteration.
 
     Args:
-        algorithm: one that learns from rollouts, with one gradient of each; its networks are made if they do not exist.
-        env: environment, vector environment, or the name of one. Every worker makes one by its name, or gets a copy.
-        n_steps: number of environment steps over all workers that are learned from, exactly.
+        algorithm: one that makes one gradient step for each rollout; its networks are built if they do not exist.
+        env: environment, vector environment, or the name of one. Each worker creates it by name, or gets a copy.
+        n_steps: exact number of environment steps to learn from, over all workers.
         explorer: one for all workers, or a list with one for each; by default the policy acts by itself.
         replays: whether each worker learns from its older rollouts as well. A worker keeps its share of a million
             steps.
@@ -137,10 +137,10 @@ class _GradientWorkerState:
     """The state of a worker in the run's own process.
 
     Attributes:
-        seed: of its random numbers; ``None`` before it is first started.
-        state: that it starts from; ``None`` once it has started.
+        seed: seed of its random numbers; ``None`` until its first start.
+        state: state that it starts from; ``None`` once it has started.
         ready: whether it has started.
-        replays_due: updates from older steps that it is still to be assigned.
+        replays_due: number of updates from older steps that have not been assigned to it yet.
     """
 
     def __init__(self) -> None:
@@ -151,15 +151,15 @@ class _GradientWorkerState:
 
 
 class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "GradientResult | State | None"]):
-    """The workers of an asynchronous run. A part of checkpoints.
+    """The workers of an asynchronous run, which are a part of its checkpoints.
 
-    A checkpoint waits for the open rollouts and holds their gradients, with the state of every worker. A worker that is
-    lost is replaced by one that starts from scratch.
+    A checkpoint waits for the open rollouts, and holds their gradients and the state of every worker. A lost worker is
+    replaced by one that starts from scratch.
 
     Args:
-        algorithm: of the run's own process, built.
-        env: that workers are sent: environment or name.
-        explorers: one for each worker.
+        algorithm: algorithm of the run's own process, whose networks are built.
+        env: environment, or its name, that is sent to workers.
+        explorers: list with one explorer for each worker.
         generator: source of the workers' seeds.
         rollout_steps: number of steps of a whole rollout.
         replay_limit: see `GradientWorkerSpec`.
@@ -201,7 +201,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         return received + assigned + sum(worker.replays_due for worker in self._workers.values())
 
     def next_result(self, step: int, left: int) -> Array:
-        """Wait for the next result, which is to be counted and learned from. Returns the returns of its episodes.
+        """Wait for the next result to count and learn from. Return the returns of its episodes.
 
         A result of older steps has no steps to count: then ``uncounted_steps`` is 0.
 
@@ -219,7 +219,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         return result.returns
 
     def update(self) -> Mapping[str, Tensor | float]:
-        """Apply the gradients of the current result, if there is one. Returns metrics."""
+        """Apply the gradients of the current result, if there is one, and return metrics."""
         if not self._results:
             return {}
         result = self._results[0][1]
@@ -235,7 +235,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         return [task for task in self.slots[index].tasks if isinstance(task, RolloutTask)]
 
     def _assign_tasks(self, step: int, left: int) -> None:
-        """Give tasks to all workers that have none, as long as there are steps to make."""
+        """Give a task to each worker that has none, as long as there are steps left."""
         for index in self.slots:
             self._start_worker(index)
         parameters: object = None
@@ -325,7 +325,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        """Counts, workers, and results that were not learned from."""
+        """Return the counts, the workers' states, and the results that were not learned from."""
         workers = self._worker_states()
         return {
             "generator": self._generator.bit_generator.state,
@@ -338,7 +338,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         }
 
     def _worker_states(self) -> dict[str, State]:
-        """State and seed of each worker, by its number; of workers that have not started, if they have any."""
+        """Return the state and seed of each worker by number. Workers that have not started may have neither."""
         self._states = {}
         while missing := [i for i, slot in self.slots.items() if slot.running and i not in self._states]:
             if not self.has_open_tasks:
@@ -377,7 +377,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         self.cut = check("cut", state["cut"], bool, error=CorruptFileError)
 
     def _load_result(self, saved: State) -> tuple[int, GradientResult]:
-        """A result of a checkpoint, checked against the networks' parameters."""
+        """Return a result of a checkpoint after checking it against the networks' parameters."""
         own = {name: value.shape for name, value in self._algorithm.learner.trained_parameters.items()}
         if saved["gradients"].keys() != own.keys():
             raise CorruptFileError("the checkpoint has gradients of other parameters than the networks: use a copy")

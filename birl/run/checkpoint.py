@@ -1,4 +1,4 @@
-"""Run checkpoints: one file from which a run resumes exactly."""
+"""Checkpoints: one file from which a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def checkpoint_path(folder: str | Path) -> Path:
 
 
 def checkpoint_step(folder: str | Path) -> int:
-    """Read the number of steps that the run in a folder has made, 0 without a checkpoint. Reads no arrays."""
+    """Return the number of steps that the run in a folder has made, without reading arrays; 0 without a checkpoint."""
     path = checkpoint_path(folder)
     if not path.is_file():
         return 0
@@ -47,10 +47,10 @@ def checkpoint_step(folder: str | Path) -> int:
 
 
 def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) -> None:
-    """Write the checkpoint, completely or not at all.
+    """Write the checkpoint, either completely or not at all.
 
     Args:
-        folder: run folder, which exists.
+        folder: existing run folder.
         settings: settings of the run, as JSON values. A run with other settings does not resume from it.
         state: everything that the run depends on, except for the global random generators, which are added.
 
@@ -63,10 +63,10 @@ def save_checkpoint(folder: str | Path, settings: dict[str, Any], state: State) 
 
 
 def check_checkpoint_folder(folder: object) -> None:
-    """Raise an error if ``folder`` is not the path of a folder, which need not exist.
+    """Raise an error if ``folder`` is not a path of a folder. The folder need not exist.
 
     Raises:
-        ConfigError: if it is not a path, or the path of a file.
+        ConfigError: if it is not a path, or is the path of a file.
         FileError: if it cannot be accessed.
     """
     if not isinstance(folder, str | os.PathLike) or folder == "":
@@ -79,7 +79,7 @@ def check_checkpoint_folder(folder: object) -> None:
 
 
 def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | None:
-    """Read the checkpoint of a folder that `check_checkpoint_folder` accepts; ``None`` if there is none.
+    """Read the checkpoint of a folder that passes `check_checkpoint_folder`; return ``None`` if there is none.
 
     Raises:
         ResumeError: if the run has other settings; the message names them.
@@ -102,8 +102,8 @@ def load_checkpoint(folder: str | Path, settings: dict[str, Any]) -> State | Non
 def differences(saved: object, given: object, name: str = "") -> list[str]:
     """Describe the differences between two nested settings.
 
-    Fitted parameters of scalers (``None`` on one side) and their statistics do not count: they come with the
-    checkpoint. Nor does a field that exists on one side only, if it is ``None`` or ``False``.
+    Fitted parameters of scalers (``None`` on one side) and their statistics are ignored, because they come with the
+    checkpoint. A field that exists on one side only is ignored if it is ``None`` or ``False``.
     """
     if "_scaler.params" in name and name.endswith(".statistics"):
         return []
@@ -120,7 +120,7 @@ def differences(saved: object, given: object, name: str = "") -> list[str]:
 
 
 def _short(value: object) -> str:
-    """Format a setting: a part with parameters of its own by its type alone."""
+    """Format a setting. A setting with its own parameters is shown by its type alone."""
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         value = value["type"]
     text = repr(value)
@@ -176,7 +176,7 @@ class GlobalRandomness:
 
 @contextlib.contextmanager
 def restore_parts(parts: Mapping[str, Stateful], state: State, label: object) -> Iterator[None]:
-    """Return a context that restores parts and the global random generators, unless that or its block fails.
+    """Return a context that restores parts and the global random generators, or nothing if it or its block fails.
 
     Args:
         parts: parts of the checkpoint by name; see `birl.files.state_restore.restore_states`.

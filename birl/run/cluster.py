@@ -1,4 +1,4 @@
-"""How the work of a run is divided among processes: the settings that users give."""
+"""Settings that divide the work of a run among processes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ AUTO: Final = "auto"
 DEFAULT_FRAGMENT: Final = 50
 DEFAULT_IN_FLIGHT: Final = 2
 FIRST_FRAGMENT: Final = 20
-"""Steps of a fragment until the duration of a step has been measured."""
+"""Number of steps in a fragment until the duration of a step has been measured."""
 
-_SECONDS: Final = 0.1  # that a fragment should last: 50 times what Ray needs for a call
+_SECONDS: Final = 0.1  # target duration of a fragment: 50 times the duration of a call of Ray
 _LONGEST: Final = 1000
 
 
@@ -26,63 +26,65 @@ _LONGEST: Final = 1000
 class Cluster:
     """Settings of collectors, learners and replay shards.
 
-    ``fit_online(env, cluster=birl.Cluster(collectors=4))`` makes every step in one of four collectors. Each acts in
-    environments of its own, on weights that it is sent, and sends back the steps. The run's own process learns, and
-    holds the buffer, the logs and the checkpoint.
+    ``fit_online(env, cluster=birl.Cluster(collectors=4))`` makes every step in one of four collectors. Each collector
+    acts in its own environments with the weights that it receives, and sends back the steps. The run's own process
+    learns, and holds the buffer, the logs and the checkpoint.
 
     Attributes:
         collectors: number of collectors.
         environments: number of environments of each collector, which it steps one after another.
-        fragment: steps of each environment that a collector makes at once: the unit in which work is assigned, sent and
-            stored. By default 50. If the algorithm learns from rollouts, their length, which it must divide (with a
-            running observation scaler, the largest divisor that is not above 50). ``"auto"``: as many steps as take
-            0.1 seconds, at least 1 and at most 1000, measured on the first fragments, of 20 steps. The number is the
-            metric ``fragment`` and a part of checkpoints, so that a resumed run keeps it. Rollouts keep their default.
-        order: in which order fragments are taken. ``"together"``: one of every collector, stored by number, then the
-            updates that are due: actions are always those of the newest weights. ``"turns"``: one after another by
-            number, each followed by its updates, while the other collectors act. Both make a run a function of its
-            seed, whichever collectors are fast, slow or killed. ``"arrival"``: as they arrive, for very uneven
-            environments; such a run cannot be repeated by its seed. By default ``"together"`` if the algorithm learns
-            from rollouts, for which it is the only order, otherwise ``"turns"``.
-        in_flight: fragments that are assigned to each collector and not stored yet. By default 1 with ``"together"``,
-            for which it is the only number, otherwise 2: one is made while the other travels.
-        learners: number of learners, the run's own process included. Each learns from the steps of its own share of the
-            collectors; the shares must be equal. Updates average the learners' gradients: an update equals one on
+        fragment: number of steps that a collector makes in each environment for one task. Fragments are the units in
+            which work is assigned, sent and stored. By default 50. If the algorithm learns from rollouts, the number
+            must divide their length, which is the default (with a running observation scaler: its largest divisor up to
+            50). With ``"auto"``, a fragment takes about 0.1 seconds, from 1 to 1000 steps, measured on first fragments
+            of 20 steps. The number is the metric ``fragment`` and a part of checkpoints, so that a resumed run keeps
+            it. For rollouts, ``"auto"`` means the default.
+        order: order in which fragments are taken. ``"together"``: one from every collector, stored by number, and then
+            the updates that are due, so that actions always come from the newest weights. ``"turns"``: one after
+            another by number, each followed by its updates, while the other collectors act. With both, the result of a
+            run depends only on its seed, not on which collectors are fast, slow or killed. ``"arrival"``: as they
+            arrive, for environments of very different speeds; the seed does not reproduce such a run. Algorithms that
+            learn from rollouts support only ``"together"``, their default; the default of others is ``"turns"``.
+        in_flight: number of fragments that are assigned to each collector and not stored yet. It is 1 with
+            ``"together"``, and otherwise 2 by default: a collector makes one fragment while another is being sent.
+        learners: number of learners, including the run's own process. Each learns from the steps of its own share of
+            the collectors; the shares must be equal. Updates average the learners' gradients: an update equals one on
             ``learners`` concatenated minibatches of ``batch_size`` steps, and all learners have the same parameters,
-            bit for bit. A learner that is lost is restarted, and nothing is lost with it.
-        gradients: of several learners. ``"together"``: averaged in each update. ``"pushed"``: each learner but the
-            first computes gradients by itself. The run's own process, which has no collectors then, applies them one
-            after another, by number, each ``learners - 2`` updates after its parameters (the metric
-            ``gradient_lag``). An update is of one minibatch, and does not wait for all learners.
-        shards: number of shards of the replay, 0 for none. A shard samples minibatches, of transitions or sequences,
-            with the buffer's sampler, from the steps of its own share of the collectors. The run's own process learns
-            from them and sends priorities back. Every minibatch has an equal part from each shard. A shard that is lost
-            is restarted, and nothing is lost with it. Not with several learners.
-        ahead: whether shards sample the next minibatch during an update. That minibatch does not know the priorities
-            that the update computes, nor the steps that arrive meanwhile.
-        max_lag: with ``"arrival"``: a fragment is dropped, and its steps are assigned again, if more fragments than
-            this were learned from between its assignment and its arrival; by default none is dropped.
-        restarts: how often in a row a collector may be lost without a fragment, a shard without a minibatch, or
-            learners without an update between them, before the run ends.
+            bit for bit. A lost learner is restarted without loss of data.
+        gradients: how the gradients of several learners are combined. ``"together"``: each update averages them.
+            ``"pushed"``: each learner except the first computes gradients independently. The run's own process, which
+            then has no collectors, applies them one after another by number. Gradients are applied ``learners - 2``
+            updates after the parameters at which they were computed (the metric ``gradient_lag``). Each update uses one
+            minibatch, and does not wait for all learners.
+        shards: number of shards of the replay buffer, 0 for none. A shard samples minibatches of transitions or
+            sequences with the buffer's sampler, from the steps of its own share of the collectors. The run's own
+            process learns from them and sends priorities back. Every minibatch has an equal part from each shard. A
+            lost shard is restarted without loss of data. Shards cannot be combined with several learners.
+        ahead: whether shards sample the next minibatch during an update. They then sample it without the priorities
+            that the update computes and without the steps that arrive meanwhile.
+        max_lag: limit for ``order="arrival"``: if more fragments than this were learned from between the assignment of
+            a fragment and its arrival, it is dropped and its steps are assigned again. By default none is dropped.
+        restarts: number of times in a row that a collector may be lost without a fragment in between, a shard without a
+            minibatch, or learners without an update. After one more loss the run ends.
         step_timeout: seconds after which a collector that stays in one step is ended and restarted. A collector that
-            hangs in the same step again ends the run. The same limit holds for a learner that keeps the others waiting,
-            and for a shard that samples. ``transport="inline"`` waits for ever.
-        patience: with ``"ray"``: seconds in which resources must be found for a collector that was lost, perhaps with
-            its machine.
+            hangs in the same step again ends the run. The same limit applies to a learner that keeps the others
+            waiting, and to a shard that samples. ``transport="inline"`` has no limit.
+        patience: with ``transport="ray"``, number of seconds to wait for the resources of a lost collector, whose
+            machine may be lost as well.
         on_error: what happens if an environment raises an error. ``"stop"``: the run ends with an error that names the
             seed and the actions that led there. ``"restart"``: the episode is truncated before the step that failed,
-            and the environment is remade; the metric ``environment_errors`` counts. An environment that fails more than
-            ``restarts`` times without a step in between ends the run.
+            and the environment is created again; the metric ``environment_errors`` counts these errors. An environment
+            that fails more than ``restarts`` times without a step in between ends the run.
         transport: where collectors, learners and shards run. ``"processes"``: in processes of this machine. ``"ray"``:
             where Ray places them (extra ``ray``), on one machine or many. ``"inline"``: in the run's own process, one
             after another, for tests and for debugging. Results are the same everywhere.
-        address: with ``"ray"``: of a running cluster, or ``"auto"``; by default Ray is started on this machine, unless
-            the program has started it.
-        resources: with ``"ray"``: what each collector needs: ``num_cpus`` (by default 1), ``num_gpus``, ``memory``
-            in bytes, and a cluster's own resources by name: ``{"num_cpus": 2, "simulator": 1}``.
+        address: with ``transport="ray"``, address of a running cluster, or ``"auto"``. By default Ray is started on
+            this machine unless the program has started it already.
+        resources: with ``transport="ray"``, resources of each collector: ``num_cpus`` (by default 1), ``num_gpus``,
+            ``memory`` in bytes, and custom resources by name: ``{"num_cpus": 2, "simulator": 1}``.
 
     Raises:
-        ConfigError: if a field has a value that is not allowed, or does not go with another one.
+        ConfigError: if a field has a value that is not allowed, or that another field does not allow.
     """
 
     collectors: int = 1
@@ -166,7 +168,7 @@ class Cluster:
             )
 
     def with_default_order(self, order: str) -> Cluster:
-        """The same settings, with an order if none was given."""
+        """Return the settings with an order, if none was given."""
         return replace(self, order=self.order or order)
 
     @property
@@ -180,22 +182,22 @@ class Cluster:
         return self.collectors * self.environments
 
     def placement(self, resources: Mapping[str, float] | None = None) -> Placement:
-        """Where workers run.
+        """Return where workers run.
 
         Args:
-            resources: of each, by Ray's names; by default a CPU.
+            resources: resources of each worker, by Ray's names; by default a CPU.
         """
         return Placement(self.transport, self.step_timeout, self.address, self.patience, resources)
 
     def calls(self, rollout_length: int | None = None, moving: bool = False) -> int:
-        """``fragment`` with its default; 0 if it is to be measured.
+        """Return ``fragment`` with its default; 0 if it must be measured.
 
         Args:
-            rollout_length: of an algorithm that learns from rollouts.
-            moving: whether a running observation scaler changes with their steps.
+            rollout_length: length of rollouts, if the algorithm learns from them.
+            moving: whether steps change a running observation scaler.
 
         Raises:
-            ConfigError: if it does not divide ``rollout_length``.
+            ConfigError: if ``fragment`` does not divide ``rollout_length``.
         """
         own = None if self.fragment == AUTO else int(self.fragment or 0) or None
         if rollout_length is None:
@@ -208,7 +210,7 @@ class Cluster:
         return own or next(n for n in range(most, 0, -1) if rollout_length % n == 0)
 
     def settings(self) -> dict[str, Any]:
-        """The settings that a run and its resumption must share."""
+        """Return the settings that a run and its resumption must share."""
         names = ("collectors", "environments", "fragment", "order", "in_flight", "max_lag")
         settings = {name: getattr(self, name) for name in names}
         settings |= {} if self.learners == 1 else {"learners": self.learners, "gradients": self.gradients}
@@ -216,7 +218,7 @@ class Cluster:
 
 
 def fragment_length(seconds: float) -> int:
-    """The length of a fragment, given the duration of a step in seconds."""
+    """Return the length of a fragment, given the duration of a step in seconds."""
     return max(1, min(_LONGEST, math.ceil(_SECONDS / max(seconds, 1e-9))))
 
 

@@ -10,13 +10,13 @@ from birl.types import Array, State
 
 
 class Collector:
-    """Steps environments with the actions of an agent, which stores the steps.
+    """Collector that steps environments with the actions of an agent, which stores the steps.
 
     Args:
-        stepper: steps the environments.
-        agent: acts in them.
+        stepper: stepper of the environments.
+        agent: agent core that selects actions and stores steps.
         overlap: whether `interact` starts the next step before it returns, so that environments and caller work at the
-            same time. Use the collector as a context then: its exit waits for a step that was started.
+            same time. Then use the collector as a context manager: its exit waits for a step that was started.
     """
 
     def __init__(self, stepper: Stepper, agent: AgentCore, overlap: bool = False) -> None:
@@ -31,7 +31,7 @@ class Collector:
 
         Args:
             step: number of steps counted so far.
-            most: number of environments whose step is stored; the others are marked as not valid.
+            most: maximum number of environments whose step is stored; steps of the others are marked as invalid.
             measure: times acting and the environments.
         """
         stepper, agent = self.stepper, self.agent
@@ -60,7 +60,7 @@ class Collector:
         self._in_step = True
 
     def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
-        """Count one more step, after making it if necessary. For the arguments see `interact`.
+        """Count one more step, and make it first if necessary. For the arguments see `interact`.
 
         A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
         end of a run happen at exact numbers of steps.
@@ -69,7 +69,7 @@ class Collector:
             Returns of the episodes that have ended.
         """
         returns: list[float] = []
-        while self.agent.uncounted_steps == 0:  # a step may be only a reset
+        while self.agent.uncounted_steps == 0:  # a step may consist of resets only
             returns += self.interact(step, most, measure).returns.values()
         self.agent.uncounted_steps -= 1
         return returns

@@ -43,12 +43,13 @@ def collect(
         explorer: turns greedy actions into exploratory ones; by default the policy itself acts.
         deterministic: whether to act greedily instead of sampling from the policy.
         n_steps: exact number of steps to append, over all environments.
-        n_episodes: number of whole episodes, instead of steps: in a vector environment the first that *start*, because
-            those that end first are short. Greedy episodes are those of `birl.metrics.evaluate` with the same seed.
+        n_episodes: number of whole episodes, instead of steps. In a vector environment, the episodes that *start* first
+            are stored, because those that end first tend to be short. Greedy episodes are the same as in
+            `birl.metrics.evaluate` with the same seed.
         show_progress: whether to show a progress bar (on a terminal only).
         seed: fixes the environment's resets; by default derived from `seed_env` or `birl.seed`.
-        expert: ``expert(observations [n, …])`` returns actions ``[n, …]`` to store instead of the executed ones, such
-            as `predict` of another algorithm: relabelling for DAgger (Ross et al. 2011, arXiv:1011.0686).
+        expert: function, such as `predict` of another algorithm, that maps observations ``[n, …]`` to the actions
+            ``[n, …]`` to store instead of the executed ones, as in DAgger (Ross et al. 2011, arXiv:1011.0686).
         expert_share: probability with which the expert's action is also executed, in [0, 1]: the paper's ``beta``.
 
     Returns:
@@ -98,7 +99,7 @@ def collect(
 
 
 class _EpisodeAgentCore(ReplayAgentCore):
-    """Stores a number of episodes, those that start first.
+    """Agent core that stores a number of episodes, in the order in which they start.
 
     Args:
         most: number of episodes.

@@ -21,7 +21,7 @@ from birl.types import Environment
 
 DIGEST: Final = "digest_of_data"
 ACTIONS: Final = "action_size"
-_BLOCK: Final = 2**23  # bytes of a block of the digest; no more are copied at once
+_BLOCK: Final = 2**23  # bytes per block of the digest, which limits how much is copied at once
 
 
 def run_settings(algorithm: Trainable, loop: str, **values: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def buffer_settings(buffer: ReplayBufferBase, digested: bool) -> dict[str, Any]:
 
 
 def environment_settings(env: Environment, seed: int | None) -> dict[str, Any]:
-    """Return the settings of a training environment: its name, their number and the seed."""
+    """Return the settings of training environments: their name, their number and the seed."""
     specification = getattr(env, "spec", None)
     name = type(env.unwrapped).__name__ if specification is None else specification.id
     return {"environment": name, "environments": number_of_environments(env), "seed": seed}
@@ -104,8 +104,8 @@ def dataset_settings(dataset: ReplayBufferBase) -> dict[str, Any]:
 def digest(storages: Iterable[Storage]) -> str:
     """Compute a digest of every step: observations, actions, rewards, flags and extra columns, in row order.
 
-    Several threads digest blocks, so that memory-mapped files are never loaded as a whole. The digest does not depend
-    on where in the storage the rows are.
+    Several threads read the data in blocks, so memory-mapped files are never loaded as a whole. The digest does not
+    depend on where in the storage the rows are.
     """
     total = hashlib.sha256()
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:

@@ -1,4 +1,4 @@
-"""Hooks: callbacks with an interval and a state of their own."""
+"""Hooks: callbacks with their own interval and state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from birl.run.protocols import Callback, Stateful
 class Hook:
     """Base class of objects for ``callback=`` that are called after every ``every``-th step.
 
-    A plain function also works; it is called after every step. With ``get_state`` and ``set_state``, the state of a
-    hook is a part of the run's checkpoint.
+    A plain function also works; it is called after every step. If a hook has ``get_state`` and ``set_state``, its state
+    is a part of the run's checkpoint.
 
     Args:
         every: number of steps between two calls, >= 1.
@@ -29,7 +29,7 @@ class Hook:
         self.every = check("every", every, int, low=1)
 
     def __call__(self, algo: Any, epoch: int, step: int) -> object:
-        """Called with the numbers of the epoch and of the steps so far. ``False`` as the result ends the run."""
+        """React to a step, given the epoch number and the number of steps so far. Return ``False`` to end the run."""
         raise NotImplementedError
 
 

@@ -34,7 +34,7 @@ def on_policy_fitter(
         env: environment, or vector environment in any autoreset mode, or the name of one. It receives actions clipped
             to its bounds; updates use them as they were sampled.
         n_steps: exact number of environment steps to train on, over all environments: the last rollout may be shorter.
-            With rollouts of whole episodes, steps of episodes that have not ended at the end are left out.
+            With rollouts of whole episodes, steps of episodes that are unfinished at the end of the run are left out.
         explorer: turns greedy actions into exploratory ones; by default the policy itself acts. With a cluster, it may
             be a list with one for each collector.
         buffer: see `birl.run.rollouts.start_rollouts`.

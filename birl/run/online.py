@@ -28,8 +28,8 @@ def online_fitter(
 ) -> Generator[tuple[int, dict[str, float]], None, None]:
     """Train in an environment or vector environment, one epoch per iteration.
 
-    Steps are counted over all environments. After the ``n`` simultaneous steps of a vector environment, the updates
-    that are due for each of them follow: the ratio of updates to steps does not depend on ``n``.
+    Steps are counted over all environments. The ``n`` simultaneous steps of a vector environment are followed by the
+    updates that are due for each of them, so the ratio of updates to steps does not depend on ``n``.
 
     Args:
         algorithm: off-policy algorithm; its networks are built if they do not exist.

@@ -47,28 +47,31 @@ class Options(NamedOptions, total=False):
     """Options of every training loop.
 
     Attributes:
-        n_steps_per_epoch: steps between evaluations, logging and models; epochs end at its multiples and at the end.
+        n_steps_per_epoch: length of an epoch, after which evaluators run, metrics are logged and models are saved.
+            Epochs end at multiples of this number and at the end of the run.
         experiment_name: name of the run; by default the algorithm's.
         with_timestamp: whether to append the time to the name. A resumed run keeps its name.
-        logger_adapter: makes the adapter that writes metrics; by default `FileAdapterFactory`.
+        logger_adapter: factory of the adapter that writes metrics; by default `FileAdapterFactory`.
         show_progress: whether to show a progress bar (on a terminal only).
-        save_interval: epochs between saved models and checkpoints. Both are also written at the end.
-        keep_models: number of models to keep, the newest ones; by default all. The best model is kept as well.
+        save_interval: number of epochs between saved models and checkpoints. Both are also written at the end.
+        keep_models: number of newest models to keep; by default all. The best model is always kept.
         score: name of the metric that ranks models, higher is better: an evaluator or, online, ``"rollout_return"`` or
-            ``"evaluation"``, which is the default with an ``eval_env``. At each new best the model is saved as
+            ``"evaluation"``, which is the default with an ``eval_env``. Each new best model is saved as
             ``model_best.d3``, with its step and score in ``model_best.json``.
-        stop_at: score at which the run ends, as soon as it is reached at the end of an epoch.
+        stop_at: the run ends after the first epoch whose score is at least this.
         go_on: whether to continue a run that ended early, by ``stop_at`` or by a callback, if ``checkpoint`` holds one.
-            A run that made all its steps continues with a larger number of steps.
-        callback: called with ``(algorithm, epoch, total_step)`` after every step; ``False`` as its result ends the run.
+            A run that has made all its steps continues if it is given a larger number of steps.
+        callback: called with ``(algorithm, epoch, total_step)`` after every step; the run ends if it returns ``False``.
             It may also be a `birl.run.Hook`, which has an interval and may have a state, or a list of functions and
             hooks.
-        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch; ``False`` ends the run.
+        epoch_callback: called with ``(algorithm, epoch, total_step)`` after every epoch; returning ``False`` ends the
+            run.
         checkpoint: folder for the complete state of the run. If it holds a checkpoint, the run continues from there,
             with results that are bit for bit those of an uninterrupted run.
-        logging_steps: steps between two writings of metrics with ``logging_strategy`` STEPS.
+        logging_steps: number of steps after which metrics are written if ``logging_strategy`` is STEPS.
         logging_strategy: EPOCH: metrics are written at the end of each epoch, as means over it. STEPS: also at every
-            multiple of ``logging_steps``, as means since the last writing; evaluators are still called once an epoch.
+            multiple of ``logging_steps``, as means since they were last written; evaluators are still called once an
+            epoch.
         log_gradients: whether statistics of the gradients of all parameters are written with the metrics.
     """
 
@@ -76,14 +79,14 @@ class Options(NamedOptions, total=False):
 
 
 class AgentOptions(TypedDict, total=False):
-    """Options of an agent in a user's own loop. Those of `OnlineOptions` have the same meaning.
+    """Options of an agent in a user's own loop. Options that `OnlineOptions` also has mean the same there.
 
     Attributes:
         demonstrations: see `OnlineOptions`.
         update_interval: see `OnlineOptions`; ``None`` for an agent that does not learn.
         deterministic: whether the policy acts greedily if there is no explorer.
         seed: fixes the random actions of ``random_steps``; by default derived from `birl.seed`. Algorithms that learn
-            from rollouts have no such steps and refuse it.
+            from rollouts have no such steps, and do not accept it.
     """
 
     demonstrations: ReplayBufferBase | None
@@ -117,28 +120,28 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
     """`Options` of training in environments. The first five are for off-policy algorithms only.
 
     Attributes:
-        update_interval, n_updates: ``n_updates`` updates after every ``update_interval`` steps, once the buffer holds a
-            minibatch. By default one update after every step; 20 for REDQ and DroQ.
+        update_interval, n_updates: after every ``update_interval`` steps, ``n_updates`` updates are made, once the
+            buffer holds a minibatch. By default one update after every step; 20 for REDQ and DroQ.
         update_start_step: number of steps before the first update.
         random_steps: number of steps with uniformly random actions at the start of the run. A resumed run does not
             repeat them.
-        overlap: whether the updates for a step are made while the environments make the next step. A run with slow
-            steps then takes the longer of both times instead of their sum. The actions of a step are selected before
-            these updates instead of after them. Only for environments in other processes
+        overlap: whether the updates for a step are made while the environments take the next step, so that a run takes
+            the longer of both times instead of their sum. Actions are then selected before these updates instead of
+            after them. Only for environments in other processes
             (`gymnasium.vector.AsyncVectorEnv`). The same seed still gives the same result.
         eval_env: a separate environment, or the name of one, for the metric ``evaluation``, the mean greedy return.
-        eval_epsilon: share of random actions in evaluations.
+        eval_epsilon: probability of a random action in evaluations.
         eval_n_trials: number of episodes of an evaluation.
         eval_n_steps: number of steps of an evaluation, instead of episodes; see `birl.metrics.evaluate`.
         eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are also metrics.
         seed: fixes the environment's resets; by default derived from `seed_env` or `birl.seed`.
         demonstrations: dataset of an expert's steps, for algorithms that imitate them in the environment: GAIL.
-        workers: number of processes that act in their own environments and compute gradients at the newest parameters,
-            which this process applies (`birl.run.asynchronous`); by default none. Only for algorithms that make one
+        workers: number of processes that act in their own environments and compute gradients at the newest parameters;
+            this process applies them (`birl.run.asynchronous`). By default none. Only for algorithms that make one
             gradient step for each rollout, such as A3C; with ACER and IMPALA, each worker replays older rollouts from
-            its own buffer. The environment is given by its name, or can be sent to other processes. With one worker the
+            its own buffer. Give the environment by name, unless it can be sent to other processes. With one worker, the
             same seed gives the same result.
-        cluster: `birl.Cluster`: collectors that make the steps, each in its own environments.
+        cluster: a `birl.Cluster` of collectors, which step their own environments.
     """
 
     update_interval: int
@@ -254,7 +257,7 @@ def _strategy(strategy: object) -> LoggingStrategy:
 def check_options(
     loop: str, options: Iterable[str], more: Iterable[str] = (), common: Iterable[str] = tuple(DEFAULTS)
 ) -> None:
-    """Raise `ConfigError` for an option that is neither common to all loops nor one of ``more`` of this loop."""
+    """Raise `ConfigError` for an option that is neither common to all loops nor one of the loop's own (``more``)."""
     known = [name for name in dict.fromkeys([*more, *common]) if name != "options"]
     for name in options:
         if name not in known:

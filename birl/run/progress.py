@@ -22,10 +22,10 @@ class Progress:
 
     Args:
         total: total number of steps.
-        done: number of steps made before.
+        done: number of steps that have been made already.
         show: whether to show the bar.
         first: text in front of the bar until there are metrics.
-        unit: name of a step.
+        unit: name of the unit that is counted.
     """
 
     def __init__(self, total: int, done: int = 0, show: bool = True, first: str = "", unit: str = "step") -> None:
@@ -46,7 +46,7 @@ class Progress:
             tqdm.write(text, sys.stderr)
 
     def show(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Show the epoch and as many of its metrics as fit into the line, without times."""
+        """Show the epoch and those of its metrics, except durations, that fit into the line."""
         if self._bar is not None:
             names = sorted(name for name in metrics if not name.startswith(_HIDDEN_PREFIX))
             items = [f"{name}={metrics[name]:.4g}" for name in names]

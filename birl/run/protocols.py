@@ -1,4 +1,4 @@
-"""The interfaces of the objects that loops drive. Nothing here imports an algorithm.
+"""The interfaces of the objects that loops use. This module imports no algorithm.
 
 An algorithm is a `Trainable`. Its `Learner` updates the networks, and its `Actor` selects actions.
 """
@@ -20,7 +20,7 @@ from birl.spaces.specs import Spec
 from birl.types import Array, Environment, State, Tree
 
 EnvironmentLike: TypeAlias = "Environment | str | Callable[[int], Environment]"
-"""An environment, its name, or, for collectors, a function that makes the environment of a number."""
+"""An environment, its name, or, for collectors, a function that creates an environment, given its number."""
 
 Metrics: TypeAlias = "dict[str, Tensor]"
 """Metrics of an update, by name: 0-dimensional tensors on the training device."""
@@ -40,7 +40,7 @@ class ReplaySource(MinibatchSource, Protocol):
 
 
 class TransitionCounter(Protocol):
-    """Counts the transitions that can be sampled."""
+    """An object that counts the transitions that can be sampled."""
 
     @property
     def transition_count(self) -> int: ...
@@ -70,7 +70,7 @@ class Evaluator(Protocol):
 
         Args:
             algorithm: the algorithm that is being trained.
-            dataset: the dataset or replay buffer that it is trained on; ``None`` if there is none.
+            dataset: the dataset or replay buffer that the algorithm is trained on, or ``None``.
 
         Returns:
             The metric, or several metrics by name. The one called ``mean`` gets the name of the evaluator.
@@ -78,14 +78,14 @@ class Evaluator(Protocol):
 
 
 class Actor(Protocol):
-    """Selects actions in ``n`` environments at once and keeps recurrent states or contexts between steps.
+    """Object that selects actions in ``n`` environments at once and keeps recurrent states or contexts between steps.
 
-    An actor reads the learner's current networks: it need not be made again after an update.
+    An actor reads the learner's current networks, so updates do not require a new actor.
 
     Attributes:
-        extra: values to store with the step that was selected last, by name, each ``[n, …]``: for recurrent networks
-            ``"state.<network>"``, the state *before* the observation, and ``"policy_action"`` for algorithms that
-            require it (`Experience.stores`). Empty for feed-forward off-policy algorithms.
+        extra: values to store with the last actions, by name, each ``[n, …]``. Recurrent networks have
+            ``"state.<network>"``, the state *before* the observation; algorithms that require it (`Experience.stores`)
+            have ``"policy_action"``. Empty for feed-forward off-policy algorithms.
     """
 
     extra: dict[str, Array]
@@ -95,7 +95,7 @@ class Actor(Protocol):
 
         Args:
             observation: tree of arrays ``[n, *shape]`` as the environment returned them.
-            is_first: bool ``[n]``: a new episode starts here; memory of the previous one is reset before.
+            is_first: bool ``[n]``: whether a new episode starts here, so that memory of the previous one is reset.
             reward: float32 ``[n]``: reward of the previous step (0 where ``is_first``).
 
         Returns:
@@ -110,13 +110,13 @@ class Actor(Protocol):
 
 
 class BehaviorPolicy(Protocol):
-    """The policy of an algorithm, as collectors copy it. See `birl.acting.built_policy.BuiltPolicy`."""
+    """The policy of an algorithm, which collectors copy. See `birl.acting.built_policy.BuiltPolicy`."""
 
     def weights(self) -> State:
-        """Return a copy of everything that changes in training and that actions depend on."""
+        """Return a copy of everything that actions depend on and that changes in training."""
 
     def set_weights(self, weights: State) -> None:
-        """Act with the `weights` of another policy of the same networks."""
+        """Load the `weights` of another policy with the same networks."""
 
 
 class LearnerConfig(Protocol):
@@ -132,7 +132,7 @@ class Learner(Protocol):
     """The part of a built algorithm that updates its networks.
 
     Attributes:
-        shared: says which other processes or seeds learn with it at the moment; empty if it learns alone.
+        shared: names the other processes or seeds that currently learn with it; empty if it learns alone.
     """
 
     shared: str
@@ -143,7 +143,7 @@ class Learner(Protocol):
 
     @property
     def update_statistics(self) -> Callable[[Tree, Array, Array, Array], None] | None:
-        """Called, if not ``None``, with each step ``[n, …]``: observations, rewards, ``is_first`` and ``valid``."""
+        """Function to call with observations, rewards, ``is_first`` and ``valid`` ``[n, …]`` of each step, if any."""
 
     @property
     def running_observation_scaler(self) -> bool:
@@ -151,13 +151,13 @@ class Learner(Protocol):
 
     @property
     def policy(self) -> BehaviorPolicy:
-        """The policy that it acts with."""
+        """The policy that selects actions."""
 
     def scaled_observation(self, observation: Tree) -> Tree:
         """Scale observations ``[n, *shape]`` for the networks, as arrays."""
 
     def update_observation_statistics(self, observation: Tree, valid: Array) -> None:
-        """Update that scaler with the valid ones of some observations ``[n, *shape]``."""
+        """Update the running observation scaler with the observations ``[n, *shape]`` that are valid."""
 
     def start_run(
         self, source: ReplaySource | None, count: int, *, growing: bool = False, lanes: int = 1
@@ -171,7 +171,7 @@ class Learner(Protocol):
             lanes: number of environments.
 
         Returns:
-            The source to sample from: the dataset, or one with its contents near the training device.
+            The source to sample from: ``source`` itself, or a copy of its contents on or near the training device.
         """
 
     def prepare_for_replay(self, rollout: Rollout) -> Rollout:
@@ -187,7 +187,7 @@ class Learner(Protocol):
         """Make an update. It does not wait for the device."""
 
     def check_compatible(self, ways: Mapping[str, str]) -> None:
-        """Raise `UnsupportedError` if it cannot learn in some ways; see `birl.incompatible`."""
+        """Raise `UnsupportedError` if the learner does not support some ways of training; see `birl.incompatible`."""
 
     def check_finite(self) -> None:
         """Raise `NonFiniteError` if a parameter or optimiser moment is NaN or infinite. It waits for the device."""
@@ -196,17 +196,17 @@ class Learner(Protocol):
         """Return the number of updates with minibatches of ``source`` that one call of `update_many` should make."""
 
     def update_many(self, source: ReplaySource, count: int) -> Metrics:
-        """Make ``count`` updates. Metrics are ``[k]`` of the ``k`` updates that had them."""
+        """Make ``count`` updates. Metrics are tensors ``[k]`` with values of the ``k`` updates that computed them."""
 
 
 class Trainable(Protocol):
-    """An algorithm as the loops see it."""
+    """The interface of an algorithm that loops use."""
 
     @property
     def config(self) -> LearnerConfig: ...
     @property
     def learner(self) -> Learner:
-        """Its learner, once the networks are built."""
+        """The learner, once the networks are built."""
 
     @property
     def spec(self) -> Spec:
@@ -222,7 +222,7 @@ class Trainable(Protocol):
         """Build the networks for an environment or vector environment, or check that existing ones fit."""
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update; ``None`` stops that."""
+        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update; stop that if it is ``None``."""
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Actor: ...
 
@@ -244,20 +244,20 @@ class Rollout:
     """Consecutive steps of ``N`` environments, time first: numpy arrays in the environment's units.
 
     Attributes:
-        observation: tree ``[T, N, *shape]``, from which the action was selected.
+        observation: tree ``[T, N, *shape]``: observations at which the actions were selected.
         action: ``[T, N, action_size]`` float32 or ``[T, N]`` int64, as the actor selected it (the environment received
             it clipped to its bounds). With ``expert``, as the environment received it.
         reward: float32 ``[T, N]``.
         next_observation: tree ``[T, N, *shape]``, after the step; at episode ends the final observation,
             never the first one of the next episode.
         terminated: bool ``[T, N]``.
-        truncated: bool ``[T, N]``: never where ``terminated`` is.
-        is_first: bool ``[T, N]``: the step is the first of an episode.
+        truncated: bool ``[T, N]``: never true where ``terminated`` is true.
+        is_first: bool ``[T, N]``: whether the step is the first of an episode.
         valid: bool ``[T, N]``: False where no step was made (the reset step of `AutoresetMode.NEXT_STEP`, or
             environments beyond ``n_steps`` in the last row). Updates leave these out, and recursions over time stop
             there.
         extra: the actor's ``extra`` at every step, by name, each ``[T, N, …]``.
-        inputs, next_inputs: the observations with the scale of their step, where a running scaler changes it; else
+        inputs, next_inputs: the observations in the scale of their step, if a running scaler changes it; otherwise
             ``None``.
         expert: a minibatch of ``T * N`` transitions of demonstrations, for algorithms that learn from both.
     """
@@ -287,7 +287,7 @@ Minibatch: TypeAlias = MiniBatch | Rollout
 
 
 class ExplorerProtocol(Protocol):
-    """Turns greedy actions into exploratory ones. `Stateful` explorers resume exactly."""
+    """Object that turns greedy actions into exploratory ones. `Stateful` explorers resume exactly."""
 
     def sample(self, algo: Any, x: Tree, step: int) -> Array:
         """Return actions ``[n]`` or ``[n, action_size]`` for observations ``x`` ``[n, …]`` at environment ``step``.

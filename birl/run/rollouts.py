@@ -48,7 +48,7 @@ ROUNDING: Final = 1e-5
 
 
 class RolloutExperience:
-    """The data of an update on a rollout. This base class adds none.
+    """The data that an update uses in addition to a rollout. This base class adds none.
 
     Attributes:
         buffer: replay buffer that rollouts are stored in; ``None`` if they are not.
@@ -78,7 +78,7 @@ class RolloutExperience:
 
 
 class _WithDemonstrations(RolloutExperience):
-    """Adds as many transitions of demonstrations as the rollout has, sampled for each rollout."""
+    """Experience that adds demonstrations: it samples one transition of them for each transition of a rollout."""
 
     def __init__(self, demonstrations: ReplayBufferBase, source: ReplaySource, digested: bool) -> None:
         super().__init__()
@@ -89,13 +89,13 @@ class _WithDemonstrations(RolloutExperience):
     def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         with measure("sample_batch"):
             expert = self._source.sample(TransitionView(), rollout.valid.size)
-        # Actions are clipped as the environment received them, as the expert's are: else every action beyond the
-        # bounds, where a Gaussian policy may sample some, would show that it is the policy's.
+        # Actions are clipped to the bounds, like those that the environment received and those of the expert.
+        # Otherwise, every action beyond the bounds would reveal that it was sampled from a Gaussian policy.
         return replace(rollout, action=agent.actions.clip(rollout.action), expert=expert)
 
 
 class _WithReplay(RolloutExperience):
-    """Stores each rollout in a replay buffer before its update, and samples older steps from there."""
+    """Experience that stores each rollout in a replay buffer before its update, and samples older steps from there."""
 
     def __init__(self, learner: Learner, buffer: StepBuffer, source: ReplaySource, digested: bool) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class _WithReplay(RolloutExperience):
         self.settings = buffer_settings(buffer, digested=digested)
 
     def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
-        """Store a rollout, with actions as the environments received them."""
+        """Store a rollout with the actions that the environments received."""
         rollout = self._learner.prepare_for_replay(rollout)
         names = ("observation", "reward", "terminated", "truncated", "next_observation", "extra")
         steps = {name: getattr(rollout, name) for name in names}
@@ -145,15 +145,15 @@ def start_rollouts(
             newest ``limit`` steps.
         demonstrations: dataset of an expert's steps, for algorithms that compare rollouts with it.
         replays: whether older rollouts are replayed.
-        digested: whether a digest of the data that checkpoints do not hold is a part of the settings.
+        digested: whether the settings include a digest of the data that checkpoints do not hold.
         limit: see ``buffer``; at least the number of steps that replaying starts with.
-        lanes: number of environments; by default that of ``env``.
+        lanes: number of environments; by default the number in ``env``.
 
     Raises:
         ConfigError: if the buffer keeps too few steps.
-        DataError: if it holds steps without the policy that selected them, or if demonstrations have actions outside of
+        DataError: if the buffer holds steps without data of the policy that selected them, or demonstrations outside of
             the action space.
-        ShapeError: if it has another number of lanes.
+        ShapeError: if the buffer has another number of lanes.
     """
     learner, n = algorithm.learner, lanes or number_of_environments(env)
     if replays:
@@ -204,23 +204,23 @@ def _check_buffer(buffer: StepBuffer | None, config: LearnerConfig, n: int) -> N
 
 
 def _steps_before_replay(config: LearnerConfig) -> int:
-    """Return the number of stored steps with which replaying starts."""
+    """Return the number of stored steps at which replaying starts."""
     return max(getattr(config, "replay_start", 0), config.batch_size)
 
 
 class RolloutAgentCore(AgentCore):
-    """Collects rollouts, row by row; a full rollout is the input of an update.
+    """Agent core that collects rollouts row by row. A full rollout is the input of an update.
 
-    Environments receive actions clipped to their bounds; the rollout has them as they were sampled.
+    Environments receive actions clipped to their bounds; the rollout holds the actions as they were sampled.
 
     Args:
-        algorithm: makes the actor. Its configuration sets the length of a rollout: ``rollout_length`` rows, or until
-            ``n_episodes`` episodes have ended. Steps of episodes that still run then stay for the next rollout.
+        algorithm: algorithm that acts. Its configuration sets the length of a rollout: ``rollout_length`` rows, or the
+            rows until ``n_episodes`` episodes have ended. Steps of running episodes are kept for the next rollout.
         observation, action_space, explorer: see `AgentCore`.
         experience: the additional data of the updates.
 
     Attributes:
-        cut: whether the last rollout was shorter than others, as at the end of a run.
+        cut: whether the last rollout was shorter than others, for example at the end of a run.
     """
 
     def __init__(
@@ -248,9 +248,9 @@ class RolloutAgentCore(AgentCore):
 
     @contextlib.contextmanager
     def recording_fragment(self) -> Iterator[None]:
-        """A context for the steps of a fragment, whose actions were all selected before any of them was recorded.
+        """Return a context for the steps of a fragment, whose actions were all selected before any step was recorded.
 
-        A running scaler is updated at its end. The policy continues from the last step with the new scale.
+        A running scaler is updated at the end of the context. The policy then continues with the new scale.
         """
         first, self._in_fragment = len(self._rows), True
         try:
@@ -310,7 +310,7 @@ class RolloutAgentCore(AgentCore):
         return rollout
 
     def _pop_episodes(self) -> Rollout:
-        """Return the episodes that have ended; the others stay."""
+        """Return the episodes that have ended, and keep the others."""
         columns = self._columns()
         valid, ends = columns["valid"], columns["terminated"] | columns["truncated"]
         over = np.logical_or.accumulate((ends & valid)[::-1])[::-1]  # the lane's episode ends here or later

@@ -20,13 +20,13 @@ _RUN_FILES: Final = re.compile(r"checkpoint\.d3c|params\.json|run\.json|model_(\
 
 @contextlib.contextmanager
 def only_run(folder: str | Path) -> Iterator[None]:
-    """Return a context in which no other run, of this or another process, writes into a folder. The folder is made.
+    """Return a context in which no other run, in this or another process, writes into a folder. Create the folder.
 
-    Incomplete files of killed runs are removed. A file system without locks gives a warning.
+    Incomplete files of killed runs are removed. If the file system has no locks, a warning is given.
 
     Raises:
         ResumeError: if another run is active in the folder; the message names its process.
-        WriteError: if the folder cannot be made or written.
+        WriteError: if the folder cannot be created or written to.
     """
     path = Path(folder)
     lock = FolderLock(path, "run", "two runs")

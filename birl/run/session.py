@@ -1,6 +1,6 @@
-"""The frame of every training loop: epochs, logging, models, progress, checkpoints, signals.
+"""The parts that all training loops share: epochs, logging, models, progress, checkpoints, signals.
 
-A loop makes a `Session`, and a function that makes a step and calls `Session.tick`::
+A loop creates a `Session`, and passes it a function that makes a step and calls `Session.tick`::
 
     yield from session.epochs(step)
 """
@@ -47,21 +47,21 @@ from birl.run.signals import Abandoned, Interrupt
 from birl.types import State
 
 CHECK_INTERVAL = 100
-"""Steps between two readings of the metrics on the device, when parameters and moments are checked as well."""
+"""Number of steps after which metrics are read from the device, and parameters and moments are checked."""
 
 
 class Session:
     """One run of one loop.
 
     Args:
-        algorithm: built.
+        algorithm: algorithm whose networks are built.
         name: name of the run if there is no ``experiment_name``.
         n_steps: total number of steps, including those before a resume.
         parts: other objects whose state a checkpoint holds, by name.
         settings: JSON values that a resumed run must share, by name. See `birl.run.fingerprint`.
         evaluators: called with ``(algorithm, dataset)`` after each epoch; the results are metrics.
         dataset: dataset for the evaluators.
-        options: all of `Options`, checked; others are ignored.
+        options: checked options, including all of `Options`; others are ignored.
 
     Attributes:
         step: number of steps made so far.
@@ -93,7 +93,7 @@ class Session:
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
         self._hooks = Hooks.of(options["callback"])
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state, **self._hooks.parts()}
-        actions = algorithm.describe().get("action_size")  # many seeds have none
+        actions = algorithm.describe().get("action_size")  # a population of seeds has none
         settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch, ACTIONS: actions}
         if self._logging_steps is not None:
             settings["logging_steps"] = self._logging_steps
@@ -182,7 +182,7 @@ class Session:
 
     @property
     def epoch(self) -> int:
-        """Number of the current epoch, from 1. Epochs end at multiples of their length, for every ``n_steps``."""
+        """Number of the current epoch, from 1. Epochs end at multiples of their length, whatever ``n_steps`` is."""
         return max(self.step - 1, 0) // self._epoch_length + 1
 
     @property
@@ -226,15 +226,16 @@ class Session:
             self._act_on_signal()
 
     def check_signals(self) -> None:
-        """Leave the step, and end the run with a checkpoint, if a signal was received.
+        """If a signal was received, leave the step and end the run with a checkpoint.
 
-        Call it while a step waits for other processes, if a checkpoint holds everything that the step has done so far.
+        Call it in steps that wait for other processes, when a checkpoint would hold everything that the step has done
+        so far.
         """
         self._interrupt.check()
 
     @property
     def steps_until_check(self) -> int:
-        """Number of steps until the next callback, read of the metrics, or end of an epoch."""
+        """Number of steps until the next callback, check of the metrics, or end of an epoch."""
         logging = [] if self._logging_steps is None else [self._logging_steps]
         intervals = [CHECK_INTERVAL, *logging, *self._hooks.every]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
@@ -268,7 +269,7 @@ class Session:
         self._algorithm.learner.check_finite()
 
     def _end_epoch(self) -> tuple[int, dict[str, float]]:
-        """Evaluate, log and save. Returns the number of the epoch and its metrics."""
+        """Evaluate, log and save. Return the number of the epoch and its metrics."""
         epoch = self.epoch
         self._read_averages()
         metrics = self.averages.means()
@@ -341,7 +342,7 @@ class Session:
         self._progress.write(text)
 
     def warn_inexact(self, why: str) -> None:
-        """Warn that the resumed run gives other numbers than an uninterrupted one."""
+        """Warn that the resumed run will differ from an uninterrupted one."""
         warnings.warn(
             f"the run in {self._checkpoint} continues from step {self.step}, but not bit for bit as if it had been "
             f"started with n_steps={self._n_steps}: {why}",
@@ -358,7 +359,7 @@ class Session:
             (self._report if above_bar else LOG.info)(text)
 
     def _report_finished(self) -> None:
-        """Warn that there is nothing left to do."""
+        """Warn that the run has no steps left."""
         why = (
             f"ended after {self.step} steps: {self._end_reason:.200}"
             if self._end_reason
@@ -389,7 +390,7 @@ class Session:
         save_checkpoint(self._checkpoint, self._settings, state)
 
     def _set_counters(self, state: State, experiment_name: str, go_on: bool) -> str:
-        """Restore the counters of a checkpoint. Returns the run's name."""
+        """Restore the counters of a checkpoint, and return the run's name."""
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         own = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
         with convert_to_corrupt_error(label):
@@ -416,7 +417,7 @@ class Session:
         return name
 
     def _set_state(self, state: State) -> None:
-        """Restore all parts from a checkpoint, or none, with an error."""
+        """Restore all parts from a checkpoint, or raise an error and restore none."""
         own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with restore_parts(self._parts, state, label):
@@ -464,7 +465,7 @@ def _same_path(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bo
 
 
 def requests_stop(result: object) -> bool:
-    """Whether a callback returned ``False``, as Python's or numpy's boolean."""
+    """Return whether a callback returned ``False`` as a boolean of Python or numpy."""
     return isinstance(result, bool | np.bool_) and not result
 
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 
 class Abandoned(BaseException):
-    """Raised by a signal in `Interrupt.abandonable` or `Interrupt.check`, to leave the code there.
+    """Exception that a signal raises in `Interrupt.abandonable` or `Interrupt.check`, to leave the current code.
 
-    It is not an ``Exception``, so that handlers there do not catch it.
+    It is not a subclass of ``Exception``, so that handlers in that code do not catch it.
     """
 
 
@@ -33,7 +33,7 @@ def handled_by(handler: Callable[[int, FrameType | None], object], *numbers: int
 
 
 class Interrupt:
-    """Delays SIGINT and SIGTERM until the loop reaches a point from which a run can be resumed.
+    """Handler that delays SIGINT and SIGTERM until the loop reaches a point from which a run can be resumed.
 
     The first signal is recorded; a second one acts at once.
 
@@ -68,12 +68,12 @@ class Interrupt:
             self._abandonable = False
 
     def check(self) -> None:
-        """Raise `Abandoned` if a signal was received. For code that waits, at a point from which a run can resume."""
+        """Raise `Abandoned` if a signal was received. Call it in waits from which a run can be resumed."""
         if self.signal is not None:
             raise Abandoned
 
     def stop(self) -> NoReturn:
-        """Act on the signal: `KeyboardInterrupt` for SIGINT, exit with status 143 for SIGTERM."""
+        """Act on the signal: raise `KeyboardInterrupt` for SIGINT, or exit with status 143 for SIGTERM."""
         if self.signal == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
         raise KeyboardInterrupt
