@@ -131,7 +131,7 @@ def test_integers_are_learned_from_and_evaluated(tmp_path: Path) -> None:
     seen = lake_log(20)
     assert seen.dataset_info.observations.sizes[0] < 16
     short.build_with_dataset(seen)
-    with pytest.raises(EnvironmentMismatchError, match=r"Discrete\(16\).*observation_space=, such as env.obs"):
+    with pytest.raises(EnvironmentMismatchError, match=r"Discrete\(16\).*give observation_space=env.obs"):
         evaluate(short, env, 1)
     with pytest.raises(ShapeError, match="the dataset has observations Discrete.*observation_space="):
         short.fit(dataset, n_steps=1, n_steps_per_epoch=1, **QUIET)
