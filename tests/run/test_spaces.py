@@ -191,7 +191,7 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
 
 def test_choices_are_not_scaled() -> None:
     for scaler in (PixelObservationScaler(), MinMaxObservationScaler([0.0], [15.0])):
-        with pytest.raises(ConfigError, match=r"observations Discrete\(16\): these are choices"):
+        with pytest.raises(ConfigError, match=r"observations Discrete\(16\): choices cannot be scaled"):
             small(DQNConfig, observation_scaler=scaler).create_impl(spaces.Discrete(16), 2)
 
 
