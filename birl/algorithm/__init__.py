@@ -1,4 +1,4 @@
-"""The class that users hold, and the building blocks of algorithm files.
+"""The class that users work with, and the building blocks of algorithm files.
 
 An algorithm also imports from `birl.models`, `birl.losses` and `birl.optimizers`.
 """

@@ -1,4 +1,4 @@
-"""The one class that users hold: a configuration, a learner, the loops and files."""
+"""The one class that users work with: a configuration, a learner, the loops and files."""
 
 from __future__ import annotations
 

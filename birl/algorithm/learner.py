@@ -57,7 +57,9 @@ EngineUpdates = Generator[EngineUpdate, dict[str, Tensor], None]
 
 
 class Experience:
-    """What an algorithm learns from. The base class is for algorithms that do not learn.
+    """The data that an algorithm learns from, and how they become batches.
+
+    The base class is for algorithms that do not learn.
 
     Attributes:
         loops: names of the loops in which the algorithm can learn: ``"fit"``, ``"fit_online"``.
@@ -70,7 +72,7 @@ class Experience:
         gathers: whether sampling is an index and a gather, so that a device can record several updates together.
         one_step: whether transitions must be of single steps, so that n-step returns raise an error.
         needs_demonstrations: whether demonstrations are needed in addition to rollouts.
-        single_seed: why several seeds cannot be trained at once; empty if they can.
+        single_seed: the reason why several seeds cannot be trained at once; empty if they can.
         n_updates: default of ``n_updates`` in environments: the number of updates each time that updates are due.
         description: a phrase for the documentation.
     """
@@ -143,7 +145,7 @@ class Experience:
         check_compatible({**self.features(name), loop: loop, **(ways or {})})
 
     def features(self, name: str) -> dict[str, str]:
-        """The features of `birl.incompatible` that follow from the experience, for the algorithm called ``name``."""
+        """Return the features of `birl.incompatible` that the experience implies, for the algorithm called ``name``."""
         found = {}
         if self.loops == {"fit"}:
             found["logged data"] = f"{name}, which learns only from logged data,"
@@ -212,7 +214,9 @@ _SCALERS_OF: Final = {"actor": ("observation_scaler",), "critic": ("observation_
 
 
 class Learner:
-    """Updates the networks of an algorithm and selects its actions. Independent of environments, loops and files.
+    """The part of an algorithm that updates its networks and selects its actions.
+
+    It does not depend on environments, loops or files.
 
     Args:
         definition: the algorithm.
@@ -229,7 +233,7 @@ class Learner:
         tuning: the configuration with which the learner was made, and later changes by `retune`.
         returns: computes the discounted returns of a dataset; ``None`` if the experience does not use them.
         transition_picker: the picker of the source of the last run; ``None`` if it has none.
-        shared: text that says what is learning together with this learner; empty if nothing is.
+        shared: describes the seeds or processes that learn together with this learner; empty if it learns alone.
         memory: values that the experience keeps between minibatches.
         running: the running scalers, by name.
         logs: the logs from which it learned, if the datasets record them.
@@ -396,7 +400,7 @@ class Learner:
         check_compatible({**self.features(), **ways})
 
     def features(self) -> dict[str, str]:
-        """The features of `birl.incompatible` that this learner has."""
+        """Return the features of `birl.incompatible` that this learner has."""
         name, config, experience = self.name, self.config, self.experience
         found = {**experience.features(name), **step_features(self.engine, name)}
         if experience.on_policy and not hasattr(config, "rollout_length"):
@@ -414,7 +418,7 @@ class Learner:
         return found
 
     def updates_at_once(self, source: MinibatchSource) -> int:
-        """How many updates `update_many` should make: several if the device samples batches and replays updates."""
+        """Return the number of updates for `update_many`: several if the device samples batches and replays updates."""
         drawn_there = getattr(source, "device_generator", None) is not None
         together = drawn_there and self.experience.gathers and not self.recurrent and self.engine.records
         together = together and self.reset_interval is None
@@ -532,7 +536,7 @@ class Learner:
         return state
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`, for a learner of the same configuration and shapes.
+        """Restore a state from `get_state` of a learner with the same configuration and shapes.
 
         Raises:
             ResumeError: if another policy was evaluated.
@@ -621,7 +625,7 @@ class Learner:
 
 
 def _same_networks(saved: State, own: State) -> bool:
-    """Whether two results of `EvaluationTarget.policy_state` have the same networks."""
+    """Return whether two results of `EvaluationTarget.policy_state` have the same networks."""
     there, here = _tensors(saved), _tensors(own)
     same = there.keys() == here.keys()
     return same and all(torch.equal(here[key], x.to(here[key].device)) for key, x in there.items())

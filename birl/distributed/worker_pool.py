@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Placement(NamedTuple):
-    """Where the workers of a pool run.
+    """The transport of a pool's workers, with its settings.
 
     Attributes:
         transport: a key of `TRANSPORTS`.
@@ -47,11 +47,11 @@ TRANSPORTS: Final[dict[str, Callable[[WorkerFactory, Placement, type[InlineTrans
 
 
 class LossReport(NamedTuple):
-    """How a pool describes the loss of a worker.
+    """The description of a worker's loss.
 
     Attributes:
         warning: text after ``"collector 1 was ended by SIGKILL"``: the task that it had, and how the run continues.
-        missing: what the pool has not received since the first of the losses, such as ``"without a minibatch"``.
+        missing: says what the pool has not received since the first loss, such as ``"without a minibatch"``.
         advice: what users can do if workers are lost repeatedly.
     """
 
@@ -64,10 +64,10 @@ class _WorkerSlot(Generic[TaskT]):
     """The pool's record of a worker, which is kept when the worker is restarted.
 
     Attributes:
-        tasks: open tasks, which were sent, or will be when the worker starts, and have no result yet.
+        tasks: tasks without a result, which were sent or will be sent when the worker starts.
         running: whether the worker is running.
         setup: number of setup tasks without a result.
-        restarts: how often the worker was lost.
+        restarts: number of times that the worker was lost.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         factory: makes a worker from its spec.
         placement: where workers run.
         indices: numbers of the workers.
-        max_restarts: how often in a row workers may be lost; see `reset_failures`.
+        max_restarts: number of losses in a row that are allowed; see `reset_failures`.
 
     Attributes:
         worker_name: name of one worker in messages, such as ``"collector"``.

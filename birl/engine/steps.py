@@ -25,7 +25,7 @@ class When:
         every: the step is performed in every ``every``-th update.
         after: only after this many updates.
         until: only in the first ``until`` updates; ``None`` for no end.
-        given: a config field and a value: configurations with another value do not have the step. ``None`` if all
+        given: a config field and the value for which a configuration has the step; ``None`` if all configurations
             have it.
     """
 
@@ -46,11 +46,11 @@ class When:
         return tuple(name for name in names if isinstance(name, str))
 
     def holds(self, config: object) -> bool:
-        """Whether the step belongs to this configuration."""
+        """Return whether the step belongs to this configuration."""
         return self.given is None or bool(getattr(config, self.given[0]) == self.given[1])
 
     def is_due(self, update: int, config: object) -> bool:
-        """Whether the step is performed in the update number ``update``, counted from 1."""
+        """Return whether the step is performed in the update number ``update``, counted from 1."""
         return (
             _number(self.after, config) < update
             and (self.until is None or update <= _number(self.until, config))
@@ -63,7 +63,7 @@ def _number(value: int | str, config: object) -> int:
 
 
 class Update(Protocol):
-    """What the steps of an update can call. The implementations are eager, compiled, or for many seeds."""
+    """The interface that the steps of an update call. The implementations are eager, compiled, or for many seeds."""
 
     @property
     def nets(self) -> Any:
@@ -74,7 +74,7 @@ class Update(Protocol):
         """The algorithm's configuration."""
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
-        """Gradients of a loss for the networks named ``of``, by parameter name; and the loss, detached."""
+        """Return a loss's gradients by parameter name, for the networks named ``of``, and the detached loss."""
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """Combine gradients with those of other processes, if there are any."""
@@ -90,7 +90,7 @@ class Update(Protocol):
 
 
 class UpdateResult(NamedTuple):
-    """What the steps of an update report.
+    """The metrics and priorities that the steps of an update report.
 
     Attributes:
         metrics: scalars by name.
@@ -135,7 +135,7 @@ class Step(Protocol):
 
     @property
     def eager_only(self) -> str:
-        """Why it cannot be compiled or be part of an update of many seeds; empty if it can."""
+        """Reason why it cannot be compiled or be part of an update of many seeds; empty if it can."""
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
 
 
 def no_network(part: str, name: str, nets: type, known: Iterable[str]) -> str:
-    """The message for a missing network."""
+    """Return the message for a missing network."""
     return f"{part} needs the network {name!r}, which {nets.__name__} does not have; it has {', '.join(sorted(known))}"
 
 

@@ -190,7 +190,9 @@ class SelectedActions(NamedTuple):
 
 
 class AgentCore:
-    """Acts in ``n`` environments that its caller steps. This base class stores no steps and yields no minibatches.
+    """Core of an agent that acts in ``n`` environments, which its caller steps.
+
+    This base class stores no steps and yields no minibatches.
 
     The caller is a `birl.run.collector.Collector`, or a `birl.run.agent.Agent` in a user's own loop.
 
@@ -339,7 +341,7 @@ class AgentCore:
         return state if self.selected is None else {**state, "selected": tree_map(np.array, self.selected._asdict())}
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`, after the stored steps are restored."""
+        """Restore a state from `get_state`. The stored steps must be restored first."""
         selected = None
         if "selected" in state:
             self._check_rows((), state["selected"], {})
@@ -378,7 +380,9 @@ class AgentCore:
 
 
 class UpdateSchedule(NamedTuple):
-    """When an off-policy algorithm makes updates, and from what. See `birl.run.options.OnlineOptions`.
+    """The schedule of an off-policy algorithm's updates, and the source of their minibatches.
+
+    See `birl.run.options.OnlineOptions`.
 
     Attributes:
         source: source of the minibatches.
@@ -415,7 +419,7 @@ def start_schedule(
 
 
 class ReplayAgentCore(AgentCore):
-    """Stores steps in a replay buffer, and samples minibatches from it.
+    """An `AgentCore` that stores steps in a replay buffer and samples minibatches from it.
 
     Args:
         algorithm, observation, action_space: see `AgentCore`.
