@@ -143,7 +143,7 @@ class EpisodeBase(Protocol):
         """Number of steps."""
 
     def compute_return(self) -> float:
-        """Sum of rewards."""
+        """Return the sum of rewards."""
 
     @property
     def transition_count(self) -> int:
@@ -271,7 +271,7 @@ class Episode(_WithSignatures):
         )
 
     def compute_return(self) -> float:
-        """Sum of rewards."""
+        """Return the sum of rewards."""
         return float(np.sum(self.rewards))
 
     @property

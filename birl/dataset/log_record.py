@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     split: str = ""
 
     def shares(self, other: Origin) -> bool:
-        """Whether the two may have common episodes.
+        """Return whether the two may have common episodes.
 
         This holds for equal origins, for a whole and its part, and for parts of different splits of one whole.
         """
@@ -59,7 +59,7 @@ class LogRecord:
     origins: tuple[Origin, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The record in JSON form; see `from_json`."""
+        """Return the record in JSON form; see `from_json`."""
         return {"schema": self.schema.text(), "numbers": list(self.numbers), "origins": [list(x) for x in self.origins]}
 
     @classmethod
@@ -69,11 +69,11 @@ class LogRecord:
         return cls(LogSchema.parse(data["schema"]), tuple(map(str, data["numbers"])), origins)
 
     def shares(self, other: LogRecord) -> bool:
-        """Whether the two may have common episodes."""
+        """Return whether the two may have common episodes."""
         return any(own.shares(each) for own in self.origins for each in other.origins)
 
     def observation(self) -> list[dict[str, Any]]:
-        """The encoding of the columns of an observation, in order, in JSON form.
+        """Return the encoding of the columns of an observation, in order, in JSON form.
 
         Each column has ``column``, ``size`` (its number of elements in the observation) and ``missing`` (``error``,
         ``drop``, ``fill`` or ``forward``, or ``unknown`` for categories that encode it so). Categories also have
@@ -175,6 +175,6 @@ def merge_records(one: LogRecord | None, other: LogRecord | None, who: str, what
 
 
 def _format_json(described: object) -> str:
-    """JSON text of at most about 300 characters for messages."""
+    """Format as JSON text of at most about 300 characters, for messages."""
     text = json.dumps(described, ensure_ascii=False)
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -391,7 +391,7 @@ def to_toml(value: TomlValue) -> str:
 
 
 def _non_default(part: SchemaPart) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
+    """Return the fields that differ from their defaults."""
     values = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
     return {name: value for name, (value, default) in values.items() if value != default}
 
@@ -405,7 +405,7 @@ def _make(kind: type[T], given: object, name: str) -> T:
 
 
 def _field_errors(kind: type[Any], given: Mapping[str, Any], name: str) -> list[str]:
-    """Errors for unknown and missing fields of a table."""
+    """Return errors for unknown and missing fields of a table."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     errors = [
         f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}; its fields are {', '.join(fields)}"

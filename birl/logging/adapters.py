@@ -12,11 +12,11 @@ from birl.types import Array, State
 
 
 class NoopAdapter(LoggerAdapter):
-    """Writes nothing."""
+    """Adapter that writes nothing."""
 
 
 class NoopAdapterFactory(LoggerAdapterFactory):
-    """Makes `NoopAdapter`."""
+    """Factory of `NoopAdapter`."""
 
     def create(self, experiment_name: str) -> NoopAdapter:
         """Make the adapter."""
@@ -24,7 +24,7 @@ class NoopAdapterFactory(LoggerAdapterFactory):
 
 
 class CombineAdapter(LoggerAdapter):
-    """EngineUpdates everything on to several adapters, in order.
+    """Adapter that passes everything on to several adapters, in order.
 
     Args:
         adapters: the adapters.
@@ -102,7 +102,7 @@ class CombineAdapter(LoggerAdapter):
 
 
 class CombineAdapterFactory(LoggerAdapterFactory):
-    """Makes a `CombineAdapter`.
+    """Factory of `CombineAdapter`.
 
     Args:
         adapter_factories: factories of the adapters.

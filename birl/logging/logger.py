@@ -53,7 +53,7 @@ class LoggerAdapter:
         """Write the origin of a run, once at its start: ``command``, ``birl`` (its version), ``commit``."""
 
     def before_write_metric(self, epoch: int, step: int) -> None:
-        """Called before the metrics of an epoch."""
+        """Prepare for the metrics of an epoch, which follow."""
 
     def write_metric(self, epoch: int, step: int, name: str, value: float) -> None:
         """Write one metric."""
@@ -79,10 +79,10 @@ class LoggerAdapter:
         """Write an image, uint8 ``[H, W]`` or ``[H, W, 3]``, if the adapter can. For hooks."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
-        """Called after the metrics of an epoch."""
+        """Complete the metrics of an epoch."""
 
     def watch_model(self, epoch: int, step: int) -> None:
-        """Called after `after_write_metric`, to log a model's parameters."""
+        """Log a model's parameters, after `after_write_metric`."""
 
     def save_model(self, epoch: int, algo: SavableModel) -> None:
         """Save a model.
@@ -104,7 +104,7 @@ class LoggerAdapter:
         """Remove the models that `save_model` saved in this run, except the newest ones."""
 
     def close(self) -> None:
-        """Called at the end of the run, also after an error."""
+        """Close the adapter at the end of the run, also after an error."""
 
 
 class EpochAdapter(LoggerAdapter):

@@ -26,7 +26,7 @@ class MLflowAdapter(EpochAdapter):
 
     The run starts with the first write, through a separate client: the active run of
     ``mlflow.start_run()`` is left alone. A resumed run continues under the same id, and steps that it repeats are not
-    written twice. Characters that MLflow takes in no name become ``_``.
+    written twice. Characters that MLflow does not allow in names become ``_``.
 
     Args:
         run_name: name of the run.

@@ -34,7 +34,7 @@ register_action_scaler = ActionScaler.register
 
 @dataclass(eq=False)
 class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
-    """Map ``[minimum, maximum]`` to ``[-1, 1]``, for each dimension.
+    """Scaler of each dimension from ``[minimum, maximum]`` to ``[-1, 1]``.
 
     A constant dimension is mapped to 0, and its inverse is the constant.
 

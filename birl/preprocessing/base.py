@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Transition(Protocol):
-    """What scalers read of a transition."""
+    """The part of a transition that scalers read."""
 
     @property
     def observation(self) -> Observation: ...
@@ -47,7 +47,7 @@ class Transition(Protocol):
 
 
 class Steps(Protocol):
-    """What scalers read of an episode, or of a window of one: arrays ``[T, …]``."""
+    """The part of an episode, or of a window of one, that scalers read: arrays ``[T, …]``."""
 
     @property
     def observations(self) -> Observation: ...
@@ -58,7 +58,7 @@ class Steps(Protocol):
 
 
 class EpisodeSteps(Steps, Protocol):
-    """What scalers read of a whole episode."""
+    """The part of a whole episode that scalers read."""
 
     @property
     def transition_count(self) -> int: ...
@@ -70,7 +70,7 @@ TrajectorySlicer: TypeAlias = Callable[[Any, int, int], Steps]
 
 
 class Dataset(Protocol):
-    """What scalers read of a dataset."""
+    """The part of a dataset that scalers read."""
 
     @property
     def episodes(self) -> Sequence[EpisodeSteps]: ...
@@ -102,7 +102,7 @@ class Scaler:
         return False
 
     def prepare(self, shape: Shape, gamma: float) -> None:
-        """Receive what an algorithm knows before the scaler is built or fitted.
+        """Receive values that the algorithm knows before the scaler is built or fitted.
 
         Args:
             shape: shape of observations.

@@ -28,7 +28,7 @@ register_observation_scaler = ObservationScaler.register
 
 @dataclass
 class PixelObservationScaler(ObservationScaler, type="pixel"):
-    """Map bytes ``0 … 255`` to ``[0, 1]``, also in tuples and dicts of images."""
+    """Scaler of bytes ``0 … 255`` to ``[0, 1]``, also in tuples and dicts of images."""
 
     def transform(self, x: Tree) -> Tree:
         """Divide by 255."""
@@ -41,7 +41,7 @@ class PixelObservationScaler(ObservationScaler, type="pixel"):
 
 @dataclass(eq=False)
 class MinMaxObservationScaler(MinMax, ObservationScaler, type="min_max"):
-    """Map ``[minimum, maximum]`` to ``[-1, 1]``, for each feature.
+    """Scaler of each feature from ``[minimum, maximum]`` to ``[-1, 1]``.
 
     A constant feature is only shifted, to 0.
 
@@ -53,7 +53,7 @@ class MinMaxObservationScaler(MinMax, ObservationScaler, type="min_max"):
 
 @dataclass(eq=False)
 class StandardObservationScaler(Affine, ObservationScaler, type="standard"):
-    """Standardise each feature: ``(x - mean) / (std + eps)``.
+    """Scaler that standardises each feature: ``(x - mean) / (std + eps)``.
 
     Args:
         mean: mean in the shape of one observation; ``None`` to fit it.

@@ -6,8 +6,8 @@ orders *together* and *turns* a run is a function of its seed. A collector that 
 its last fragment and is sent its open tasks again, with the weights of each, so that it makes the same steps, bit for
 bit.
 
-A task is the credit for a fragment: there are no more of them, and no queue. A checkpoint does not wait for open tasks,
-but holds them.
+Each task yields one fragment, and the number of open tasks is limited, so there is no queue. A checkpoint does not wait
+for open tasks, but holds them.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class _Collector:
     """The state of a collector, which outlives its restarts.
 
     Attributes:
-        spec: what it is made of.
+        spec: its specification.
         lanes: numbers of its environments; ``None`` if there is one collector.
-        state: after the last fragment that was taken; ``None`` before the first.
-        fragments: those received and not taken yet, with their tasks.
-        hung_at: where it hung last.
+        state: its state after the last fragment that was taken; ``None`` before the first.
+        fragments: fragments that were received and not taken yet, with their tasks.
+        hung_at: step in which it last hung.
     """
 
     def __init__(self, spec: CollectorSpec, lanes: Array | None) -> None:
@@ -79,23 +79,23 @@ class _Collector:
 
 
 class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
-    """The collectors of a run. A part of checkpoints.
+    """The collectors of a run, which are a part of its checkpoints.
 
     Args:
-        algorithm: built.
-        agent: of all environments; it stores and learns.
-        cluster: how steps are made.
-        specs: of the collectors.
-        calls: steps of each environment in a fragment; 0 if that is to be measured.
-        n_steps: of the run.
-        store: stores fragments in ``agent``.
+        algorithm: algorithm whose networks are built.
+        agent: agent core of all environments, which stores and learns.
+        cluster: settings of the cluster.
+        specs: specifications of the collectors.
+        calls: number of steps of each environment in a fragment; 0 if it must be measured.
+        n_steps: number of steps of the run.
+        store: function that stores fragments in ``agent``.
 
     Attributes:
         cut: length of the run, in steps, for whose end a task was cut short or not made; 0 if none was.
         assigned, dropped, missed: steps since the start of the run; those that are assigned again count again. Missed
             are those that were assigned and not made, because an episode ended or an environment failed.
-        errors: how often an environment failed and was remade.
-        report: called with metrics of each fragment.
+        errors: number of times that an environment failed and was created again.
+        report: function to call with the metrics of each fragment.
     """
 
     worker_name = "collector"
@@ -136,7 +136,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
             session.warn_inexact("its last tasks were cut short, or not made, because it was to end")
 
     def _tasks(self, index: int) -> list[CollectorTask]:
-        """The tasks of a collector whose fragments are not taken yet."""
+        """Return the tasks of a collector whose fragments are not taken yet."""
         return [task for task, _ in self._collectors[index].fragments] + list(self.slots[index].tasks)
 
     @property
@@ -192,7 +192,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         self.send(index, task, self.payload(task))
 
     def _newest_version(self) -> int:
-        """The version of the newest weights."""
+        """Return the version of the newest weights."""
         learner, version = self._algorithm.learner, self._newest[1]
         moment = (self._algorithm.grad_step, self._learned if learner.running_observation_scaler else 0)
         if self._newest[0] != moment:
@@ -317,7 +317,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        """Counts, open tasks with their weights, and the state of each collector before them."""
+        """Return counts, open tasks with their weights, and the state of each collector before them."""
         tasks = {index: self._tasks(index) for index in self.slots}
         versions = {task.version for own in tasks.values() for task in own}
         return {
@@ -365,7 +365,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
 
 
 def _load_tasks(saved: State, weights: State, longest: int) -> deque[CollectorTask]:
-    """The open tasks of a checkpoint."""
+    """Return the open tasks of a checkpoint."""
     tasks: deque[CollectorTask] = deque()
     for i in range(len(saved)):
         task = CollectorTask(**saved[str(i)])
@@ -392,8 +392,8 @@ def append_fragments(agent: AgentCore, fragments: list[LaneFragment], most: int 
 
     Args:
         agent: stores them.
-        fragments: with their lanes.
-        most: further steps are marked as invalid and left out.
+        fragments: fragments with their lanes.
+        most: maximum number of steps; further steps are marked as invalid and left out.
     """
     for lanes, fragment in fragments:
         agent.record(*_selected_and_step(fragment.rows), None if most is None else most - agent.uncounted_steps, lanes)
@@ -497,15 +497,15 @@ def _generator_state(generator: np.random.Generator) -> State:
 
 
 def spawn_generators(base: np.random.Generator, n: int) -> list[GeneratorPair]:
-    """Generators of resets and of random actions for ``n`` collectors.
+    """Return generators of resets and of random actions for ``n`` collectors.
 
-    The first collector has those of a run without collectors.
+    The generators of the first collector are those of a run without collectors.
     """
     return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
 
 
 def example_environment(env: EnvironmentLike) -> EnvironmentLike:
-    """The environment, or its name, whose spaces are those of the run. Collectors make environments of their own."""
+    """Return the environment, or its name, with the spaces of the run. Collectors create their own environments."""
     return env(0) if callable(env) and not hasattr(env, "step") else env
 
 
@@ -514,7 +514,7 @@ def check_cluster(env: Environment, buffer: object, overlap: bool, cluster: Clus
 
     Raises:
         ConfigError: if the environment is a vector environment, or steps are to overlap with updates.
-        ShapeError: if the buffer has not one lane for each environment.
+        ShapeError: if the buffer does not have one lane for each environment.
     """
     if isinstance(env, VectorEnv):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""The worker that collects: it acts in environments of its own, one task at a time.
+"""The worker that collects steps: it acts in its own environments, one task at a time.
 
-A collector holds nothing that its last fragment does not hold: restarted from the state in there, it goes on as if it
-had never been lost.
+The last fragment contains the whole state of a collector. A collector that is restarted from it continues as if it had
+never been lost.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from birl.types import Array, State, Tree, tree_map
 
 
 class CollectorSpec(NamedTuple):
-    """What a collector is made of.
+    """Specification of a collector.
 
     Attributes:
         collector: its number.
         algorithm: class, configuration, observations and actions.
-        env: what environments are made of; see `make_env`.
-        env_numbers: of its environments, among those of all collectors.
+        env: source of the environments; see `make_env`.
+        env_numbers: numbers of its environments among those of all collectors.
         observed: the leaves of observations that are kept.
-        explorer: of this collector.
+        explorer: explorer of this collector.
         random_steps: number of steps at the start of the run that are uniformly random.
         rollouts: whether the algorithm learns from rollouts.
         reset_states: states of the generators of each environment's resets.
         action_state: state of the generator of random actions.
-        seed: of all other random numbers.
-        max_failures: how often in a row an environment may fail and is remade; ``None`` if none may fail.
-        state: to go on from; ``None`` at the start.
+        seed: seed of all other random numbers.
+        max_failures: number of times in a row that an environment may fail; ``None`` if none may fail.
+        state: state to continue from; ``None`` at the start.
         birl: version of the run's birl.
     """
 
@@ -68,14 +68,14 @@ class CollectorSpec(NamedTuple):
 
 
 class CollectorTask(NamedTuple):
-    """Steps that a collector is to make. The weights to act with are the payload.
+    """Task to make steps. The weights to act with are the payload.
 
     Attributes:
-        number: of the task, among those of all collectors.
-        calls: steps to make in each environment.
-        first_step: steps that were assigned before, to all collectors.
-        learned: fragments that had been learned from when the task was made.
-        version: of the weights.
+        number: number of the task among those of all collectors.
+        calls: number of steps to make in each environment.
+        first_step: number of steps that were assigned before, to all collectors.
+        learned: number of fragments that had been learned from when the task was assigned.
+        version: version of the weights.
         random: state of the global generators to start with; ``None`` for the collector's own.
     """
 
@@ -91,15 +91,15 @@ class Fragment(NamedTuple):
     """The steps of a task.
 
     Attributes:
-        number: of the task.
+        number: number of the task.
         rows: columns ``[calls, environments, …]`` of `SelectedActions` and `Step`.
-        returns: of the episodes that have ended.
+        returns: returns of the episodes that have ended.
         lost: whether running episodes could not be continued when the collector was restarted.
-        cut: environments (their numbers here) whose running episodes end before the fragment.
-        failures: errors of environments that were remade.
+        cut: numbers, in this collector, of environments whose running episodes end before the fragment.
+        failures: errors of environments that were created again.
         seconds: median duration of a call.
         idle: seconds without a task before this one.
-        state: of the collector after the fragment.
+        state: state of the collector after the fragment.
     """
 
     number: int
@@ -114,7 +114,7 @@ class Fragment(NamedTuple):
 
 
 class _FragmentLog(NamedTuple):
-    """What a fragment reports in addition to its rows."""
+    """The part of a fragment other than its rows."""
 
     returns: list[float]
     cut: list[int]
@@ -123,7 +123,7 @@ class _FragmentLog(NamedTuple):
 
 
 class _RecordingAgent(AgentCore):
-    """Records steps instead of storing them and learning."""
+    """Agent core that records steps instead of storing them and learning."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -147,12 +147,12 @@ class _RecordingRolloutAgent(_RecordingAgent, RolloutAgentCore): ...
 
 
 class CollectorWorker(Worker[CollectorTask, State, Fragment]):
-    """A collector where it runs.
+    """A collector in the process in which it runs.
 
-    It has random numbers of its own: the global generators are as before whenever it returns.
+    It has its own random numbers, and restores the global generators whenever it returns.
 
     Args:
-        spec: what it is made of.
+        spec: specification of the collector.
 
     Raises:
         ConfigError: if the run has another version of birl.
@@ -234,7 +234,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
 
         Raises:
             WorkerError: if the environment, or other code of the user, raises an error.
-            BirlError: of birl, as it is.
+            BirlError: if birl raises one, which is passed on unchanged.
         """
         agent, self._task, self._log = self._agent, task, _FragmentLog([], [], [], [])
         idle = time.perf_counter() - self._idle_since
@@ -299,7 +299,7 @@ def make_env(source: EnvironmentLike, number: int) -> Env[Any, Any]:
 
     Args:
         source: environment to copy, its name, or a function of the environment's number.
-        number: of the environment.
+        number: number of the environment.
     """
     if isinstance(source, str) or hasattr(source, "step"):
         env = as_environment(copy.deepcopy(source))

@@ -1,4 +1,4 @@
-"""The worker of asynchronous training: it makes rollouts in an environment of its own and computes their gradients."""
+"""The worker of asynchronous training, which makes rollouts in its own environment and computes their gradients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from birl.types import Array, Environment, State
 
 
 class GradientWorkerSpec(NamedTuple):
-    """What a worker is made of.
+    """Specification of a worker.
 
     Attributes:
         algorithm: class, configuration, observations and actions.
         env: environment, or its name.
-        explorer: of this worker.
-        seed: of all its random numbers.
-        state: to go on from; ``None`` at the start.
+        explorer: explorer of this worker.
+        seed: seed of all its random numbers.
+        state: state to continue from; ``None`` at the start.
         replay_limit: number of steps that its replay buffer keeps; 0 for no buffer.
     """
 
@@ -41,20 +41,20 @@ class GradientWorkerSpec(NamedTuple):
 
 
 class StartTask(NamedTuple):
-    """Answer as soon as the worker has started."""
+    """Task to answer as soon as the worker has started."""
 
 
 class ReportStateTask(NamedTuple):
-    """Answer with the state of the worker."""
+    """Task to report the state of the worker."""
 
 
 class RolloutTask(NamedTuple):
-    """Make a rollout, or sample older steps, and compute the gradients. The parameters are the payload.
+    """Task to make a rollout, or sample older steps, and compute gradients. The parameters are the payload.
 
     Attributes:
-        step: steps counted so far, of all workers.
+        step: number of steps counted so far, over all workers.
         max_steps: steps to make, a whole rollout or less at the end of a run; 0 to learn from older ones.
-        update: updates made so far.
+        update: number of updates made so far.
     """
 
     step: int
@@ -69,11 +69,11 @@ class GradientResult(NamedTuple):
     """The result of a `RolloutTask`.
 
     Attributes:
-        gradients: by parameter name.
-        metrics: of the loss.
-        loss: its value.
-        returns: of the episodes that have ended.
-        steps: that the worker made.
+        gradients: gradients by parameter name.
+        metrics: metrics of the loss.
+        loss: value of the loss.
+        returns: returns of the episodes that have ended.
+        steps: number of steps that the worker made.
         replays_due: number of updates from older steps that follow.
     """
 
@@ -86,10 +86,10 @@ class GradientResult(NamedTuple):
 
 
 class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | None"]):
-    """A worker where it runs, usually in a process of its own: it seeds the global generators.
+    """A worker in the process in which it runs, usually its own. It seeds the global generators.
 
     Args:
-        spec: what it is made of.
+        spec: specification of the worker.
     """
 
     def __init__(self, spec: GradientWorkerSpec) -> None:
@@ -161,7 +161,7 @@ def compute_gradients(
 def _gradient_result(
     algorithm: DistributedAlgorithm, minibatch: Minibatch, returns: list[float], steps: int
 ) -> GradientResult:
-    """The gradients of a rollout, or of older steps."""
+    """Return the gradients of a rollout, or of older steps."""
     (found,) = algorithm.learner.compute_gradients(minibatch).values()
     gradients = {name: value.numpy() for name, value in found.gradients.items()}
     metrics = {name: value.item() for name, value in found.loss.metrics.items()}

@@ -31,13 +31,13 @@ from birl.types import Array, Loss, State
 
 
 class LearnerSpec(NamedTuple):
-    """What a learner is made of.
+    """Specification of a learner.
 
     Attributes:
         learner: its number, from 1.
         algorithm: class, configuration, device, observations and actions.
-        replay: of the steps that it stores; ``None`` if rollouts are sent to it.
-        seed: of all learners' random numbers.
+        replay: parts of its replay buffer; ``None`` if rollouts are sent to it.
+        seed: seed of all learners' random numbers.
         threads: number of CPU threads; ``None`` to leave it as it is.
         birl: version of the run's birl.
     """
@@ -51,18 +51,18 @@ class LearnerSpec(NamedTuple):
 
 
 class SetStateTask(NamedTuple):
-    """Take over the algorithm's state, which is the payload."""
+    """Task to load the algorithm's state, which is the payload."""
 
 
 class UpdateTask(NamedTuple):
-    """Make an update together with all learners.
+    """Task to make an update together with all learners.
 
     Attributes:
-        number: of the update, from 1.
+        number: number of the update, from 1.
         changes: what was written to the learner's lanes since the last update.
         report_digest: whether to answer with a digest of the parameters.
-        rows: of the minibatch; ``None`` to draw them.
-        rollout: to learn from instead of a minibatch.
+        rows: rows of the minibatch; ``None`` to draw them.
+        rollout: rollout to learn from instead of a minibatch.
     """
 
     number: int
@@ -73,10 +73,10 @@ class UpdateTask(NamedTuple):
 
 
 class GradientTask(NamedTuple):
-    """Compute the gradients of an update, at the parameters that are the payload.
+    """Task to compute the gradients of an update at the parameters in the payload.
 
     Attributes:
-        number: of the update, from 1.
+        number: number of the update, from 1.
         changes: see `UpdateTask`.
     """
 
@@ -91,9 +91,9 @@ class StepGradients(NamedTuple):
     """The gradients of a step of an update.
 
     Attributes:
-        gradients: by parameter name.
-        loss: its value.
-        metrics: of the loss.
+        gradients: gradients by parameter name.
+        loss: value of the loss.
+        metrics: metrics of the loss.
     """
 
     gradients: dict[str, Array]
@@ -105,9 +105,9 @@ class LearnerResult(NamedTuple):
     """The result of a task.
 
     Attributes:
-        complete: whether the group stayed whole. If not, the learner's state is of no use any more.
-        digest: of the parameters, if the task asks for it.
-        gradients: of the steps that are due, by name, if the task asks for them.
+        complete: whether no learner left the group. Otherwise the learner's state can no longer be used.
+        digest: digest of the parameters, if the task asks for it.
+        gradients: gradients of the steps that are due, by name, if the task asks for them.
     """
 
     complete: bool = True
@@ -116,10 +116,10 @@ class LearnerResult(NamedTuple):
 
 
 class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
-    """A learner where it runs.
+    """A learner in the process in which it runs.
 
     Args:
-        spec: what it is made of.
+        spec: specification of the learner.
         join: joins a group, given the meeting place and the number of this learner.
 
     Raises:
@@ -207,7 +207,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         value = int(own.generate_state(1)[0])
         random.seed(value)
         np.random.seed(value)  # losses of users may draw from the global generators
-        torch.default_generator.manual_seed(value)  # torch.manual_seed takes 0.2 ms, for devices that are not there
+        torch.default_generator.manual_seed(value)  # torch.manual_seed takes 0.2 ms for absent devices
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(value)
 
@@ -224,7 +224,7 @@ def _step_gradients(gradients: Mapping[str, Tensor], loss: Loss) -> StepGradient
 
 
 def parameter_digest(nets: nn.Module) -> str:
-    """A digest of all parameters and buffers, bit for bit."""
+    """Compute a digest of the exact bits of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in nets.state_dict().items():
         digest.update(name.encode())

@@ -2,9 +2,8 @@
 
 Each of the other learners computes the gradients of an update at the parameters that come with its task, on a minibatch
 from the steps of its own collectors. The first learner applies them one after another, in the order of their tasks.
-After each, the learner gets its next task, at the parameters of that moment. So gradients are always as many updates
-old as there are other learners, less one, and a run is a function of its seed: it does not matter which learner is
-fast.
+After each, the learner gets its next task with the parameters of that moment. With ``learners`` learners, gradients are
+therefore always ``learners - 2`` updates old, and the result of a run depends on its seed, not on the learners' speed.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class _OpenUpdate(NamedTuple):
     """An update whose gradients have not been applied.
 
     Attributes:
-        number: of the update.
-        learner: that computes its gradients.
-        version: number of updates in the parameters that it has.
+        number: number of the update.
+        learner: number of the learner that computes its gradients.
+        version: number of updates that its parameters include.
     """
 
     number: int
@@ -49,7 +48,7 @@ class _NoSource:
         """Sample nothing."""
 
     def get_state(self, *, contents: bool = False) -> State:
-        """An empty state."""
+        """Return an empty state."""
         return {}
 
     def set_state(self, state: State) -> None:
@@ -57,13 +56,13 @@ class _NoSource:
 
 
 class ParameterServer(RemoteLearners):
-    """Learners that push gradients to the first one. A part of checkpoints.
+    """Learners that push gradients to the first one, and are a part of checkpoints.
 
     A checkpoint waits for the gradients of open tasks and holds them.
 
     Args:
-        algorithm: built.
-        buffer: of the steps of all collectors.
+        algorithm: algorithm whose networks are built.
+        buffer: replay buffer with the steps of all collectors.
         cluster: number and placement of the learners.
 
     Raises:
@@ -127,7 +126,7 @@ class ParameterServer(RemoteLearners):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        """The learners' seed, and the gradients that they have computed."""
+        """Return the learners' seed, and the gradients that they have computed."""
         for update in list(self._updates):
             self._wait_for(update.number)
         gradients = {
@@ -141,7 +140,7 @@ class ParameterServer(RemoteLearners):
         return {**super().get_state(), "gradients": gradients}
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`, when the algorithm has its own state."""
+        """Inverse of `get_state`. Call it after the algorithm's state is restored."""
         super().set_state(state)
         saved = {int(key): each for key, each in state["gradients"].items()}
         updates, gradients = [], {}
@@ -153,7 +152,7 @@ class ParameterServer(RemoteLearners):
         self._updates, self._gradients = updates, gradients
 
     def _load_step(self, name: str, saved: State) -> StepGradients:
-        """The gradients of a step in a checkpoint, checked against the step's parameters."""
+        """Return the gradients of a step in a checkpoint, checked against the step's parameters."""
         own = self._algorithm.engine.parameters.get(name, {})
         if saved["gradients"].keys() != own.keys():
             raise CorruptFileError(f"the checkpoint has gradients of other parameters than {name:.40}'s: use a copy")

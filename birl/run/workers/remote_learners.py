@@ -32,14 +32,14 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
     """The learners of a run other than the first one, which is the run's own process. A context in which they run.
 
     Args:
-        algorithm: built.
-        buffer: of the steps of all collectors; ``None`` if the algorithm learns from rollouts.
+        algorithm: algorithm whose networks are built.
+        buffer: replay buffer with the steps of all collectors; ``None`` if the algorithm learns from rollouts.
         cluster: number and placement of the learners.
         first: number of the first learner that has lanes of the buffer.
 
     Attributes:
-        lanes: of each learner, by its number.
-        source: of the first learner's minibatches.
+        lanes: lanes of each learner, by its number.
+        source: source of the first learner's minibatches.
 
     Raises:
         UnsupportedError: if several cannot learn from the buffer.
@@ -76,12 +76,12 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         """Make the next update.
 
         Args:
-            session: of the run.
-            minibatch: that the first learner has sampled, or a rollout.
+            session: session of the run.
+            minibatch: minibatch that the first learner has sampled, or a rollout.
         """
 
     def wait_complete(self) -> bool:
-        """Wait for all results. Returns whether no learner was lost."""
+        """Wait for all results. Return whether no learner was lost."""
         self._complete = True
         self.wait_all()
         return self._complete
@@ -131,7 +131,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
             slot.tasks.clear()
 
     def get_state(self) -> State:
-        """The seed of the learners' random numbers."""
+        """Return the seed of the learners' random numbers."""
         return {"seed": self._seed}
 
     def set_state(self, state: State) -> None:
@@ -142,7 +142,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
 
 
 def _source(algorithm: DistributedAlgorithm, buffer: StepBuffer, cluster: Cluster) -> Source:
-    """What learners sample with.
+    """Return the source that learners sample from.
 
     Raises:
         UnsupportedError: if several cannot learn from the buffer.

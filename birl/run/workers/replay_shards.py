@@ -40,22 +40,22 @@ from birl.run.workers.replay_worker import (
 from birl.types import Array, State
 
 STATE_INTERVAL: Final = 1000
-"""Tasks after which a shard reports its state: a restarted shard repeats at most as many."""
+"""Number of tasks after which a shard reports its state. A restarted shard repeats at most this many tasks."""
 
 _MINIBATCHES: Final = {each.__name__: each for each in (TransitionMiniBatch, SequenceMiniBatch)}
 
 
 class _Shard:
-    """What a shard is restarted from.
+    """Everything that a shard is restarted from.
 
     Attributes:
         index: its number.
         lanes: its steps.
-        state: that it has reported.
+        state: last state that it has reported.
         repeats: tasks whose results have arrived since then.
         generators: their state after the last sampling.
-        part: of the next minibatch, if the shard has sampled it.
-        largest_priority: that was sent to the shard.
+        part: part of the next minibatch, if the shard has sampled it.
+        largest_priority: largest priority that was sent to the shard.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
     """The source of minibatches of a run with shards. A context in which they run; its state is a part of checkpoints.
 
     Args:
-        algorithm: built.
-        buffer: of the steps of all collectors.
+        algorithm: algorithm whose networks are built.
+        buffer: replay buffer with the steps of all collectors.
         cluster: number and placement of the shards.
 
     Attributes:
-        sources: what they sample with.
-        transition_picker: what makes transitions.
+        sources: sources that the shards sample from.
+        transition_picker: object that makes transitions.
 
     Raises:
         UnsupportedError: if the algorithm, or the buffer, cannot be divided.
@@ -230,7 +230,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
 
 
 def _save_part(part: ReplayResult) -> State:
-    """A part of a minibatch as the state of a checkpoint."""
+    """Return a part of a minibatch as the state of a checkpoint."""
     batch = part.batch
     fields = {name: value for name, value in vars(batch).items() if value is not None and name != "augmentation"}
     saved = {"kind": type(batch).__name__, "fields": fields, "scale": part.scale}
@@ -250,7 +250,7 @@ def _load_part(saved: State | None, source: Source) -> ReplayResult | None:
 
 
 def _sources(algorithm: DistributedAlgorithm, buffer: StepBuffer, cluster: Cluster) -> list[Source]:
-    """What shards sample with.
+    """Return the sources that shards sample from.
 
     Raises:
         UnsupportedError: if shards cannot sample for the algorithm.

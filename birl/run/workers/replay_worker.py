@@ -27,10 +27,10 @@ from birl.types import Array, State
 
 
 class ReplayParts(NamedTuple):
-    """What a worker samples with, and what its steps are.
+    """The parts of a worker's replay buffer.
 
     Attributes:
-        info, lanes, limit: of the steps; see `LaneCopy`.
+        info, lanes, limit: arguments of `LaneCopy`.
         picker, slicer, sampler, augmentation: see `Source`.
     """
 
@@ -44,7 +44,7 @@ class ReplayParts(NamedTuple):
 
     @classmethod
     def of(cls, source: Source, lanes: LaneView) -> ReplayParts:
-        """The parts of a source, for a worker that has copies of some lanes of its storage."""
+        """Return the parts of a source for a worker that has copies of some lanes of its storage."""
         parts = source.picker, source.slicer, source.sampler, source.augmentation
         return cls(lanes.info, lanes.lanes, lanes.limit, *parts)
 
@@ -56,12 +56,12 @@ class ReplayParts(NamedTuple):
 
 
 class ReplayWorkerSpec(NamedTuple):
-    """What a shard is made of.
+    """Specification of a shard.
 
     Attributes:
         shard: its number.
-        parts: of its replay.
-        state: of its sampler and generators.
+        parts: parts of its replay buffer.
+        state: state of its sampler and generators.
         birl: version of the run's birl.
     """
 
@@ -75,7 +75,7 @@ class SampleTask(NamedTuple):
     """Sample a minibatch. The payload is a list of `Changes`: what was written to the lanes since the last one.
 
     Attributes:
-        number: of the minibatch.
+        number: number of the minibatch.
         view: what the minibatch consists of.
         size: number of its elements.
     """
@@ -86,11 +86,11 @@ class SampleTask(NamedTuple):
 
 
 class PriorityTask(NamedTuple):
-    """Update the priorities of steps that were sampled here.
+    """Task to update the priorities of steps that were sampled here.
 
     Attributes:
         generation: numbers ``[B]`` of the steps; see `Rows`.
-        priority: of the steps, ``[B]``.
+        priority: priorities ``[B]`` of the steps.
         report_state: whether to answer with the state that follows.
     """
 
@@ -100,14 +100,14 @@ class PriorityTask(NamedTuple):
 
 
 class ReportStateTask(NamedTuple):
-    """Answer with the state of sampler and generators."""
+    """Task to report the state of sampler and generators."""
 
 
 class RepeatTask(NamedTuple):
     """Bring the sampler of a restarted shard to its last state: repeat tasks whose results have arrived.
 
     Attributes:
-        tasks: since the state that the shard reported.
+        tasks: tasks since the state that the shard last reported.
         generators: state of the generators after them.
     """
 
@@ -135,10 +135,10 @@ class ReplayResult(NamedTuple):
 
 
 class ReplayWorker(Worker[ReplayTask, "Sequence[Changes] | None", ReplayResult]):
-    """A shard where it runs.
+    """A shard in the process in which it runs.
 
     Args:
-        spec: what it is made of.
+        spec: specification of the shard.
 
     Raises:
         ConfigError: if the run has another version of birl.

@@ -40,7 +40,7 @@ class RestartableEnvs:
 
     Attributes:
         current: index of the environment that was stepped last.
-        failures: those of the last step.
+        failures: failures in the last step.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RestartableEnvs:
         return any(each.lost for each in self.steppers)
 
     def get_state(self) -> State:
-        """State of each environment's stepper."""
+        """Return the state of each environment's stepper."""
         return {str(i): each.get_state() for i, each in enumerate(self.steppers)}
 
     def set_state(self, state: State) -> None:
@@ -156,7 +156,7 @@ def _describe(error: Exception) -> str:
 
 
 def describe_actions(stepper: Stepper) -> str:
-    """The actions since an environment was reset, as text. The last one may have failed."""
+    """Return the actions since an environment was reset, as text. The last one may have failed."""
     actions = stepper.get_state()["actions"]
     text = np.array2string(actions[-20:, 0], separator=", ", max_line_width=10**6, threshold=200)
     before = f" after {len(actions) - 20} others" if len(actions) > 20 else ""

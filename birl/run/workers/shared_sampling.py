@@ -25,12 +25,12 @@ class SharedSampling:
     """The first learner's source of minibatches: its own lanes, and for the other learners, theirs.
 
     Args:
-        source: of the whole buffer.
-        lanes: of each learner, by its number from 0.
+        source: source of the whole buffer.
+        lanes: lanes of each learner, by its number from 0.
 
     Attributes:
-        rows: of the current minibatches of the other learners, by number.
-        group: of all learners; set by the object that forms it.
+        rows: rows of the current minibatches of the other learners, by number.
+        group: group of all learners, set by the object that forms it.
     """
 
     def __init__(self, source: Source, lanes: Mapping[int, LaneView]) -> None:
@@ -66,7 +66,7 @@ class SharedSampling:
             source.update(rows if index == 0 else self.rows[index], priorities[index])
 
     def get_state(self, *, contents: bool = False) -> State:
-        """State of all samplers and their generators."""
+        """Return the state of all samplers and their generators."""
         return {str(index): source.get_state() for index, source in self._sources.items()}
 
     def set_state(self, state: State) -> None:
@@ -79,10 +79,10 @@ class SentRows:
     """Another learner's source of minibatches: rows that it was sent.
 
     Args:
-        source: of its steps.
-        rows: of the next minibatch.
-        group: of all learners.
-        number: of this learner.
+        source: source of its steps.
+        rows: rows of the next minibatch.
+        group: group of all learners.
+        number: number of this learner.
         size: number of learners.
     """
 
@@ -105,10 +105,10 @@ def exchange(group: LearnerGroup, number: int, size: int, values: Array) -> Arra
     """Exchange values between all learners, which call this together.
 
     Args:
-        group: of all learners.
-        number: of this learner.
+        group: group of all learners.
+        number: number of this learner.
         size: number of learners.
-        values: of this learner, ``[B]``.
+        values: values ``[B]`` of this learner.
 
     Returns:
         The values of all learners, ``[size, B]``.

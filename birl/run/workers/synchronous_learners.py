@@ -36,10 +36,10 @@ CHECK_INTERVAL: Final = 1000
 
 
 class SynchronousLearners(RemoteLearners):
-    """Learners that make each update together. A part of checkpoints.
+    """Learners that make each update together, and are a part of checkpoints.
 
     Args:
-        algorithm: built.
+        algorithm: algorithm whose networks are built.
         buffer: of the steps of all collectors; its first lanes are those of the first learner. ``None`` if the
             algorithm learns from rollouts: then each learner learns from those of its own collectors.
         cluster: number and placement of the learners.
@@ -78,7 +78,8 @@ class SynchronousLearners(RemoteLearners):
         """Make an update with all learners.
 
         Args:
-            make: makes the first learner's update, once; again if another learner is lost meanwhile.
+            make: function that makes the first learner's update. It is called again if another learner is lost
+                meanwhile.
 
         Raises:
             WorkerError: if one learner has ended its part of an update while another waits for it, and none was lost,
@@ -181,7 +182,7 @@ class SynchronousLearners(RemoteLearners):
 
 
 def _select_lanes(rollout: Rollout, lanes: range) -> Rollout:
-    """The steps of some lanes of a rollout."""
+    """Return the steps of some lanes of a rollout."""
     own = slice(lanes[0], lanes[-1] + 1)
     columns = {name: value for name, value in vars(rollout).items() if value is not None}
     return replace(rollout, **{name: tree_map(lambda x: x[:, own], value) for name, value in columns.items()})
