@@ -31,7 +31,7 @@ A = TypeVar("A", bound=ArrayOrTensor)
 
 
 class Place(ABC, Generic[A]):
-    """Allocates, writes and reads arrays of one kind: numpy arrays or tensors."""
+    """Base class of places, which allocate, write and read arrays of one kind: numpy arrays or tensors."""
 
     device: torch.device | None = None
 

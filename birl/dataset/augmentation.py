@@ -34,7 +34,7 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True)
 class RandomShift(Augmentation):
-    """Shifts images by up to ``pad`` pixels in each direction (DrQ: Kostrikov et al. 2020, arXiv:2004.13649).
+    """Random shifts of images by up to ``pad`` pixels in each direction (DrQ: Kostrikov et al. 2020, arXiv:2004.13649).
 
     Borders are filled with the nearest pixel. Observations and next observations are shifted independently, all steps
     of a sequence alike. An update uses one shift of each, DrQ's K = M = 1, as in DrQ-v2 (arXiv:2107.09645).

@@ -13,7 +13,7 @@ from birl.dataset.storage import Storage
 
 
 class BufferProtocol:
-    """Decides how many steps are kept, and gives access to the kept episodes.
+    """Retention policy, which decides how many steps are kept and gives access to the kept episodes.
 
     Attributes:
         limit: largest number of steps, ``None`` for no limit.
@@ -50,11 +50,11 @@ class BufferProtocol:
 
 
 class InfiniteBuffer(BufferProtocol):
-    """Keeps all steps."""
+    """Retention of all steps."""
 
 
 class FIFOBuffer(BufferProtocol):
-    """Keeps the newest ``limit`` steps and evicts the oldest ones, also from the middle of an episode.
+    """Retention of the newest ``limit`` steps; the oldest ones are evicted, also from the middle of an episode.
 
     Args:
         limit: largest number of steps over all parallel environments, at least 1.
@@ -72,7 +72,7 @@ class FIFOBuffer(BufferProtocol):
 
 
 class EpisodicFIFOBuffer(FIFOBuffer):
-    """Keeps the newest episodes with at most ``limit`` steps in total, and evicts the oldest ones as a whole.
+    """Retention of the newest episodes with at most ``limit`` steps in total; the oldest ones are evicted as a whole.
 
     The running episode counts. An episode longer than ``limit`` loses its oldest steps.
 

@@ -29,7 +29,7 @@ class _Cache:
 
 
 class DiscountedReturns:
-    """Computes discounted sums of the rewards from a step to the end of its episode.
+    """Discounted sums of the rewards from a step to the end of its episode.
 
     For an episode that was truncated or is still running, the sum ends with its last step.
 

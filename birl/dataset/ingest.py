@@ -1,4 +1,4 @@
-"""The way of users' steps into a storage: checked columns, row flags, and several steps of a lane at once."""
+"""Conversion of users' steps for a storage: checked columns, row flags, and several steps of a lane at once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if it does not fit.
-        ConfigError, EmptyDataError: if it is no episode, or has no step.
+        ConfigError, EmptyDataError: if it is not an episode, or has no step.
     """
     check("episode", episode, EpisodeBase, ": make one with birl.dataset.Episode(…)")  # type: ignore[type-abstract]
     if not episode.size():

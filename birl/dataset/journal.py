@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
 
 class LaneState(Protocol):
-    """What a journal records of a storage; see `birl.dataset.storage.Storage`."""
+    """The part of a storage that a journal records; see `birl.dataset.storage.Storage`."""
 
     capacity: int
 

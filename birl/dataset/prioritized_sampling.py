@@ -19,7 +19,7 @@ _TOP: Final = 1024  # sums in the highest level: their cumulative sum is faster 
 
 
 class PrioritizedSampler(Sampler):
-    """Draws steps in proportion to their priorities (Schaul et al. 2015, arXiv:1511.05952, proportional variant).
+    """Sampler of steps in proportion to their priorities (Schaul et al. 2015, arXiv:1511.05952, proportional variant).
 
     A step is drawn with probability ``P = p**alpha / sum(p**alpha)``, where ``p = |delta| + epsilon`` is the size of
     its latest TD error. Distributional critics use the loss instead, and sequences 0.9 of the largest error plus 0.1 of

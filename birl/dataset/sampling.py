@@ -57,7 +57,7 @@ class Generators:
 
 
 class Sampler:
-    """Chooses the rows of a storage that a minibatch has.
+    """Base class of samplers, which choose the rows of a storage for a minibatch.
 
     A sampler belongs to one reader; readers with their own generators have copies of it. It is not notified of writes.
     To find new steps, keep ``begin = storage.end - 1`` after each draw (a running episode overwrites its final row) and
@@ -117,7 +117,7 @@ class Sampler:
 
 
 class Uniform(Sampler):
-    """Draws rows uniformly and independently."""
+    """Sampler that draws rows uniformly and independently."""
 
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         rows = _uniform(storage, count, generators, reject)

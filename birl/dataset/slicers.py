@@ -28,7 +28,7 @@ from birl.types import ArrayOrTensor, Observation, Tree, tree_map
 
 @runtime_checkable
 class TrajectorySlicerProtocol(Protocol):
-    """Cuts a window out of an episode."""
+    """Trajectory slicer, which cuts a window out of an episode."""
 
     def __call__(self, episode: EpisodeBase, end_index: int, size: int) -> PartialTrajectory:
         """Return the ``size`` steps up to and including ``end_index``, padded with zeros at the front."""

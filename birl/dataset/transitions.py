@@ -1,4 +1,4 @@
-"""Transition pickers, which make transitions of steps.
+"""Transition pickers, which make transitions from steps.
 
 A picker is called with one episode and an index, as in d3rlpy. The built-in pickers also have ``batch``, which does the
 same for many rows of a storage at once; `birl.dataset.views.TransitionView` uses it if the picker has it.
@@ -35,7 +35,7 @@ from birl.types import (
 
 @runtime_checkable
 class TransitionPickerProtocol(Protocol):
-    """Makes a transition of a step."""
+    """Transition picker, which makes a transition from a step."""
 
     def __call__(self, episode: EpisodeBase, index: int) -> Transition:
         """Make the transition that starts at step ``index`` of ``episode``.

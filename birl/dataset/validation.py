@@ -106,7 +106,7 @@ def as_extra(extra: Mapping[str, npt.ArrayLike] | None) -> dict[str, Array]:
     """Convert extra columns of steps, by name, to arrays of finite numbers.
 
     Raises:
-        ConfigError: if ``extra`` is no mapping, or a name is reserved.
+        ConfigError: if ``extra`` is not a mapping, or a name is reserved.
         ShapeError, NonFiniteError: if a column does not hold finite numbers.
     """
     check("extra", extra, Mapping, ": give arrays by name", optional=True)  # type: ignore[type-abstract]

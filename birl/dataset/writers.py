@@ -14,7 +14,7 @@ from birl.types import Array, Observation, Tree, as_parts, map_unmasked, parts_l
 
 @runtime_checkable
 class WriterPreprocessProtocol(Protocol):
-    """Changes each step before it is stored. A method that is not overridden changes nothing."""
+    """Preprocessor that changes each step before it is stored. Methods that are not overridden change nothing."""
 
     def process_observation(self, observation: Observation) -> Observation:
         """Return the observation to store. It is also called for final observations."""
@@ -30,7 +30,7 @@ class WriterPreprocessProtocol(Protocol):
 
 
 class BasicWriterPreprocess(WriterPreprocessProtocol):
-    """Stores steps unchanged."""
+    """Preprocessor that leaves steps unchanged."""
 
 
 class LastFrameWriterPreprocess(BasicWriterPreprocess):

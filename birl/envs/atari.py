@@ -142,7 +142,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.
 
 
 class _ClippedReward(gymnasium.RewardWrapper[Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Clips rewards to [-1, 1]. Gymnasium's wrapper cannot be sent to another process."""
+    """Wrapper that clips rewards to [-1, 1]. Gymnasium's wrapper cannot be sent to another process."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
@@ -181,7 +181,7 @@ def _areas(size: int, target: int) -> tuple[Array, Array]:
 
 
 def _sum_areas(x: Array, pixel: Array, share: Array) -> Array:
-    """Sum over areas of the first axis: ``[target, ...]``, in integers, so equal on all processors.
+    """Sum areas of the first axis to ``[target, ...]``, in integers, so that all processors give equal results.
 
     A matrix product would avoid the gathering, but the threads of numpy's BLAS wait for cores that torch's threads
     hold: a frame then takes 30 ms instead of 0.1 ms.

@@ -53,7 +53,7 @@ def check_wrappable(env: object, wrapper: object) -> gymnasium.Env[Any, Any]:
 
 
 class ChannelFirst(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Convert images ``[H, W, C]`` or ``[H, W]`` to ``[C, H, W]``, which encoders take.
+    """Wrapper that converts images ``[H, W, C]`` or ``[H, W]`` to ``[C, H, W]``, which encoders require.
 
     Args:
         env: environment whose observations are such images, or tuples or dicts that contain some. There, only arrays
@@ -108,7 +108,7 @@ def _channel_first_space(space: Space[Any], dimensions: Tree) -> Space[Any]:
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Add the mask of actions of ``info["action_mask"]`` to observations, where algorithms use it.
+    """Wrapper that adds the action mask ``info["action_mask"]`` to observations, where algorithms read it.
 
     Observations become ``{"observation": …, "action_mask": …}``; dict observations get the part ``action_mask``. This
     must be the outermost wrapper of observations.
@@ -212,7 +212,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
 
 class GoalConcatWrapper(gymnasium.ObservationWrapper[Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Concatenate observation and goal of a goal-conditioned environment, or return them as a tuple.
+    """Wrapper that concatenates observation and goal of a goal-conditioned environment, or returns them as a tuple.
 
     Args:
         env: environment with a Dict observation space.

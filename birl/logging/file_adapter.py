@@ -20,18 +20,18 @@ _GRADIENTS = "gradients"
 
 
 class FileAdapter(EpochAdapter):
-    """Writes a run folder.
+    """Adapter that writes a run folder.
 
     ``params.json``
         shapes and hyper-parameters
     ``origin.json``
         the command that started the run, birl's version, and the commit of its working folder
     ``<metric>.csv``
-        ``epoch,step,value`` without a header, one line an epoch
+        ``epoch,step,value`` without a header, one line per epoch
     ``<parameter>_grad.csv``
         ``epoch,step,min,max,mean,std`` with a header: statistics of a gradient, if the run has ``log_gradients=True``
     ``metrics.jsonl``
-        ``{"epoch": …, "step": …, "<metric>": value, …}``, one line an epoch; a value that is not finite is ``null``.
+        ``{"epoch": …, "step": …, "<metric>": value, …}``, one line per epoch; a value that is not finite is ``null``.
         Statistics of gradients are in ``"gradients": {"<parameter>": {"min": …, …}, …}``
     ``model_<step>.d3``
         models
@@ -39,7 +39,7 @@ class FileAdapter(EpochAdapter):
         the best model, if the run has a score, and ``{"metric": …, "score": …, "step": …}``
 
     Args:
-        logdir: the folder; it is made if it does not exist.
+        logdir: the folder; it is created if it does not exist.
     """
 
     def __init__(self, logdir: str | os.PathLike[str]) -> None:
@@ -164,7 +164,7 @@ class FileAdapter(EpochAdapter):
 
 
 class FileAdapterFactory(LoggerAdapterFactory):
-    """Makes a `FileAdapter` on the folder ``<root_dir>/<experiment_name>``.
+    """Factory of a `FileAdapter` for the folder ``<root_dir>/<experiment_name>``.
 
     Args:
         root_dir: folder of all runs.

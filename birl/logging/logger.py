@@ -36,7 +36,7 @@ class SavableModel(Protocol):
 
 
 class LoggerAdapter:
-    """Writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
+    """Adapter that writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
     Subclass it, or implement the same methods. A class that does not inherit may omit ``watch_model``, which adapters
     for older versions of d3rlpy do not have, ``write_origin``, ``write_histogram``, ``write_image``,
@@ -108,7 +108,7 @@ class LoggerAdapter:
 
 
 class EpochAdapter(LoggerAdapter):
-    """Collects the metrics of an epoch, which a subclass writes in `after_write_metric`."""
+    """Adapter that collects the metrics of an epoch, which a subclass writes in `after_write_metric`."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, float] = {}
@@ -123,7 +123,7 @@ class EpochAdapter(LoggerAdapter):
 
 
 class LoggerAdapterFactory(Protocol):
-    """Makes the adapter at the start of a run.
+    """Factory that makes the adapter at the start of a run.
 
     The newer form of d3rlpy, ``create(algo, experiment_name, n_steps_per_epoch)``, is also accepted.
     """
@@ -133,7 +133,7 @@ class LoggerAdapterFactory(Protocol):
 
 
 class BirlLogger:
-    """Collects metrics and passes their means to an adapter.
+    """Logger that collects metrics and passes their means to an adapter.
 
     Args:
         adapter_factory: makes the adapter.

@@ -22,7 +22,7 @@ _FORBIDDEN = re.compile(r"[^\w\-./ ]")
 
 
 class MLflowAdapter(EpochAdapter):
-    """Logs a run to MLflow: metrics by name against the step, parameters one by one. Saves no models.
+    """Adapter that logs a run to MLflow: metrics by name against the step, parameters one by one, no models.
 
     The run starts with the first write, through a separate client: the active run of
     ``mlflow.start_run()`` is left alone. A resumed run continues under the same id, and steps that it repeats are not
@@ -102,7 +102,7 @@ class MLflowAdapter(EpochAdapter):
 
 
 class MLflowAdapterFactory(LoggerAdapterFactory):
-    """Makes `MLflowAdapter`.
+    """Factory of `MLflowAdapter`.
 
     Args:
         experiment: name of the MLflow experiment that holds the runs.

@@ -16,7 +16,7 @@ from birl.types import Array, State
 
 
 class TensorboardAdapter(LoggerAdapter):
-    """Writes metrics as the scalars ``metrics/<name>`` against the step, and the parameters as text. Saves no models.
+    """Adapter that writes metrics as scalars ``metrics/<name>`` against the step, parameters as text, and no models.
 
     Differs from d3rlpy, which counts epochs on the horizontal axis: steps stay comparable between runs.
 
@@ -81,7 +81,7 @@ class TensorboardAdapter(LoggerAdapter):
 
 
 class TensorboardAdapterFactory(LoggerAdapterFactory):
-    """Makes `TensorboardAdapter`.
+    """Factory of `TensorboardAdapter`.
 
     Args:
         root_dir: folder of all TensorBoard runs.

@@ -15,7 +15,7 @@ from birl.types import Array, State
 
 
 class WanDBAdapter(EpochAdapter):
-    """Logs a run to Weights & Biases: metrics by name against the step, parameters as its config. Saves no models.
+    """Adapter that logs a run to Weights & Biases: metrics against the step, parameters as its config, no models.
 
     The run starts with the first write. A resumed run continues under the same id; Weights & Biases ignores steps that
     it has already.
@@ -90,7 +90,7 @@ class WanDBAdapter(EpochAdapter):
 
 
 class WanDBAdapterFactory(LoggerAdapterFactory):
-    """Makes `WanDBAdapter`.
+    """Factory of `WanDBAdapter`.
 
     Args:
         project: project of the runs; by default that of the settings of Weights & Biases.

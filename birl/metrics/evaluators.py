@@ -44,7 +44,7 @@ class ValueAlgorithm(PredictingAlgorithm, Protocol):
 
 
 class EvaluatorProtocol(Protocol):
-    """Computes a metric of an algorithm."""
+    """Evaluator, which computes a metric of an algorithm."""
 
     def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         """Compute the metric.

@@ -1,4 +1,4 @@
-"""The functions that d3rlpy has in this module."""
+"""d3rlpy's import path of these functions."""
 
 from birl.metrics.environment import evaluate_qlearning_with_environment, evaluate_transformer_with_environment
 
