@@ -12,7 +12,7 @@ from birl.types import Tree
 
 
 class EpisodeGenerator:
-    """Returns logged steps as episodes when it is called. For the arguments see `MDPDataset`."""
+    """Callable that returns logged steps as episodes. For the arguments see `MDPDataset`."""
 
     def __init__(
         self,

@@ -260,7 +260,7 @@ class HindsightSampler(Sampler):
 
 
 class _RelabelingPicker(BasicTransitionPicker):
-    """Makes the transitions of another picker and replaces the goals of some of them.
+    """Picker that makes the transitions of another picker and replaces the goals of some of them.
 
     Args:
         sampler: computes the rewards.

@@ -69,7 +69,7 @@ class Rows(NamedTuple):
 
 
 class PriorityUpdater(Protocol):
-    """Receives the priorities of rows that it chose: a source of a `Reader`, or replay in other processes."""
+    """Receiver of the priorities of rows that it chose: a source of a `Reader`, or replay in other processes."""
 
     def update(self, rows: Rows, priority: Array) -> None:
         """Set the priorities ``[B]`` of ``rows``."""

@@ -34,7 +34,7 @@ class BasicWriterPreprocess(WriterPreprocessProtocol):
 
 
 class LastFrameWriterPreprocess(BasicWriterPreprocess):
-    """Stores only the newest frame of stacked observations ``[n, …]``, as ``[1, …]``, and whole action masks.
+    """Preprocessor that keeps only the newest frame ``[1, …]`` of stacked observations ``[n, …]``, and action masks.
 
     `birl.dataset.FrameStackTransitionPicker` makes the stacks again when they are sampled, so frames are stored once.
     """
@@ -64,7 +64,7 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
 
 
 def process_rows(method: Callable[[Array], Array], rows: npt.ArrayLike) -> npt.ArrayLike:
-    """Apply a writer's ``process_action`` or ``process_reward`` to each of ``rows``, which are no trees."""
+    """Apply a writer's ``process_action`` or ``process_reward`` to each of ``rows``, which are arrays."""
     return np.stack([np.asarray(method(row)) for row in np.array(rows)]) if _is_overridden(method) else rows
 
 

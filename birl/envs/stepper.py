@@ -101,7 +101,7 @@ class Stepper:
         self._generator = generator
         self.actions = actions_from_space(self.action_space)
         self._kind = self.actions.storage_spec.dtype
-        # environments of Gymnasium take rows as they are
+        # Gymnasium's environments accept rows unchanged
         self._takes_rows = self.actions.kind in ActionSpace.BOTH and not self.actions.integral
         self._takes_rows &= self.action_space.shape == self.actions.shape
         kind = np.min_scalar_type(self.actions.size - 1) if self.actions == Discrete(self.actions.size) else self._kind

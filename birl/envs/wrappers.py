@@ -161,7 +161,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Stack the last ``num_stack`` observations on their first axis, oldest first, with zeros before the episode.
+    """Wrapper that stacks the last ``num_stack`` observations on their first axis, oldest first, padded with zeros.
 
     Frames ``[C, H, W]`` (or vectors) become ``[num_stack * C, H, W]``, as with
     `birl.dataset.FrameStackTransitionPicker`; frames ``[H, W]`` become ``[num_stack, H, W]``.

@@ -48,7 +48,7 @@ class MLflowAdapter(EpochAdapter):
 
     @property
     def run_id(self) -> str:
-        """The run's id; the run is started when it is first asked for."""
+        """The run's id. The first access starts the run."""
         if self._id is None:
             found = self._client.get_experiment_by_name(self._experiment)
             experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id

@@ -15,7 +15,7 @@ _DOUBLE = np.dtype(np.float64)
 
 
 class Units:
-    """Converts between the units of environments and datasets and those of networks.
+    """Converter between the units of environments and datasets and the units of networks.
 
     Args:
         device: training device.
