@@ -240,7 +240,7 @@ INCOMPATIBLE: Final = (
 
 
 def prioritised_without_errors(name: str) -> dict[str, str]:
-    """The features of an algorithm called ``name`` that has no TD errors and is given a prioritised sampler."""
+    """Return the features of an algorithm called ``name`` that has no TD errors and is given a prioritised sampler."""
     return {"no TD errors": f"{name}, which has no TD errors,", "prioritised sampler": "a prioritised sampler"}
 
 

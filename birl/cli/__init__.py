@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @functools.cache
 def _command_line() -> Any:
-    """The commands with their options, made of their signatures once."""
+    """Make the commands with their options from their signatures, once."""
     return typer.main.get_command(app)
 
 
@@ -131,7 +131,7 @@ class _Warnings(logging.Handler):
 
 
 def _user_shows_logs() -> bool:
-    """Whether the user's own code has set up logging, so that warnings are on standard error already."""
+    """Return whether the user's own code has set up logging, so that warnings are on standard error already."""
     handlers = [*logging.getLogger("birl").handlers, *logging.getLogger().handlers]
     return any(getattr(handler, "stream", None) is sys.stderr for handler in handlers)
 
@@ -167,13 +167,13 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 
 def _follows_interrupt(error: BaseException) -> bool:
-    """Whether an error was raised while a Ctrl-C was being handled."""
+    """Return whether an error was raised while a Ctrl-C was being handled."""
     context = error.__context__
     return context is not None and (isinstance(context, KeyboardInterrupt) or _follows_interrupt(context))
 
 
 def _option_of(error: Exception, words: Sequence[str]) -> str:
-    """``"--n-steps ten: "``: the option and value that an error is about, which typer does not name."""
+    """Return ``"--n-steps ten: "``, the option and value that an error is about, which typer does not name."""
     for option in getattr(getattr(error, "param", None), "opts", []):
         for word, following in zip(words, [*words[1:], ""], strict=True):
             if option.startswith("-") and word == option and following:
@@ -184,7 +184,7 @@ def _option_of(error: Exception, words: Sequence[str]) -> str:
 
 
 def _hyperparameter_hint(error: Exception, words: Sequence[str]) -> str:
-    """How to give a hyper-parameter, if an unknown option of ``birl train`` has the name of one."""
+    """Say how to set a hyper-parameter, if an unknown option of ``birl train`` has the name of one."""
     option = str(getattr(error, "option_name", ""))
     name = option.lstrip("-").replace("-", "_")
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
@@ -221,7 +221,7 @@ _OPTIONS = {
 
 
 def _in_options(text: str) -> str:
-    """A message with options in place of the Python code that it names."""
+    """Replace the Python code that a message names by options."""
     for code, option in _OPTIONS.items():
         text = text.replace(code, option)
     return text

@@ -77,7 +77,7 @@ UseGymnasium = Annotated[bool, typer.Option("--use-gymnasium", hidden=True, help
 
 
 def flags(names: Iterable[str]) -> str:
-    """Options as they are written on the command line."""
+    """Return the options as they are written on the command line."""
     return " and ".join("--" + name.rstrip("_").replace("_", "-") for name in names)
 
 
@@ -135,7 +135,7 @@ def _find_modules_here() -> None:
 
 
 def algorithm_classes() -> dict[str, type[AnyAlgorithm]]:
-    """All algorithms of birl by name, sorted."""
+    """Return all algorithms of birl by name, sorted."""
     found = {name: getattr(algos, name) for name in sorted(algos.__all__)}
     return {name: value for name, value in found.items() if hasattr(value, "config_class")}
 
@@ -188,36 +188,36 @@ _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a 
 
 
 def runs_of_seeds(folder: Path) -> list[Path]:
-    """The run folders in the folder of several seeds, in the order of the seeds."""
+    """Return the run folders in the folder of several seeds, in the order of the seeds."""
     runs = [path for path in folder.glob("seed_*") if path.is_dir() and path.name[5:].isdecimal()]
     return sorted(runs, key=lambda path: int(path.name[5:]))
 
 
 def runs_of(path: Path) -> list[Path]:
-    """A run folder with metrics itself, or else the run folders of several seeds in it."""
+    """Return a run folder with metrics itself, or the run folders of several seeds in it."""
     return [path] if any(path.glob("*.csv")) else runs_of_seeds(path)
 
 
 def several_runs(folder: Path) -> str:
-    """Message about a folder with one run for each of several seeds; empty for other folders."""
+    """Return a message about a folder with one run for each of several seeds; empty for other folders."""
     runs = runs_of_seeds(folder)
     return f"{folder} holds one run for each of {len(runs)} seeds: give one of them, {runs[0]}" if runs else ""
 
 
 def models_of(folder: Path) -> list[Path]:
-    """The models of a run folder in the order of training."""
+    """Return the models of a run folder in the order of training."""
     return sorted((path for path in folder.iterdir() if _MODEL.fullmatch(path.name)), key=step_of)
 
 
 def step_of(model: Path) -> int:
-    """The step after which a run saved one of its models."""
+    """Return the step after which a run saved one of its models."""
     match = _MODEL.fullmatch(model.name)
     assert match is not None
     return int(match[1])
 
 
 def newest_model(folder: Path) -> Path | None:
-    """The model of a run folder with the most steps, or ``None``."""
+    """Return the model of a run folder with the most steps, or ``None``."""
     found = models_of(folder)
     return found[-1] if found else None
 

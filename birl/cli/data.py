@@ -154,12 +154,12 @@ def split(
 
 
 def _in_folder(path: Path | None, name: str) -> Path | None:
-    """``path``, or the file ``name`` in it if it is a folder."""
+    """Return ``path``, or the file ``name`` in it if it is a folder."""
     return path / name if path is not None and path.is_dir() else path
 
 
 def _import_record(data: str) -> dict[str, Any]:
-    """The contents of ``import.json`` of an imported folder; empty for other data."""
+    """Return the contents of ``import.json`` of an imported folder; empty for other data."""
     file = Path(data) / IMPORT
     found = parse_json(file.read_bytes(), str(file)) if file.is_file() else {}
     if not isinstance(found, dict):

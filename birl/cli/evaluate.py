@@ -69,7 +69,7 @@ def evaluate(
 
 
 def with_masks(env: gymnasium.Env[Any, Any], algorithm: AnyAlgorithm) -> gymnasium.Env[Any, Any]:
-    """``env``, wrapped in `ActionMask` if the policy reads masks that are not a part of its observations."""
+    """Return ``env``, wrapped in `ActionMask` if the policy reads masks that are not a part of its observations."""
     parts = getattr(single_spaces(env)[0], "spaces", ())
     if not algorithm.spec.masked or MASK in parts:
         return env
@@ -77,7 +77,7 @@ def with_masks(env: gymnasium.Env[Any, Any], algorithm: AnyAlgorithm) -> gymnasi
 
 
 def acting_algorithm(algorithm: AnyAlgorithm, target_return: float | None) -> ActingAlgorithm:
-    """The object that acts: the algorithm itself, or a sequence model with the return it aims at.
+    """Return the object that acts: the algorithm itself, or a sequence model with the return it aims at.
 
     Raises:
         ConfigError: if a sequence model has no target return, or another algorithm has one.

@@ -63,7 +63,7 @@ def install(
 
 
 def _requirement(extra: str) -> str:
-    """The requirement for an extra of exactly the running version, never of another version or package."""
+    """Return the requirement for an extra of exactly the running version, never of another version or package."""
     try:
         version = importlib.metadata.version("birl")
     except importlib.metadata.PackageNotFoundError:

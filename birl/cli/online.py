@@ -130,7 +130,7 @@ def collector_environment(number: int, *, settings: EnvironmentSettings, module:
 
 
 def make_cluster(options: TrainOptions) -> Cluster | None:
-    """The collectors of ``--collectors``, or ``None`` without it."""
+    """Make the cluster of ``--collectors``; return ``None`` without this option."""
     if options.collectors is None:
         return None
     fields = options.feeding("Cluster")
@@ -223,7 +223,7 @@ def exploration(
 def _make_explorer(
     name: ExplorerName, actions: Actions, n_steps: int, options: TrainOptions
 ) -> tuple[Explorer | list[Explorer] | None, str]:
-    """The explorer of this name, or a list with one for each collector; and its description."""
+    """Make the explorer of this name, or a list with one for each collector; also return its description."""
     if name == ExplorerName.EPSILON_GREEDY:
         return _epsilon_greedy(n_steps, options)
     if name == ExplorerName.EPSILON_LADDER:
@@ -270,7 +270,7 @@ def _epsilon_greedy(n_steps: int, options: TrainOptions) -> tuple[Explorer, str]
 
 
 def _parse_numbers(text: str) -> float | list[float]:
-    """A number, or a list of them, from ``0.1`` or ``0.1,0.2``."""
+    """Parse a number, or a list of numbers, such as ``0.1`` or ``0.1,0.2``."""
     try:
         numbers = [float(word) for word in text.split(",")]
     except ValueError as error:
@@ -279,7 +279,7 @@ def _parse_numbers(text: str) -> float | list[float]:
 
 
 def _is_noisy(algorithm: Algorithm[Any, Any]) -> bool:
-    """Whether the network that acts has, or will have, noisy layers."""
+    """Return whether the network that acts has, or will have, noisy layers."""
     names = {"critic": ("encoder_factory", "q_func_factory"), "actor": ("actor_encoder_factory", "encoder_factory")}
     factories = (getattr(algorithm.config, name, None) for name in names.get(algorithm.acts.network, ()))
     return any(getattr(factory, "noisy", False) for factory in factories)
@@ -289,14 +289,14 @@ def _is_noisy(algorithm: Algorithm[Any, Any]) -> bool:
 
 
 def prioritized_sampler(options: TrainOptions, n_minibatches: int) -> PrioritizedSampler | None:
-    """The sampler of ``--prioritized``, whose ``beta`` is annealed to 1 over ``n_minibatches``; or ``None``."""
+    """Return the sampler of ``--prioritized``, with ``beta`` annealed to 1 over ``n_minibatches``, or ``None``."""
     if not options.prioritized:
         return None
     return PrioritizedSampler(**options.feeding("PrioritizedSampler"), beta_steps=max(1, n_minibatches))
 
 
 def minibatch_sampler(env: Environment, options: TrainOptions, n_minibatches: int) -> Sampler | None:
-    """The sampler of a replay buffer; ``None`` for a uniform one.
+    """Return the sampler of a replay buffer; ``None`` for a uniform one.
 
     Args:
         env: training environment, which computes the rewards of other goals.

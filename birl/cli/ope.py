@@ -379,7 +379,7 @@ def _print_verdicts(
 
 
 def _gain_cells(evaluation: ope.Evaluation) -> list[str]:
-    """The cells of `_GAIN_COLUMNS`."""
+    """Return the cells of `_GAIN_COLUMNS`."""
     row, gain = evaluation.gain, ["-"] * 3
     if row is not None and row.gain_interval is not None:
         gain = [f"{float(x):.4g}" for x in (row.gain.value, row.gain_interval.lower, row.gain_interval.upper)]
@@ -390,7 +390,7 @@ def _gain_cells(evaluation: ope.Evaluation) -> list[str]:
 
 
 def _spaced_models(run: Path, count: int) -> list[Path]:
-    """Up to ``count`` models of a run, evenly spaced, with the newest."""
+    """Return up to ``count`` models of a run, evenly spaced, with the newest."""
     files = models_of(run) if run.is_dir() else []
     if not files:
         raise FileError(f"{run} is no run folder with models (model_<step>.d3): give folders that birl train wrote")
@@ -398,7 +398,7 @@ def _spaced_models(run: Path, count: int) -> list[Path]:
 
 
 def _overfitting_note(models: Sequence[Path], device: str, own: str | None, data: ReplayBuffer) -> str | None:
-    """A note if the values of a conservative critic indicate overfitting."""
+    """Return a note if the values of a conservative critic indicate overfitting."""
     loaded = [load_model(file, device, own)[1] for file in models]
     if not isinstance(loaded[0], CQL | CalQL | DiscreteCQL):
         return None
@@ -409,7 +409,7 @@ def _overfitting_note(models: Sequence[Path], device: str, own: str | None, data
 
 
 def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
-    """The status of the verdict that comes first in the order of `ope.STATUS` by what can be done."""
+    """Return the status of the verdict that comes first in the order of `ope.STATUS` by what can be done."""
     order = ("ship", "more_data", "do_not_ship", "cannot_tell")
     return ope.STATUS[min((each.verdict for each in verdicts.values()), key=order.index)]
 
@@ -429,7 +429,7 @@ def _load_policies(models: list[Path], device: str, own: str | None, options: Po
 
 
 def _policy_text(description: Mapping[str, object]) -> str:
-    """A description of a policy as text: EpsilonGreedy of DiscreteCQL, epsilon 0.1."""
+    """Return a description of a policy as text: EpsilonGreedy of DiscreteCQL, epsilon 0.1."""
     known = ("type", "draws", "of", "members", "weight")
     parts = [f"{key} {value}" for key, value in description.items() if key not in known]
     members = description.get("members")
@@ -440,7 +440,7 @@ def _policy_text(description: Mapping[str, object]) -> str:
 
 
 def _load_behaviour(name: str, device: str) -> str | PolicyAPI:
-    """A keyword, or the policy that acted: for an algorithm, the one that it samples from."""
+    """Load the logging policy: a keyword, or a policy; for an algorithm, the policy that it samples from."""
     if name in ("logged", "estimated"):
         return name
     _, policy = load_policy(Path(name), device, {})
@@ -448,7 +448,7 @@ def _load_behaviour(name: str, device: str) -> str | PolicyAPI:
 
 
 def _load_data(path: Path) -> tuple[ReplayBuffer, str]:
-    """The dataset, and the digest of its contents."""
+    """Load the dataset; also return the digest of its contents."""
     if not path.exists():
         raise FileError(f"there is no {path}: give a folder that birl data split wrote, or a file .h5")
     data = load_dataset(str(path))
@@ -456,7 +456,7 @@ def _load_data(path: Path) -> tuple[ReplayBuffer, str]:
 
 
 def _digest_of(name: str) -> str:
-    """The digest of a model file, or of the newest model of a folder; keywords stay as they are."""
+    """Return the digest of a model file, or of the newest model of a folder; keywords stay as they are."""
     if name in _KEYWORDS:
         return name
     path = Path(name)
@@ -465,7 +465,7 @@ def _digest_of(name: str) -> str:
 
 
 def _names_of_seen(policies: Mapping[str, PolicyAPI], dataset: Path, data: ReplayBuffer, contents: str) -> set[str]:
-    """Names of policies that learned from these episodes, as far as they or their run folders record it."""
+    """Return the policies that learned from these episodes, as far as they or their run folders record it."""
     seen = set()
     for name, policy in policies.items():
         if policy.logs is not None and data.logs is not None and policy.logs.shares(data.logs):

@@ -161,14 +161,14 @@ def _moving_average(values: Array, window: int) -> list[float]:
 
 
 def _label(path: Path, files: list[Path]) -> str:
-    """Name of a curve in the legend."""
+    """Return the name of a curve in the legend."""
     if len(files) > 1:
         return f"{path.name}/{files[0].stem}, mean of {len(files)} seeds"
     return f"{files[0].parent.name}/{files[0].stem}" if files[0].parent.name else files[0].stem
 
 
 def _curve_files(path: Path, metric: str | None) -> list[Path]:
-    """The files of one curve: of a run, or of the run of each seed."""
+    """Return the files of one curve: of a run, or of the run of each seed."""
     run, *others = runs_of(path) or [path]
     first = _metric_file(run, metric)
     return [first, *(_metric_file(other, first.stem) for other in others)]

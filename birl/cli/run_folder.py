@@ -42,7 +42,7 @@ _BIRL_FILES: Final = (
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Settings of the run that a run folder or a model file belongs to; empty if it belongs to none."""
+    """Return the settings of the run of a run folder or a model file; empty if it belongs to no run."""
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder.parent) if folder.name.startswith("seed_") else (folder,):
         if (place / _SETTINGS).is_file():
@@ -79,7 +79,7 @@ def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str,
 
 
 def target_of(path: Path, target_return: float | None) -> float | None:
-    """The return that a sequence model aims at: the given one, or its run's."""
+    """Return the return that a sequence model aims at: the given one, or its run's."""
     target = settings_of(path).get("target_return") if target_return is None else target_return
     return target if isinstance(target, int | float) else None
 
@@ -106,7 +106,7 @@ class RunFolder(LoggerAdapterFactory):
         self.path, self._seeds = path, seeds
 
     def planned_steps(self, n_steps: int, *, extend: bool) -> int:
-        """The length that the run was started with, which its schedules follow.
+        """Return the length that the run was started with, which its schedules follow.
 
         Args:
             n_steps: its length now.
@@ -188,12 +188,12 @@ class RunFolder(LoggerAdapterFactory):
         return resumed
 
     def _files(self) -> list[Path]:
-        """Files of the run except its settings; without any, nothing can be lost."""
+        """Return the files of the run except its settings; if there are none, nothing can be lost."""
         folders = ("",) if self._seeds is None else ("", "seed_*/")
         return [file for folder in folders for pattern in _BIRL_FILES for file in self.path.glob(folder + pattern)]
 
     def results(self) -> list[str]:
-        """A line for each run, with its newest and its best model."""
+        """Return a line for each run, with its newest and its best model."""
         folders = [self.path] if self._seeds is None else [self.path / f"seed_{seed}" for seed in self._seeds]
         return [_result(folder) for folder in folders]
 
@@ -238,7 +238,7 @@ class _EpochPrinter(EpochAdapter):
 
 
 def _column_order(name: str) -> tuple[bool, str]:
-    """Sort key of metrics: returns first, then by name."""
+    """Return the sort key of a metric: returns first, then by name."""
     return name not in RETURNS, name
 
 

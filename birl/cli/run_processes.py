@@ -28,7 +28,7 @@ class Process(Protocol):
     returncode: int | None
 
     def poll(self) -> int | None:
-        """The exit status, if it has ended."""
+        """Return the exit status, if the process has ended."""
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -37,7 +37,7 @@ class Process(Protocol):
         """End it at once."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, when there is one; see `subprocess.Popen.wait`."""
+        """Wait for the exit status; see `subprocess.Popen.wait`."""
 
 
 StartProcess = Callable[[Sequence[str], Path], Process]
@@ -46,7 +46,7 @@ StartProcess = Callable[[Sequence[str], Path], Process]
 
 @contextmanager
 def process_starter(jobs: int, address: str | None, device: str = "cpu") -> Iterator[StartProcess]:
-    """Context with a function that starts runs.
+    """Yield a function that starts runs.
 
     Args:
         jobs: see `start_process`.
@@ -108,7 +108,7 @@ def _exit_at_end_of_input() -> None:
 
 
 def last_line(folder: Path) -> str:
-    """The last line that the run in a folder wrote to standard error."""
+    """Return the last line that the run in a folder wrote to standard error."""
     text = Path(f"{folder}.log").read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     return lines[-1] if lines else "nothing on standard error"
@@ -132,7 +132,7 @@ def end_processes(running: Sequence[Process]) -> None:
 
 
 def command_words(context: typer.Context, without: Sequence[str] = ()) -> list[str]:
-    """The words of a command line, except those of some parameters, with every value after its option."""
+    """Return the words of a command line, except those of some parameters, with every value after its option."""
     arguments: list[str] = []
     options: list[str] = []
     for param in context.command.params:

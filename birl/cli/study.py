@@ -37,19 +37,19 @@ class ActiveTrial(Protocol):
     number: int
 
     def suggest_categorical(self, name: str, choices: Sequence[str]) -> str:
-        """A choice."""
+        """Suggest one of the choices."""
 
     def suggest_int(self, name: str, low: int, high: int, *, log: bool) -> int:
-        """A whole number."""
+        """Suggest an integer."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
-        """A number."""
+        """Suggest a number."""
 
     def report(self, value: float, step: int) -> None:
         """Report an evaluation."""
 
     def should_prune(self) -> bool:
-        """Whether the trial should end."""
+        """Return whether the trial should end."""
 
 
 class TrialState(Protocol):
@@ -90,7 +90,7 @@ class SearchRange:
     choices: tuple[str, ...] = ()
 
     def suggest(self, trial: ActiveTrial) -> str:
-        """The value in a trial, as a word for ``--set``."""
+        """Suggest a value in a trial, as a word for ``--set``."""
         if self.choices:
             return str(trial.suggest_categorical(self.name, self.choices))
         if self.whole:
@@ -98,7 +98,7 @@ class SearchRange:
         return repr(trial.suggest_float(self.name, self.low, self.high, log=self.log))
 
     def ends(self) -> list[str]:
-        """Values that must fit the field if all are to fit."""
+        """Return the values that must fit the field if all are to fit."""
         return list(self.choices) or [str(int(end)) if self.whole else repr(end) for end in (self.low, self.high)]
 
 
@@ -205,7 +205,7 @@ class HyperparameterSearch:
         return found
 
     def _unfinished(self, trials: int) -> list[int]:
-        """The trials that an earlier process started and did not finish."""
+        """Return the trials that an earlier process started and did not finish."""
         recorded = self._trials()
         unfinished = [each.number for each in recorded if _STATES[each.state.name] == "running"]
         if len(recorded) > len(unfinished):
@@ -219,7 +219,7 @@ class HyperparameterSearch:
         return self._out / f"trial_{number:04d}"
 
     def _command(self, number: int, values: Mapping[str, str]) -> list[str]:
-        """The command line of a trial's process."""
+        """Return the command line of a trial's process."""
         return [sys.executable, "-m", "birl", *self._train_words(values), "--out", str(self._folder(number))]
 
     def _train_words(self, values: Mapping[str, str]) -> list[str]:
@@ -288,7 +288,7 @@ class HyperparameterSearch:
         return any(each.state.name in ("COMPLETE", "PRUNED") for each in self._trials())
 
     def _evaluations(self, number: int) -> list[tuple[int, float]]:
-        """Steps and scores that a trial has written, without a line that is still being written."""
+        """Return the steps and scores that a trial has written, without a line that is still being written."""
         file = self._folder(number) / f"{self._metric}.csv"
         if not file.is_file():
             return []
@@ -386,12 +386,12 @@ def _repair(file: Path) -> None:
 
 
 def _mean_of_last(values: Sequence[float]) -> float:
-    """Mean of the last three evaluations; NaN without any."""
+    """Return the mean of the last three evaluations; NaN without any."""
     return float(np.mean(values[-_LAST_EVALUATIONS:])) if values else math.nan
 
 
 def _score(trial: RecordedTrial) -> float:
-    """Score of a trial at its end, or so far."""
+    """Return the score of a trial at its end, or so far."""
     evaluations = trial.intermediate_values
     if trial.state.name == "COMPLETE":
         return trial.value
@@ -399,14 +399,14 @@ def _score(trial: RecordedTrial) -> float:
 
 
 def _rank(trial: RecordedTrial) -> tuple[int, float, int]:
-    """Sort key: trials that are done by their scores, then pruned ones, then the others."""
+    """Return a sort key: finished trials by their scores, then pruned ones, then the others."""
     score = _score(trial)
     states = ["COMPLETE", "PRUNED", "RUNNING", "FAIL"]
     return states.index(trial.state.name), -score if math.isfinite(score) else math.inf, trial.number
 
 
 def _format_cell(value: str | int | float) -> str:
-    """A cell of a table: numbers with four digits."""
+    """Format a cell of a table: numbers with four digits."""
     if isinstance(value, str):
         try:
             value = float(value) if re.search(r"\d[.e]", value) else value

@@ -139,7 +139,7 @@ def _train_each_seed(
 
 
 def _find_recipe(algorithm: AlgorithmClass, options: TrainOptions) -> Recipe:
-    """The recipe of ``--recipe``.
+    """Find the recipe of ``--recipe``.
 
     Raises:
         ConfigError: if the algorithm has none of this name, or the run does not start in an environment.
@@ -153,7 +153,7 @@ def _find_recipe(algorithm: AlgorithmClass, options: TrainOptions) -> Recipe:
 
 
 def _complete(options: TrainOptions, published: Mapping[str, Any]) -> TrainOptions:
-    """Options with those of a recipe that the user's leave open, and with defaults.
+    """Complete the user's options with those of a recipe, then with defaults.
 
     An explorer of the user's replaces the recipe's with all its options; any other option replaces those that it
     excludes.
@@ -220,7 +220,7 @@ def check_source(algorithm: AlgorithmClass, dataset: str | None, demonstrations:
 
 
 def parse_seeds(text: str, seed: int) -> list[int]:
-    """The seeds of ``--seeds``.
+    """Parse the seeds of ``--seeds``.
 
     Raises:
         ConfigError: if ``--seed`` is given, too, or they are not different numbers.
@@ -239,7 +239,7 @@ def parse_seeds(text: str, seed: int) -> list[int]:
 
 
 def _default_folder(algorithm: AlgorithmClass, options: TrainOptions) -> Path:
-    """``runs/DQN-CartPole-v1-seed0``."""
+    """Return the default folder, such as ``runs/DQN-CartPole-v1-seed0``."""
     source = options.dataset or str(options.env_id)
     name = Path(source).stem if source.endswith((".h5", ".hdf5")) else source
     parts = [algorithm.__name__, re.sub(r"[^\w.-]+", "_", name)]
@@ -274,7 +274,7 @@ def configure(
 
 
 def _fields_of(assignments: Sequence[str]) -> set[str]:
-    """The fields that ``field=value`` words set."""
+    """Return the fields that ``field=value`` words set."""
     return {word.split("=")[0].split(".")[0] for word in assignments}
 
 
@@ -419,7 +419,7 @@ class _Run:
             check_many(probe)
 
     def _settings(self) -> dict[str, Any]:
-        """The settings that must be the same when the run is resumed, as JSON values."""
+        """Return the settings that must be the same when the run is resumed, as JSON values."""
         settings = {"algorithm": self.config.serialize(), **self.options.settings()}
         if self.seeds is not None:
             settings["seeds"] = self.seeds
@@ -438,7 +438,7 @@ class _Run:
         note(f"{self.algorithm.__name__} {source}, {options.n_steps} steps, {seeds} -> {self.folder.path}{resuming}")
 
     def _arguments(self) -> dict[str, Any]:
-        """Arguments of every training loop."""
+        """Return the arguments of every training loop."""
         arguments = self.options.feeding("fit")
         arguments |= {"experiment_name": self.folder.path.name, "with_timestamp": False}
         arguments |= {"logger_adapter": self.folder, "checkpoint": self.folder.path}
@@ -451,7 +451,7 @@ class _Run:
         return arguments
 
     def _learning_arguments(self, learner: Algorithm[Any, Any]) -> dict[str, Any]:
-        """Explorer and replay buffer of a run in an environment."""
+        """Return the explorer and replay buffer of a run in an environment."""
         assert self.env is not None
         options, env, experience = self.options, self.env, self.algorithm.learns_from
         lanes = None if self.cluster is None else self.cluster.lanes
@@ -483,7 +483,7 @@ class _Run:
         learner.fit_online(env, **arguments)
 
     def _evaluators(self, seed: int) -> dict[str, Any]:
-        """The evaluator of training from logged data, if there is an environment for it."""
+        """Return the evaluator of training from logged data, if there is an environment for it."""
         if self.env is None:
             return {}
         evaluator = EnvironmentEvaluator(self.env, self.options.n_trials or N_TRIALS, seed=seed)
@@ -540,7 +540,7 @@ def check_fit(
 def default_action_scaler(
     algorithm: AlgorithmClass, dataset: ReplayBufferBase | None, env: Environment | None
 ) -> tuple[MinMaxActionScaler | None, str]:
-    """A scaler for continuous actions that do not lie in [-1, 1], and a note about it."""
+    """Return a scaler for continuous actions that do not lie in [-1, 1], and a note about it."""
     bounds = None
     if env is not None:
         bounds = actions_from_space(single_spaces(env)[1]).bounds
@@ -558,7 +558,7 @@ def default_action_scaler(
 
 
 def _logged_bounds(dataset: ReplayBufferBase) -> tuple[Array, Array] | None:
-    """Bounds of logged continuous actions; ``None`` if they lie within [-1, 1], which are taken for their bounds."""
+    """Return the bounds of logged continuous actions; ``None`` if all lie within [-1, 1], the assumed bounds."""
     if dataset.dataset_info.actions.discrete:
         return None
     low, high = dataset.action_bounds()

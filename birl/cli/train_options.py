@@ -147,7 +147,7 @@ _Collect: Final = partial(Option, group=Group.PROCESSES, online=True, needs="col
 
 
 def _fragment(word: str) -> int | str:
-    """A number of steps, or ``auto``."""
+    """Parse a number of steps, or ``auto``."""
     return word if word == AUTO else int(word)
 
 
@@ -615,12 +615,12 @@ class TrainOptions:
     ] = None
 
     def given(self, *names: str) -> dict[str, Any]:
-        """The values of the options that are given, or of those among ``names``, in the order of the table."""
+        """Return the options that are given, or those among ``names``, with their values, in the order of the table."""
         values = {name: getattr(self, name) for name in (names or TABLE)}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
     def feeding(self, *calls: str) -> dict[str, Any]:
-        """Arguments of these calls (see `Option.feeds`) that are given, by the names of their parameters."""
+        """Return the given arguments of these calls (see `Option.feeds`), by the names of their parameters."""
         found: dict[str, Any] = {}
         for name, value in self.given().items():
             call, _, parameter = TABLE[name].feeds.partition(".")
@@ -629,7 +629,7 @@ class TrainOptions:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """The options that must be the same when the run is resumed."""
+        """Return the options that must be the same when the run is resumed."""
         return {name: value for name, value in self.given().items() if TABLE[name].saved}
 
 
@@ -656,7 +656,7 @@ def check_needs(options: TrainOptions) -> None:
 
 
 def conflicting(names: Collection[str]) -> list[str]:
-    """The options that one of these excludes."""
+    """Return the options that one of these excludes."""
     pairs = [pair for one, other, _ in CONFLICTS for pair in ((one, other), (other, one))]
     return [other for one, other in pairs if one in names]
 

@@ -147,7 +147,7 @@ def parse_search(word: str) -> SearchRange:
 
 
 def _train_options(algo: str, words: Sequence[str]) -> dict[str, Any]:
-    """Options of ``birl train`` that are given, as JSON values.
+    """Return the options of ``birl train`` that are given, as JSON values.
 
     Raises:
         ConfigError: if one cannot be used in a search. Typer's own errors, if one does not exist.

@@ -169,7 +169,7 @@ def _as_shape(shape: Sequence[Any]) -> Shape:
 
 
 def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: object) -> _Tensors:
-    """Tensors of birl's networks.
+    """Convert tensors to those of birl's networks.
 
     Raises:
         UnsupportedError: if one is not found, or one of d3rlpy's is left over.
@@ -208,7 +208,7 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
 
 
 def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, Tensor]) -> bool:
-    """Whether it belongs to the encoder that discrete BCQ's imitator shares with the critic, where birl keeps it."""
+    """Return whether it belongs to the encoder that discrete BCQ's imitator shares with birl's critic."""
     if key in wanted or not key.startswith("imitator.encoder."):
         return False
     critic = found.get(key.replace("imitator.encoder.", "critic.encoder.members.0.", 1))
@@ -219,7 +219,7 @@ def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, T
 
 
 def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
-    """Names of one network's tensors: the encoder, and below ``head`` the layers after it."""
+    """Name the tensors of one network: the encoder, and the layers after it below ``head``."""
     found: _Tensors = {}
     if any(_SIMBA.fullmatch(name) for name in given):
         given, found = _simba(given)
@@ -244,7 +244,7 @@ def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
 
 
 def _simba(given: Mapping[str, Tensor]) -> tuple[_Tensors, _Tensors]:
-    """The tensors outside of a SimBa encoder, and the encoder: a linear layer, residual blocks and a norm."""
+    """Split off a SimBa encoder (a linear layer, residual blocks and a norm) from the other tensors."""
     rest: _Tensors = {}
     found: _Tensors = {}
     for name, tensor in given.items():
@@ -276,12 +276,12 @@ def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
 
 
 def _below(given: Mapping[str, Tensor], prefix: str) -> _Tensors:
-    """Tensors whose names begin with ``prefix``, by the rest of their names."""
+    """Return the tensors whose names begin with ``prefix``, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in given.items() if name.startswith(prefix)}
 
 
 def _ensemble(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, Tensor]) -> _Tensors:
-    """Critics as birl keeps them: stacked, or one after the other where encoders cannot be stacked."""
+    """Arrange critics as birl keeps them: stacked, or one after the other if encoders cannot be stacked."""
     count = 1 + max(int(name.split(".")[0]) for name in given)
     members = [_network(_below(given, f"{index}."), "head.") for index in range(count)]
     found: _Tensors = {}

@@ -170,7 +170,7 @@ def _member(archive: zipfile.ZipFile, name: str, budget: MemoryBudget) -> bytes:
 
 
 def read_torch(data: bytes, fname: object) -> dict[str, Any]:
-    """Tensors of each module by name, from the bytes of a torch file."""
+    """Read the tensors of each module by name, from the bytes of a torch file."""
     budget = MemoryBudget(str(fname), len(data), PLAIN)
     budget.spend(1024 * data.count(b"PK\1\2"), "its list of members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

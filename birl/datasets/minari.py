@@ -261,7 +261,7 @@ def _check_tables(source: _MinariDataset) -> None:
 
 
 def _registered(spec: EnvSpec | None) -> EnvSpec:
-    """The specification of Gymnasium's registry that a dataset's own stands for.
+    """Return the specification in Gymnasium's registry that corresponds to the dataset's own.
 
     What runs is what this process has registered: entry points and wrappers of the dataset are never used. Arguments
     could name code or files as well: some environments of Gymnasium make others by their names.
@@ -301,14 +301,14 @@ def _registered(spec: EnvSpec | None) -> EnvSpec:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value of JSON holds nothing but numbers, true, false and null."""
+    """Return whether a JSON value holds nothing but numbers, true, false and null."""
     if isinstance(value, list):
         return all(map(_is_number, value))
     return value is None or isinstance(value, bool | int | float)
 
 
 def _is_same(value: object, name: str, own: EnvSpec) -> bool:
-    """Whether an argument has the value with which an environment is registered, in JSON's form."""
+    """Return whether an argument has the value with which an environment is registered, in JSON form."""
     try:
         return name in own.kwargs and bool(json.loads(json.dumps(own.kwargs[name])) == value)
     except (TypeError, ValueError):

@@ -77,7 +77,7 @@ def destroy_process_group() -> None:
 
 
 def all_reduce_mean(value: Tensor) -> Tensor:
-    """The mean of ``value`` over the processes of the default process group. ``value`` is overwritten."""
+    """Return the mean of ``value`` over all processes of the default process group; overwrite ``value``."""
     dist.all_reduce(value)
     return value.div_(dist.get_world_size())
 
@@ -111,7 +111,7 @@ class AverageGradients:
 def data_parallel(
     algorithm: _Algorithm, dataset: _Dataset, n_steps: int, options: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Context in which a built algorithm trains data-parallel with those of the other processes.
+    """Train a built algorithm in the block data-parallel with those of the other processes.
 
     All start from the parameters of process 0. Processes with equal seeds sample different minibatches. Only process 0
     logs and shows its progress; each process keeps its own checkpoint.
@@ -151,7 +151,7 @@ def data_parallel(
 
 
 def _jump_ahead(state: State, count: int) -> State:
-    """A dataset's state whose generators are ``count`` times 2**127 draws ahead."""
+    """Return a dataset's state whose generators are ``count`` times 2**127 draws ahead."""
     if state.get("bit_generator") != "PCG64":
         return {name: _jump_ahead(item, count) if isinstance(item, dict) else item for name, item in state.items()}
     generator: Any = np.random.PCG64()

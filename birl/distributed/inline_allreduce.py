@@ -54,7 +54,7 @@ class InlineAllReduce(InlineTransport, GroupStore):
         return index, thread.result
 
     def _thread(self, index: int) -> _PausableThread:
-        """The thread of a worker's present task, or of its next one."""
+        """Return the thread of a worker's present task, or of its next one."""
         if index not in self._running:
             entry = next((each for each in self._tasks if each[0] == index), None)
             if entry is None:

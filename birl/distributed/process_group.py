@@ -20,7 +20,7 @@ class LearnerGroup(Protocol):
     """Several learners, numbered from 0."""
 
     def all_reduce_mean(self, value: Tensor) -> Tensor:
-        """The mean of ``value`` over all learners, each of which calls this; the same bits for all.
+        """Return the mean of ``value`` over all learners, each of which calls this; all get the same bits.
 
         Raises:
             GroupBroken: if a learner is lost, or does not call it in time.
@@ -51,7 +51,7 @@ class GroupStore(Protocol):
     """Where groups meet. The first learner holds it."""
 
     def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
-        """The meeting place of a new group."""
+        """Return the meeting place of a new group."""
 
     def join(self, rendezvous: Rendezvous, number: int) -> LearnerGroup:
         """Join a group as its first learner."""
@@ -115,7 +115,7 @@ class GlooGroup(LearnerGroup):
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this machine that ``host`` sees. Nothing is sent."""
+    """Return the address of this machine that ``host`` sees, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

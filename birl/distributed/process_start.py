@@ -32,7 +32,7 @@ _UNKNOWN: Final = 255
 
 
 def _contexts() -> list[SpawnContext | ForkServerContext]:
-    """Ways of starting processes, the best one first."""
+    """Return the ways of starting processes, the best one first."""
     spawned = multiprocessing.get_context("spawn")
     if sys.platform != "linux":  # libraries of other systems do not survive a fork
         return [spawned]
@@ -62,8 +62,8 @@ def start_process(target: Callable[..., None], args: tuple[object, ...]) -> Base
 class _Name(str):
     """The name of a process, which carries the environment variables.
 
-    The new process unpickles its name first, which sets the variables before further modules are imported. Without
-    that, its variables would be those of the server's start.
+    The new process unpickles its name first, which sets the variables before further modules are imported. Otherwise it
+    would have the variables with which the server was started.
     """
 
     def __init__(self, name: str) -> None:
@@ -81,7 +81,7 @@ def _set_environment(name: str, environment: dict[str, str]) -> str:
 
 @contextlib.contextmanager
 def _same_module_path() -> Iterator[None]:
-    """Context in which a new server finds modules where this process does, and not in its working directory first."""
+    """Let a new server find modules where this process does, and not in its working directory first."""
     changed = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -111,7 +111,7 @@ def run_exit_handlers() -> None:
 
 
 def exit_status(process: BaseProcess) -> int | None:
-    """The exit status of a process; ``None`` if it is running or its status is unknown."""
+    """Return the exit status of a process; ``None`` if it is running or its status is unknown."""
     code = process.exitcode
     return None if code == _UNKNOWN else code
 
@@ -142,7 +142,7 @@ def wait_for_end(process: BaseProcess, timeout: float) -> bool:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Context that holds Ctrl-C back, also in processes started there until they are initialised."""
+    """Hold back Ctrl-C in the block, also in processes started there until they are initialised."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

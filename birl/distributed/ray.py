@@ -198,7 +198,7 @@ class Process(Protocol):
     """The part of `subprocess.Popen` that runs on other machines need."""
 
     def poll(self) -> int | None:
-        """The exit status, if the process has ended."""
+        """Return the exit status, if the process has ended."""
 
     def send_signal(self, number: int, /) -> None:
         """Send a signal to the process."""
@@ -224,7 +224,7 @@ class RayProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status; ``None`` while the process runs or waits for resources."""
+        """Return the exit status; ``None`` while the process runs or waits for resources."""
         if self.returncode is not None:
             return self.returncode
         if self._poll is None:
@@ -342,7 +342,7 @@ class _ProcessActor:
         self._process = starter([sys.executable, *arguments], folder)
 
     def poll(self) -> int | None:
-        """The exit status of the process."""
+        """Return the exit status of the process."""
         return self._process.poll()
 
     def signal(self, number: int) -> None:
@@ -396,7 +396,7 @@ class _WorkerActor:
         return self.heartbeat()
 
     def heartbeat(self) -> Heartbeat:
-        """The position of the worker."""
+        """Return the position of the worker."""
         return Heartbeat(self._worker.position)
 
     def carry_out(self, task: object, payload: object) -> object:

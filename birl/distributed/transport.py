@@ -36,7 +36,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class Worker(Protocol[TaskT_contra, PayloadT_contra, ResultT_co]):
-    """What carries out tasks, where a transport has put it."""
+    """An object that carries out tasks in the place that a transport has chosen."""
 
     @property
     def position(self) -> str:
@@ -85,7 +85,7 @@ class WorkerLost(Exception):  # noqa: N818  internal: callers of `Transport.wait
 
 
 def no_open_task() -> WorkerError:
-    """The error of a wait for a result when no task is open, which would never end."""
+    """Return the error for waiting on a result when no task is open, which would never end."""
     return WorkerError(
         "the run waits for a result, but its workers have answered all their tasks, so that it would wait for ever: "
         "birl has miscounted its tasks. Start the run again, which goes on from its last checkpoint, and report "
@@ -135,7 +135,7 @@ class Transport(ABC):
         """
 
     def locate(self, index: int) -> str:
-        """Where a worker runs, as text."""
+        """Return where a worker runs, as text."""
         return "this process"
 
     @abstractmethod
@@ -207,7 +207,7 @@ class ProcessTransport(Transport):
             self.while_waiting()
 
     def _receive(self) -> tuple[int | None, Any]:
-        """The next message and its worker, or ``(None, None)`` if none arrives for a while."""
+        """Receive the next message and its worker, or ``(None, None)`` if none arrives for a while."""
         by_worker = {self._workers[index]: index for index, count in self._open.items() if count}
         if not by_worker:
             raise no_open_task()

@@ -42,11 +42,11 @@ class Watchdog:
         self._positions[index], self._waited[index] = None, 0.0
 
     def __contains__(self, index: int) -> bool:
-        """Whether a worker was ever started."""
+        """Return whether a worker was ever started."""
         return index in self._positions
 
     def has_started(self, index: int) -> bool:
-        """Whether a worker has sent a heartbeat since its start."""
+        """Return whether a worker has sent a heartbeat since its start."""
         return self._positions[index] is not None
 
     def reset(self, index: int) -> None:
@@ -64,7 +64,7 @@ class Watchdog:
         return self._waited[index] > self._limits[self.has_started(index)]
 
     def describe(self, index: int) -> tuple[str, str]:
-        """Why a hung worker is ended, and its last position (``"its start"`` if it has none yet)."""
+        """Say why a hung worker is ended, with its last position (``"its start"`` if it has none yet)."""
         started = self.has_started(index)
         why = f"because it did not {'move' if started else 'start'} for {self._limits[started]:g} seconds"
         return why, self._positions[index] or "its start"

@@ -193,7 +193,7 @@ def check_picklable(name: str, value: object, advice: str) -> None:
 
 
 def _run(target: Target, connection: Connection, argument: object) -> None:
-    """The main function of a worker process."""
+    """Run a worker process: its main function."""
     process_start.initialize_process()
     try:
         run_target(target, connection, argument)
@@ -212,7 +212,7 @@ def run_target(target: Target, connection: Connection, argument: object) -> None
 
 
 def make_failure(error: Exception) -> Failure:
-    """An error as a worker sends it."""
+    """Make the message that a worker sends about an error."""
     text = "".join(traceback.format_exception(error))
     if not isinstance(error, BirlError):
         return Failure(None, text)

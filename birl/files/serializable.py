@@ -82,7 +82,7 @@ class Serializable:
 
     @classmethod
     def get_type(cls) -> str:
-        """Name of this class in files; empty for abstract classes."""
+        """Return the name of this class in files; empty for abstract classes."""
         return cls._type
 
     def get_params(self) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def bootstrap_returns(
 
 
 def _first_values(steps: StepFeatures, target: Array, length: Array, counts: Array) -> Array:
-    """``V(s_0)`` of every episode by the model of all episodes and by that of each draw, ``[1 + B, n]``."""
+    """Return ``V(s_0)`` of every episode by the model of all episodes and of each draw, ``[1 + B, n]``."""
     first = np.cumsum(length) - length
     weight = np.repeat(np.concatenate([np.ones((1, len(length))), counts]), length, axis=1)
     size = max(_MAX_NUMBERS // target.size, 1)

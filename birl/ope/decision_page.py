@@ -162,7 +162,7 @@ def second_opinions(evaluation: Evaluation) -> list[str]:
 
 
 def contradicts(evaluation: Evaluation) -> bool:
-    """Whether the model alone contradicts the model with weights."""
+    """Return whether the model alone contradicts the model with weights."""
     return bool(evaluation.facts.get("model_differs"))
 
 
@@ -256,12 +256,12 @@ def _estimates(evaluation: Evaluation) -> list[Part]:
 
 
 def _refused_for(name: str, findings: Sequence[Finding]) -> str:
-    """The facts for which an estimator is refused; the notes below the table have the full messages."""
+    """Return the facts for which an estimator is refused; the notes below the table have the full messages."""
     return ", ".join(dict.fromkeys(each.fact for each in findings if each.refused and name in FAMILIES[each.family]))
 
 
 def _gains_figure(caption: str, rows: Mapping[str, Row | None]) -> list[Part]:
-    """A figure of the gains with intervals, if there are any."""
+    """Draw the gains with their intervals, if there are any."""
     known = {key: row for key, row in rows.items() if row is not None}
     gains = [
         (key, float(row.gain_interval.lower), float(row.gain.value), float(row.gain_interval.upper))

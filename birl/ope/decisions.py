@@ -208,12 +208,12 @@ def _unique(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _concerns(family: str, evaluation: Evaluation) -> bool:
-    """Whether the estimator that decides is of this family."""
+    """Return whether the estimator that decides is of this family."""
     return evaluation.decides in FAMILIES[family]
 
 
 def _finding(evaluation: Evaluation, fact: str | None) -> Finding | None:
-    """The first finding about a fact."""
+    """Return the first finding about a fact."""
     return next((each for each in evaluation.findings if each.fact == fact), None)
 
 
@@ -232,7 +232,7 @@ def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Ev
 def _confounding(
     evaluation: Evaluation, label: str, lower: float, upper: float, min_gain: float
 ) -> tuple[float | None, tuple[tuple[float, float, float], ...]]:
-    """The Gamma that changes the verdict, and the intervals for some Gammas."""
+    """Return the Gamma that changes the verdict, and the intervals for some Gammas."""
     if evaluation.confounded is None:
         return None, ()
     shifts = [(gamma, *evaluation.confounded.shift(gamma)) for gamma in GAMMAS]
@@ -241,7 +241,7 @@ def _confounding(
 
 
 def _assumptions(evaluation: Evaluation) -> tuple[str, ...]:
-    """Assumptions that logs cannot check."""
+    """Return assumptions that logs cannot check."""
     source = {
         "logged": "the logged propensities are those of the policy that acted",
         "estimated": "the estimated propensities are right: observations contain everything that influenced actions",

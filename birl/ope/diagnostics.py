@@ -188,7 +188,7 @@ def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float
 
 
 def _mean_weight(episodes: Trajectories, ess: Array) -> tuple[Array, Array]:
-    """Mean of ``w_t``, and its largest distance from 1 in standard errors over reliable steps."""
+    """Return the mean of ``w_t``, and its largest distance from 1 in standard errors over reliable steps."""
     log_weight = np.minimum(episodes.log_weight, 300.0)  # larger squares overflow; the mean is far from 1 anyway
     w, n = np.exp(log_weight), log_weight.shape[-2]
     mean = w.mean(-2)

@@ -57,7 +57,7 @@ def _returns(episodes: Trajectories) -> tuple[Array, Array]:
 
 
 def _quantile(returns: Array, weight: Array, p: Array) -> Array:
-    """The smallest return at which the weighted distribution reaches ``p``."""
+    """Return the smallest return at which the weighted distribution reaches ``p``."""
     order = returns.argsort(-1)
     total = np.take_along_axis(weight, order, -1).cumsum(-1)
     reached = total >= p[..., None] * total[..., -1:] * (1 - 1e-12)

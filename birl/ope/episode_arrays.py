@@ -150,7 +150,7 @@ class LoggedEpisodes:
         return StepFeatures(self.x, self.action, reward, step, last, self.gamma)
 
     def unsupported_mass(self, probabilities: Array) -> float:
-        """Return the probability that a policy has beyond the logging policy on actions that the logs hardly hold.
+        """Return the probability by which a policy exceeds the logging policy on actions that are rare in the logs.
 
         If propensities of all actions are unknown, the logging policy's are the frequencies of the actions; those of
         all actions that were never taken together are the frequency of the actions taken once (Good 1953, Biometrika
@@ -199,9 +199,9 @@ class LoggedEpisodes:
         return self.propensities is not None or (self.log_propensity is not None and self.n_actions == 2)
 
     def _known_probabilities(self, probabilities: Array) -> tuple[Array, Array] | None:
-        """Probabilities ``[N, K]`` of the policy and of the logging policy; ``None`` if the latter are unknown.
+        """Return probabilities ``[N, K]`` of the policy and the logging policy; ``None`` if the latter are unknown.
 
-        K are all actions, or the logged one and the rest.
+        The K columns are all actions, or the logged action and the rest.
         """
         if self.propensities is not None:
             return probabilities, self.propensities
@@ -389,7 +389,7 @@ def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
 
 
 def _acting_policies(policy: PolicyAPI) -> list[BuiltPolicy]:
-    """The built policies of an algorithm, or of the members of a mixture."""
+    """Return the built policies of an algorithm, or of the members of a mixture."""
     if (members := getattr(policy, "members", None)) is None:
         return [policy.acting]
     return [member.acting for _, member in members()]
@@ -405,7 +405,7 @@ def _propensities(
     x: Array | None,
     part: Array,
 ) -> tuple[Array | None, Array | None]:
-    """Log-propensities of the logged actions and propensities of all actions, as far as known."""
+    """Return log-propensities of logged actions and propensities of all actions, as far as known."""
     if behaviour == "logged":
         logged, every = _column(episodes, "log_propensity", limit), _column(episodes, "propensities", limit)
         logged = None if logged is None else logged.reshape(-1).astype(np.float64)
@@ -443,7 +443,7 @@ def _propensities(
 
 
 def _column(episodes: Sequence[Episode], name: str, limit: int | None) -> Array | None:
-    """An extra column of all steps; ``None`` if no episode has it."""
+    """Return an extra column of all steps; ``None`` if no episode has it."""
     extras = [each.extra or {} for each in episodes]
     present = [name in extra for extra in extras]
     if not any(present):
@@ -454,7 +454,7 @@ def _column(episodes: Sequence[Episode], name: str, limit: int | None) -> Array 
 
 
 def _first_values(episodes: Sequence[Episode], name: str) -> Array | None:
-    """The value of an extra column at the first step of each episode; ``None`` if no episode has it."""
+    """Return the value of an extra column at the first step of each episode; ``None`` if no episode has it."""
     if _column(episodes, name, None) is None:
         return None
     return np.array([np.asarray((each.extra or {})[name]).reshape(-1)[0] for each in episodes])

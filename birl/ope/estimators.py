@@ -218,7 +218,7 @@ def weight_before(weight: Array) -> Array:
 
 
 def _least(episodes: Trajectories, lowest: float) -> float:
-    """The reward to subtract; the reward 0 after the end of an episode counts too."""
+    """Return the reward to subtract; the reward 0 after the end of an episode counts too."""
     seen = episodes.reward[episodes.mask].min() if lowest else 0.0
     if lowest and seen < lowest - 1e-6 * max(1.0, abs(lowest)):  # stored rewards are float32
         raise DataError(f"a reward is {seen}, but lowest is {lowest}; it must be the smallest possible reward")

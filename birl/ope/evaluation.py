@@ -270,7 +270,7 @@ def evaluate_view(
 
 
 def _estimates(trajectories: Trajectories) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Estimates by all estimators whose inputs are known, and the messages of those that failed."""
+    """Estimate with all estimators whose inputs are known; also return the messages of those that failed."""
     estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     for key, estimator in ESTIMATORS.items():
@@ -285,7 +285,7 @@ def _estimates(trajectories: Trajectories) -> tuple[dict[str, Estimate], dict[st
 
 
 def _baseline(view: PolicyView, estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """What the logs earned, estimated for each estimator so that common noise cancels in the gain."""
+    """Return what the logs earned, estimated for each estimator so that common noise cancels in the gain."""
     if view.trajectories.log_ratio is not None and not view.trajectories.log_ratio.any():
         return dict(estimates)  # the logged actions do not distinguish it from the logging policy: the gain is 0
     plain = on_policy(view.trajectories)
@@ -310,7 +310,7 @@ def _facts(
 
 
 def _drift(logs: LoggedEpisodes, gain: Estimate | None) -> tuple[tuple[float, float] | None, bool]:
-    """The gains in the two halves in time, and whether they differ by more than chance."""
+    """Return the gains in the two halves in time, and whether they differ by more than chance."""
     if gain is None or logs.time is None or len(np.unique(logs.time)) < 2:
         return None, False
     late = np.argsort(np.argsort(logs.time, kind="stable")) >= len(logs.time) // 2

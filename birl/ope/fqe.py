@@ -136,7 +136,7 @@ class FQENets(nn.Module):
 
 
 def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
-    """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
+    """Return the squared error to ``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``."""
     with torch.no_grad():
         action = batch.extra[POLICY_ACTION].movedim(-2, 0)  # [K, ..., A]: K actions for each state
         every = nets.critic_target(batch.next_inputs, action)  # [N, K, ...]
@@ -146,7 +146,7 @@ def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 
 
 def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
-    """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
+    """Return the squared error to ``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``."""
     if isinstance(nets.critic, ContinuousQFunction):
         return continuous_loss(nets, batch, cfg)
     with torch.no_grad():
@@ -157,7 +157,7 @@ def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 
 
 def _regression(nets: FQENets, batch: Batch, target: Returns, cfg: FQEConfig) -> Loss:
-    """The squared error; with resampling, of each member's own target ``[N, ...]``, weighted by its episode counts."""
+    """Return the squared error; with resampling, each member has its own target and episode counts as weights."""
     prediction = nets.critic(batch.inputs, batch.action)
     if not cfg.resample_episodes:
         return td_loss(prediction, target, batch)

@@ -100,7 +100,7 @@ def record_query(dataset: str | Path, digest: str, purpose: str, question: str, 
 
 
 def _related(folder: Path, since: str | None) -> Iterator[tuple[Path, Query]]:
-    """Queries of folders in or around this one that share episodes with it, up to the time ``since`` if given.
+    """Return queries of related folders that share episodes with this one, up to the time ``since`` if given.
 
     These are the data that it is a part of, its parts, and parts of other splits of the same data; see
     `LogRecord.shares`.
@@ -118,7 +118,7 @@ def _related(folder: Path, since: str | None) -> Iterator[tuple[Path, Query]]:
 
 
 def _conflicts(earlier: Query, query: Query) -> bool:
-    """Whether an earlier query forbids this one."""
+    """Return whether an earlier query forbids this one."""
     one, other = ((each["purpose"], each["question"]) for each in (earlier, query))
     return CERTIFY in (one[0], other[0]) and one != other
 

@@ -265,7 +265,7 @@ def intervals(
 
 
 def _tick_labels(labels: Sequence[str], positions: Sequence[tuple[float, float]]) -> list[Shape]:
-    """Labels below an axis, without those that would overlap."""
+    """Draw the labels below an axis, without those that would overlap."""
     step = max(1, math.ceil(max(map(len, labels), default=1) * 7 * len(labels) / (_WIDTH - _LEFT)))
     shapes = []
     for text, (x, y) in list(zip(labels, positions, strict=True))[::step]:
@@ -285,7 +285,7 @@ class _Axes:
         self._left, self._height = left, height
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """The position of a point."""
+        """Return the position of a point."""
         (x0, x1), (y0, y1) = self._x, self._y
         width, height = _WIDTH - self._left - 16, self._height - _TOP - _BOTTOM
         return self._left + width * ((x - x0) / (x1 - x0)), _TOP + height * (1 - (y - y0) / (y1 - y0))
@@ -293,7 +293,7 @@ class _Axes:
     def shapes(
         self, x: str, y: str, *, ticks_x: bool = True, ticks_y: bool = True, whole_x: bool = False
     ) -> list[Shape]:
-        """The axes with their names and tick labels."""
+        """Draw the axes with their names and tick labels."""
         bottom, right = self._height - _BOTTOM, _WIDTH - 16
         axis = {"class": "axis", "x1": self._left, "x2": right, "y1": bottom, "y2": bottom}
         middle = {"class": "tick", "x": (self._left + right) / 2, "y": self._height - 8, "text-anchor": "middle"}
@@ -318,14 +318,14 @@ def _points(x: Iterable[float], y: Iterable[float]) -> list[tuple[float, float]]
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """The range, widened if its length is too small to divide by."""
+    """Widen the range if its length is too small to divide by."""
     if high - low > 1e-9 * max(abs(low), abs(high), 1e-290):
         return low, high
     return low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
 
 
 def _ticks(low: float, high: float, min_step: float = 0) -> list[float]:
-    """About four round numbers from ``low`` to ``high`` with steps of at least ``min_step``."""
+    """Return about four round numbers from ``low`` to ``high`` with steps of at least ``min_step``."""
     size = 10.0 ** math.floor(math.log10((high - low) / 4))
     step = max(min((size * part for part in (1, 2, 5, 10)), key=lambda one: abs((high - low) / one - 4)), min_step)
     digits = 12 - math.floor(math.log10(step))

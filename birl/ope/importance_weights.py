@@ -276,11 +276,11 @@ def _steps(name: str, value: Array, mask: Array, *, lowest_is_allowed: bool = Fa
 
 
 def _steps_of(log_weight: Array) -> Array:
-    """Ratios whose products are the weights; a weight of 0 stays 0."""
+    """Return the ratios whose products are the weights; a weight of 0 stays 0."""
     before = np.concatenate([np.zeros_like(log_weight[..., :1]), log_weight[..., :-1]], -1)
     return np.where(np.isneginf(before), 0.0, log_weight - np.where(np.isneginf(before), 0.0, before))
 
 
 def _first(where: Array) -> tuple[int, ...]:
-    """The first true index: (episode, step), after repetitions if there are any."""
+    """Return the first true index: (episode, step), after repetitions if there are any."""
     return tuple(int(index) for index in np.argwhere(where)[0])

@@ -179,7 +179,7 @@ def hcope_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0
 
 
 def _above(estimate: Estimate, lowest: float) -> Array:
-    """Terms minus their lower limit, with a tolerance for rounding."""
+    """Subtract the lower limit from terms, with a tolerance for rounding."""
     above = estimate.terms - lowest
     if above.min() < -1e-6 * max(1.0, abs(lowest)):
         raise DataError(f"a term is {estimate.terms.min()}, but lowest is {lowest}; it must be the smallest possible")
@@ -187,7 +187,7 @@ def _above(estimate: Estimate, lowest: float) -> Array:
 
 
 def _bernstein(terms: Array, cut: Array, n: int, confidence: float) -> Array:
-    """The bound of n terms with the mean and the variance of these."""
+    """Return the bound for n terms from their mean and variance."""
     terms = np.minimum(terms, cut[..., None])
     log = math.log(2 / (1 - confidence))
     width = np.sqrt(2 * log * terms.var(-1, ddof=1) / n)
@@ -240,7 +240,7 @@ def t_tail(x: float, freedom: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
+    """Evaluate the continued fraction of the incomplete beta function (DLMF 8.17.22) by Lentz's method."""
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, 10_000):

@@ -195,7 +195,7 @@ def softmax(logits: Array, excluded: Array | None = None) -> Array:
 def estimate_propensities(x: Array, action: Array, part: Array, n_actions: int, allowed: Array | None = None) -> Array:
     """Estimate probabilities of all actions by cross-fitted logistic regression, ``[N, A]`` (Hanna et al. 2019).
 
-    arXiv:1806.01347. Check `birl.ope.calibration_error` before you make weights of them.
+    arXiv:1806.01347. Check `birl.ope.calibration_error` before you compute weights from them.
 
     Args:
         x: features ``[N, D]``, of which the first is 1.

@@ -36,7 +36,7 @@ def magic(episodes: Trajectories) -> Estimate:
 
 
 def _partial(episodes: Trajectories) -> Array:
-    """Terms of ``g_j``, j = -1 to T - 1, ``[..., n, T + 1]``."""
+    """Return terms of ``g_j``, j = -1 to T - 1, ``[..., n, T + 1]``."""
     weight, v = episodes.relative_weight, require_column("v", episodes.v)
     values = episodes.discount * ratio_terms(v, weight_before(weight), axis=-2)
     errors = episodes.discount * ratio_terms(episodes.reward - require_column("q", episodes.q), weight, axis=-2)

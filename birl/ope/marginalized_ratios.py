@@ -2,8 +2,8 @@
 
 ``z_t(s, a)`` is the probability that the policy visits ``(s, a)`` in step t over that of the logs. Products of ratios
 grow with every step, these ratios do not, and they need no propensities. They need Markov observations, and features
-that can express the ratios. Logs cannot show whether these hold, so the estimate never decides (such estimators trail
-in DOPE, Fu et al. 2021, arXiv:2103.16596).
+that can express the ratios. Logs cannot show whether these conditions hold, so the estimate never decides (such
+estimators trail in DOPE, Fu et al. 2021, arXiv:2103.16596).
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def marginal_ratios(steps: StepFeatures, target: Array, part: Array) -> Array:
 
 
 def _balancing_weights(x: Array, here: Array, taken: Array, mass: Array) -> Array:
-    """Coefficients ``[D]`` whose weights on the rows ``taken`` balance the ``mass`` of all rows ``here``."""
+    """Return coefficients ``[D]`` whose weights on the rows ``taken`` balance the ``mass`` of all rows ``here``."""
     gram = x[taken].T @ x[taken] + _RIDGE * (len(taken) + 1) * np.eye(x.shape[1])
     return np.asarray(np.linalg.solve(gram, x[here].T @ mass[here]))

@@ -54,7 +54,7 @@ def more_robust_q(steps: StepFeatures, target: Array, rho: Array, part: Array) -
 
 
 def _weighted_returns(steps: StepFeatures, rho: Array) -> tuple[Array, Array]:
-    """``R_t = r_t + gamma rho_{t+1} R_{t+1}`` and ``w_{t-1}`` of every step, ``[N]``."""
+    """Return ``R_t = r_t + gamma rho_{t+1} R_{t+1}`` and ``w_{t-1}`` of every step, ``[N]``."""
     to_go, before = np.array(steps.reward, np.float64), np.ones(len(rho))
     for t in range(int(steps.step.max()), 0, -1):
         rows = np.flatnonzero(steps.step == t)

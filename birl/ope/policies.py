@@ -56,7 +56,7 @@ class StochasticPolicy(PolicyAPI, ABC):
         """Return the policies that it mixes, with their weights."""
 
     def sample_action(self, x: Tree) -> Array:
-        """Same as `predict`."""
+        """Sample actions; the same as `predict`."""
         return self.predict(x)
 
     def actor(self, *, greedy: bool = True, n: int = 1) -> _Actor:
@@ -437,14 +437,14 @@ def _check_choices(policy: _SinglePolicy, built: BuiltPolicy) -> None:
 
 
 def _allowed_mask(spec: Spec, inputs: Inputs, like: Tensor) -> Tensor | None:
-    """The mask of allowed actions for each dimension."""
+    """Return the mask of allowed actions for each dimension."""
     actions: Any = spec.actions
     mask: Tensor | None = actions.mask_to_branches(inputs.mask if spec.masked else None, like)
     return mask
 
 
 def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction[Any]:
-    """The distribution of `EpsilonGreedy`."""
+    """Return the distribution of `EpsilonGreedy`."""
     actions: Actions = built.spec.actions
     options = max(actions.options)
 
@@ -460,7 +460,7 @@ def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction[
 
 
 def _sampler(distribution: DistributionFunction[Any]) -> Any:
-    """A function that samples from a distribution."""
+    """Return a function that samples from a distribution."""
 
     def sample(nets: Any, inputs: Inputs) -> Tensor:
         conditional: Any = distribution(nets, inputs)

@@ -200,7 +200,7 @@ def policy_choices(learner: Learner, inputs_of: Callable[[BuiltPolicy], Inputs])
 
 
 def _share(policy: BuiltPolicy, inputs: Inputs, count: int) -> Tensor:
-    """Probabilities of all discrete actions, ``[..., A]``."""
+    """Return probabilities of all discrete actions, ``[..., A]``."""
     function, distribution = policy.function(greedy=not count), policy.policy.distribution
     if function is policy.policy.sample and distribution is not None:
         conditional = distribution(policy.nets, inputs)
@@ -212,7 +212,7 @@ def _share(policy: BuiltPolicy, inputs: Inputs, count: int) -> Tensor:
 
 
 def _actions(policy: BuiltPolicy, inputs: Inputs, count: int, learner: Learner) -> Tensor:
-    """Actions ``[..., K, *shape]`` in the units of the Q-functions."""
+    """Return actions ``[..., K, *shape]`` in the units of the Q-functions."""
     own, function, actions = learner.spec.actions, policy.function(greedy=not count), []
     for _ in range(max(count, 1)):
         action = policy.environment_tensor(function(policy.nets, inputs))

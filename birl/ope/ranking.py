@@ -123,7 +123,7 @@ def lower_bound(evaluation: Evaluation) -> float:
 
 
 def _ranges(evaluations: Mapping[str, Evaluation], confidence: float, n_policies: int) -> dict[str, tuple[int, int]]:
-    """Ranges of ranks among the evaluated policies; the confidence covers all pairs of ``n_policies``."""
+    """Return the ranges of ranks of the evaluated policies; the confidence covers all pairs of ``n_policies``."""
     count = len(evaluations)
     pair_confidence = 1 - (1 - confidence) / max(n_policies * (n_policies - 1) // 2, 1)
     better, worse = dict.fromkeys(evaluations, 0), dict.fromkeys(evaluations, 0)
@@ -138,7 +138,7 @@ def _ranges(evaluations: Mapping[str, Evaluation], confidence: float, n_policies
 
 
 def _compare(one: Evaluation, other: Evaluation, confidence: float) -> int:
-    """1 if the first policy is better, -1 if the second is, 0 if the difference is not significant."""
+    """Return 1 if the first policy is better, -1 if the second is, 0 if the difference is not significant."""
     both = [key for key in DECIDERS if all(key in each.rows and not each.rows[key].refused for each in (one, other))]
     if not both:
         return 0
@@ -147,7 +147,7 @@ def _compare(one: Evaluation, other: Evaluation, confidence: float) -> int:
 
 
 def _differences(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, float]]:
-    """Mean total variation distance of each pair of policies."""
+    """Return the mean total variation distance of each pair of policies."""
     probabilities = {
         name: each.action_probabilities for name, each in evaluations.items() if each.action_probabilities is not None
     }

@@ -41,7 +41,7 @@ def confounded_range(value: Array, weight: Array, propensity: Array, strength: f
     light = weight * (propensity + (1 - propensity) / strength)
 
     def means(first: Array, then: Array) -> Array:
-        """Means with the weights ``first`` up to an index and ``then`` after it, for all n + 1 indices."""
+        """Return means with the weights ``first`` up to an index and ``then`` after it, for all n + 1 indices."""
         sums = []
         for column in (1.0, value):
             before = np.concatenate([[0.0], (first * column).cumsum()])

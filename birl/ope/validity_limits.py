@@ -63,7 +63,7 @@ class Limit:
         return self.meaning.format("…"), doubtful, refused
 
     def exceeded(self, value: float, limit: float | None) -> bool:
-        """Whether ``value`` is on the wrong side of ``limit``. NaN always is."""
+        """Return whether ``value`` is on the wrong side of ``limit``. NaN always is."""
         if limit is None:
             return False
         return math.isnan(value) or (value < limit if self.too_low else value > limit)

@@ -106,7 +106,7 @@ def check_order(logs: LogStatistics, others: Mapping[str, LogStatistics]) -> Che
 
 
 def _overlapping(episodes: Mapping[str, Array]) -> float | None:
-    """Share of episodes that begin before the previous one of their cluster has ended."""
+    """Return the share of episodes that begin before the previous one of their cluster has ended."""
     if "cluster" not in episodes or "begins" not in episodes:
         return None
     order = np.lexsort((episodes["begins"], episodes["cluster"]))
@@ -115,7 +115,7 @@ def _overlapping(episodes: Mapping[str, Array]) -> float | None:
 
 
 def _time_order(logs: LogStatistics) -> Array:
-    """Indices of the episodes in the order of their start times, or as they are stored."""
+    """Return the indices of the episodes in the order of their start times, or as they are stored."""
     begins = logs.episodes.get("begins")
     return np.arange(len(logs.episodes["length"])) if begins is None else np.argsort(begins, kind="stable")
 
@@ -165,7 +165,7 @@ def logger_name(number: float, loggers: Sequence[str]) -> str:
 
 
 def _by_time(logs: LogStatistics) -> tuple[list[str], list[float], list[int]]:
-    """Mean return and number of episodes by month if times are dates, otherwise by tenths of the episodes."""
+    """Return mean returns and numbers of episodes by month if times are dates, otherwise by tenths of the episodes."""
     returns, begins = logs.episodes["return"], logs.episodes.get("begins")
     order = _time_order(logs)
     if begins is not None and begins.min() > _FIRST_DATE:
@@ -246,7 +246,7 @@ def check_observations(logs: LogStatistics, aucs: Mapping[str, float | None]) ->
 
 
 def _copies(x: Array, columns: Array) -> list[tuple[int, int]]:
-    """Pairs of equal columns, the first column first."""
+    """Return pairs of equal columns, the first column first."""
     first: dict[bytes, int] = {}
     pairs = []
     for k in columns:

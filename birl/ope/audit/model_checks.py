@@ -91,13 +91,13 @@ def fit_behaviour(logs: LogStatistics, seed: int = 0) -> Behaviour:
 
 
 def _restrict(p: Array, allowed: Array) -> Array:
-    """Probabilities among the actions that were possible."""
+    """Restrict probabilities to the actions that were possible."""
     restricted = np.maximum(p, 1e-12) * allowed
     return np.asarray(restricted / np.maximum(restricted.sum(1, keepdims=True), 1e-300))
 
 
 def _gaussian_log_density(y: Array, mean: Array) -> Array:
-    """Log-density ``[N]`` of ``y`` ``[N, K]`` around predictions, with the standard deviation of their errors."""
+    """Return the log-density ``[N]`` of ``y`` ``[N, K]`` around predictions, by the spread of their errors."""
     std = np.maximum((y - mean).std(0), 1e-9)
     return np.asarray((-0.5 * ((y - mean) / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)).sum(1))
 
@@ -172,7 +172,7 @@ def _discrete_propensities(
 
 
 def _model_ratio_excess(behaviour: Behaviour, random: Array) -> float | None:
-    """Excess over 1 of the mean of ``m(a|x) / p``, for a model ``m`` that was not fitted on the episode.
+    """Return the excess over 1 of the mean of ``m(a|x) / p``, for a model ``m`` not fitted on the episode.
 
     For right propensities the mean is at most 1, whatever the model is: the sum of its probabilities of all actions.
     Propensities in wrong rows are not high where the model is. The lower end of the interval is returned.
@@ -184,7 +184,7 @@ def _model_ratio_excess(behaviour: Behaviour, random: Array) -> float | None:
 
 
 def _model_advantage(behaviour: Behaviour) -> float | None:
-    """Advantage in log-likelihood of a model, with or without observations, over the logged propensities.
+    """Return the advantage in log-likelihood of a model, with or without observations, over logged propensities.
 
     The lower end of the interval, of the better model, because a model of many observations may learn their noise.
     """
@@ -279,7 +279,7 @@ def check_markov(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) -> Ch
 def _reduction(
     name: str, constant: float, without: Array, with_: Array, groups: Array, rows: list[list[object]]
 ) -> float:
-    """The reduction of an error as a share of the error of a ``constant`` prediction; 0 if it may be chance.
+    """Return the reduction of an error relative to that of a ``constant`` prediction; 0 if it may be chance.
 
     It is not a share of the error itself, which is that of a small model where the world is almost deterministic. If
     that model is worse than the constant, only the improvement over the constant counts. Adds a row to ``rows``.
@@ -378,7 +378,7 @@ def check_power(logs: LogStatistics, behaviour: Behaviour, gamma: float) -> Chec
 
 
 def _second_moment_growth(logs: LogStatistics, behaviour: Behaviour, share: float) -> float | None:
-    """Logarithm of the growth of the weights' second moment in a step; ``None`` if unknown.
+    """Return the logarithm of the growth of the weights' second moment in a step; ``None`` if unknown.
 
     With the probability ``share`` a policy of discrete actions takes one action, which is drawn uniformly once for all
     steps: ``E rho^2 = 1 + share^2 (mean_a 1 / b(a) - 1)``. A policy of continuous actions shifts a Gaussian by

@@ -1,7 +1,7 @@
 """Cross-fitted predictions of logged steps, and measures of dependence.
 
 The models are linear in `birl.ope.linear_models.random_features`, so a fit is a few matrix products. They show what a
-step depends on; they are no policies.
+step depends on; they are not policies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reports of logged data: `report_data` runs all checks, and a `DataReport` is the result, as a page and as JSON.
 
-A report changes and chooses nothing: it gives advice with its reason and source.
+A report does not change or choose anything: it gives advice with its reason and source.
 """
 
 from __future__ import annotations
@@ -308,12 +308,12 @@ def _section(result: Check, messages: Messages) -> Section:
 
 
 def _finite(value: T) -> T | None:
-    """The value, or ``None`` for a number that is not finite."""
+    """Return the value, or ``None`` for a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json(value: object) -> object:
-    """A JSON value, with ``None`` for numbers that are not finite."""
+    """Convert to a JSON value, with ``None`` for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {name: _json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

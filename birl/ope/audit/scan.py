@@ -169,7 +169,7 @@ class _Scan:
         self.names = [columns[k] for k in self.columns]
 
     def _flatten(self, raw: list[Array]) -> Array:
-        """Observations as numbers ``[n, D]``, with discrete ones as one-hot vectors."""
+        """Convert observations to numbers ``[n, D]``, discrete ones to one-hot vectors."""
         parts = []
         for leaf, values in zip(self.leaves, raw, strict=True):
             flat = values.reshape(len(values), -1)

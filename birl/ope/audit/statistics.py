@@ -181,7 +181,7 @@ class ActionCounts:
 
 
 def _hash_rows(columns: Sequence[Array]) -> Array:
-    """A number for each row, ``[n]``, which is equal for rows with the same bytes."""
+    """Return a number for each row, ``[n]``, which is equal for rows with the same bytes."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -204,7 +204,7 @@ def _mix_bits(x: Array) -> Array:
 
 
 def _smallest(known: Array, new: Array) -> Array:
-    """The smallest distinct hashes, which estimate their number (Bar-Yossef et al. 2002, k minimum values)."""
+    """Keep the smallest distinct hashes, which estimate their number (Bar-Yossef et al. 2002, k minimum values)."""
     return np.unique(np.concatenate([known, new]))[:_SKETCH]
 
 
