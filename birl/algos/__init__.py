@@ -57,7 +57,7 @@ __all__ = [
 
 
 def _algorithms() -> dict[str, type]:
-    """The final algorithms in the files of this package, and their configurations, by name."""
+    """Return the final algorithms in this package's files, and their configurations, by name."""
     found: dict[str, type] = {}
     for file in iter_modules(__path__):
         for value in vars(import_module(f"{__name__}.{file.name}")).values():

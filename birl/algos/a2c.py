@@ -36,18 +36,18 @@ def _optimizer() -> OptimizerFactory:
 
 @config
 class A2CConfig(AlgorithmConfig):
-    """Advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3), of all environments at once.
+    """Advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3), synchronous over all environments.
 
-    Every ``rollout_length`` steps of all environments make one gradient step of policy and value function. Actions,
-    weights and what ``value_encoder_factory=None`` does are as in PPO. Recurrent networks learn through the whole
-    rollout.
+    The policy and the value function take one gradient step after every ``rollout_length`` steps of all environments.
+    Actions, initial weights and the effect of ``value_encoder_factory=None`` are as in PPO. Recurrent networks learn
+    through the whole rollout.
 
     Logs ``loss``, ``policy_loss``, ``value_loss`` and ``entropy``.
 
     Differs from the paper: gradients are means over all steps, not sums over the steps of one environment, and are
-    clipped to a norm of 0.5; the learning rate is constant; epsilon of RMSprop is outside the root, which learns better
-    with such gradients (CartPole, one environment, 40,960 steps: 197, 455, 500 and 500; inside it 11, 51 and 14);
-    ``gae_lambda`` below 1 makes advantages of GAE.
+    clipped to a norm of 0.5; the learning rate is constant; RMSprop's epsilon is outside the square root, which learns
+    better with such gradients (CartPole, one environment, 40,960 steps: 197, 455, 500 and 500; inside it 11, 51 and
+    14); with ``gae_lambda`` below 1, advantages are estimated with GAE.
 
     Differs from Stable-Baselines3: there is an entropy bonus by default.
     """
@@ -74,7 +74,7 @@ class A2CNets(PolicyAndValue):
 
 
 def prepare(nets: A2CNets, batch: Batch, ended: Tensor, cfg: A2CConfig) -> Batch:
-    """Advantages and returns of a rollout ``[T, B]``."""
+    """Compute the advantages and returns of a rollout ``[T, B]``."""
     with torch.no_grad():
         value, next_value = nets.values(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)

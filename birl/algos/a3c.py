@@ -22,7 +22,7 @@ from birl.optimizers import OptimizerFactory, RMSpropFactory
 
 
 def shared_rmsprop() -> OptimizerFactory:
-    """RMSprop of arXiv:1602.01783, section 4: epsilon is inside the root, and one of it serves all workers."""
+    """RMSprop of arXiv:1602.01783, section 4: epsilon is inside the root, and all workers share one optimiser."""
     return RMSpropFactory(alpha=0.99, eps=0.1, centered=False, eps_inside_root=True, clip_grad_norm=40.0)
 
 
@@ -31,14 +31,14 @@ class A3CConfig(A2CConfig):
     """Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
     The losses of A2C, summed over the steps of a rollout. With ``fit_online(env, workers=16)`` each of 16 processes
-    makes rollouts of ``rollout_length`` steps with the newest parameters, and one optimiser follows their gradients in
-    the order in which they come; without ``workers`` rollouts and gradients take turns in one process. Seeded runs with
-    several workers do not repeat; A2C is the algorithm for one process and many environments.
+    collects rollouts of ``rollout_length`` steps with the newest parameters, and one optimiser applies their gradients
+    in the order in which they arrive; without ``workers``, one process alternates between rollouts and gradient steps.
+    Seeded runs with several workers are not reproducible. With one process and many environments, use A2C.
 
-    Logs ``loss``, a sum, and the means ``policy_loss``, ``value_loss`` and ``entropy``.
+    Logs ``loss``, which is a sum over steps, and the means ``policy_loss``, ``value_loss`` and ``entropy``.
 
-    Differs from the paper: gradients are clipped to a norm of 40, and without a schedule the learning rate stays as it
-    is. The weight of the squared error and epsilon are those of PFRL.
+    Differs from the paper: gradients are clipped to a norm of 40, and the learning rate is constant unless a schedule
+        is given. The weight of the squared error and epsilon are taken from PFRL.
     """
 
     optim_factory: OptimizerFactory = field(shared_rmsprop)

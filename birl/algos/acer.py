@@ -54,7 +54,7 @@ def _rmsprop() -> OptimizerFactory:
 
 @config
 class ReplayedPolicyConfig(AlgorithmConfig):
-    """Fields of actor-critics that learn from their newest rollouts and replay older ones."""
+    """Fields of actor-critics that learn from their newest rollouts and from replayed ones."""
 
     batch_size: int = field(
         16, "Number of sequences, of `rollout_length` steps, in an update from the replay buffer.", low=1
@@ -75,14 +75,14 @@ class ReplayedPolicyConfig(AlgorithmConfig):
 class DiscreteACERConfig(ReplayedPolicyConfig):
     """Actor-critic with experience replay (Wang et al. 2017, arXiv:1611.01224, algorithm 2).
 
-    After each rollout of ``rollout_length`` steps from each environment there is an update from it, and then a number
-    of updates from sequences of older steps, which is drawn from a Poisson distribution. Steps are stored in a replay
-    buffer with the policy that chose them. With ``fit_online(env, workers=16)`` each of 16 processes has a buffer of
-    its own, as in the paper; without ``workers`` all environments share one.
+    Each rollout has ``rollout_length`` steps from each environment. It is followed by one update from the rollout and
+    then by updates from replayed sequences; their number is drawn from a Poisson distribution. The replay buffer stores
+    each step with the policy that chose its action. With ``fit_online(env, workers=16)`` each of 16 processes has a
+    buffer of its own, as in the paper; without ``workers`` all environments share one.
 
-    Differs from the paper: losses are means over steps, not sums; the trust region's statistics are the logits, not
-    the probabilities; by default policy and Q-function have networks of their own, not one with two heads: give
-    ``critic_encoder_factory=None`` for this.
+    Differs from the paper: losses are means over steps, not sums; the trust region is computed in the logits, not in
+        the probabilities; by default the policy and the Q-function have separate networks. For the paper's single
+        network with two heads, pass ``critic_encoder_factory=None``.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """
@@ -120,14 +120,13 @@ def action_value(nets: DiscreteACERNets, inputs: Inputs, action: Tensor) -> Tens
 def trusted_gradient(
     policy: Any, average: Any, objective: Callable[[Any], Tensor], delta: float, fixed: bool = False
 ) -> Tensor:
-    """Eqs. 11-12: the gradient of an objective by the policy's parameters, as far as it stays near the average policy.
+    """Project an objective's gradient so that the policy stays near the average policy (eqs. 11-12).
 
     Args:
         policy, average: distributions over the same actions.
-        objective: ``distribution -> [...]``, to be maximised; a function of one like ``policy``.
-        delta: bound of the change of the divergence ``KL(average || policy)``.
-        fixed: whether the second half of the parameters, a standard deviation, does not learn: it has no part in the
-            gradient.
+        objective: ``distribution -> [...]``, to be maximised; ``distribution`` is of the same kind as ``policy``.
+        delta: bound on the change of the divergence ``KL(average || policy)``.
+        fixed: whether the second half of the parameters, a standard deviation, is fixed and left out of the gradient.
 
     Returns:
         ``z`` ``[..., P]``, without a history: ``(policy.parameters() * z).sum(-1)`` has it as its gradient.
@@ -136,7 +135,7 @@ def trusted_gradient(
     learned, rest = given.chunk(2, -1) if fixed else (given, given[..., :0])
 
     def gradient(function: Callable[[Any], Tensor]) -> Tensor:
-        phi = learned.clone().requires_grad_()  # of its own for each: a compiled update shares no graph
+        phi = learned.clone().requires_grad_()  # a new leaf for each: a compiled update cannot share a graph
         own = policy.with_parameters(torch.cat((phi, rest), -1))
         return torch.autograd.grad(function(own).sum(), phi)[0]
 
@@ -173,7 +172,7 @@ def discrete_loss(nets: DiscreteACERNets, batch: Batch, cfg: DiscreteACERConfig)
 def _total(
     batch: Batch, cfg: ReplayedPolicyConfig, policy: Distribution, average: Distribution, z: Tensor, value_loss: Tensor
 ) -> Loss:
-    """The whole loss. The entropy bonus is outside of the trust region."""
+    """Add up the loss. The entropy bonus is outside the trust region."""
     policy_loss = -weighted_mean((policy.parameters() * z).sum(-1), batch.weight)
     entropy = weighted_mean(policy.entropy(), batch.weight)
     with torch.no_grad():
@@ -199,15 +198,16 @@ class DiscreteACER(Algorithm[DiscreteACERConfig, DiscreteACERNets]):
 
 @config
 class ACERConfig(DiscreteACERConfig):
-    """Actor-critic with experience replay, of continuous actions (Wang et al. 2017, arXiv:1611.01224, algorithm 3).
+    """Actor-critic with experience replay for continuous actions (Wang et al. 2017, arXiv:1611.01224, algorithm 3).
 
     As `DiscreteACERConfig`, with a stochastic dueling network: ``Q(s, a) = V(s) + A(s, a) - mean A(s, u)`` over
     ``n_samples`` actions ``u`` of the policy. Actions come from a Gaussian, by default with a fixed standard deviation,
     and are clipped to the environment's bounds.
 
-    Differs from the paper: losses are means over steps, not sums; each rollout is learned from before older ones are
-    replayed, where the paper's experiments with continuous actions replay only; by default policy, values and
-    advantages have networks of their own: with ``value_encoder_factory=None`` they are heads on one encoder.
+    Differs from the paper: losses are means over steps, not sums; each rollout is used for an update before older ones
+        are replayed, whereas the paper's experiments with continuous actions only replay; by default the policy, the
+        values and the advantages have separate networks. With ``value_encoder_factory=None`` they are heads on one
+        encoder.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``average_kl``.
     """

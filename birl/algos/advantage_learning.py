@@ -1,4 +1,4 @@
-"""Advantage learning: Q-learning that values actions the less, the further they are from the best one."""
+"""Advantage learning: Q-learning that lowers the values of actions that are not the best."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from birl.models import Returns, eval_mode
 class ALConfig(DQNConfig):
     """Advantage learning (Bellemare et al. 2016, arXiv:1512.04860, after Baird 1999), with DQN's networks.
 
-    Targets are lower by ``alpha`` times the action gap: how much less the data's action is worth than the best one in
-    its state, to the target network. The best actions keep their values, and the others move away from them, so that
-    errors change the greedy policy less often. With 0 this is DQN. Values of actions that are not the best are not
-    their returns: they are lower.
+    Targets are lowered by ``alpha`` times the action gap, the difference between the target network's values of the
+    best action and of the data's action. The best actions keep their values and the gap to the others grows, so that
+    errors change the greedy policy less often. With ``alpha=0`` this is DQN. The values of suboptimal actions are lower
+    than their expected returns.
 
-    With quantiles or atoms the gap is one of expected returns, by which the whole distribution moves. In
+    With quantiles or atoms the gap is computed from expected returns and shifts the whole distribution. In
     ``MultiDiscrete`` action spaces it is the mean over the branches.
 
     Logs ``loss``.
 
-    Differs from the paper: Adam instead of RMSProp, as `DQN`; an ensemble of critics is possible.
+    Differs from the paper: Adam instead of RMSProp, as in `DQN`; an ensemble of critics is possible.
     """
 
     alpha: float = field(0.9, "Share of the action gap that is taken from targets.", low=0, below=1)
@@ -48,16 +48,16 @@ class ALConfig(DQNConfig):
 class PALConfig(ALConfig):
     """Persistent advantage learning (Bellemare et al. 2016, arXiv:1512.04860): AL, but for actions worth repeating.
 
-    Targets are lower by ``alpha`` times an action gap as in `AL`: by that of the state or, if it is smaller, by that of
-    the same action in the next state, which is 0 after the end of an episode. Where one goes on with the same action,
-    nothing is taken.
+    Targets are lowered by ``alpha`` times the smaller of two action gaps: the action's gap in the state, as in `AL`,
+    and its gap in the next state, which is 0 after the end of an episode. If the action is the best one in the next
+    state, the target is not lowered.
 
-    It learns from single steps: after several of them there is no next state to repeat the action in, so n-step
-    returns are refused. Where the action may not be taken in the next state, the gap is that of the state.
+    It learns from single steps. N-step returns raise an error, because they skip the next state. If the action is not
+    allowed in the next state, the gap in the state is used.
 
     Logs ``loss``.
 
-    Differs from the paper: as `AL`. Differs from PFRL: there the next state's gap counts after the end, too.
+    Differs from the paper: as `AL`. Differs from PFRL: PFRL also uses the next state's gap after a termination.
     """
 
 

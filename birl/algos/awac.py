@@ -33,15 +33,15 @@ from birl.types import Networks
 
 @config
 class AWACConfig(ActorCriticConfig):
-    """Advantage Weighted Actor-Critic (Nair et al. 2020, arXiv:2006.09359): offline training that goes on online.
+    """Advantage Weighted Actor-Critic (Nair et al. 2020, arXiv:2006.09359): offline training, then online fine-tuning.
 
     The policy imitates the actions of the data, weighted with ``exp(A / lam)``. It is a Gaussian with a bounded mean
-    and a learned standard deviation, between ``exp(-6)`` and 1, that is the same in all states. Its samples are
-    clipped to the range of actions before a critic values them, as they are when it acts.
+    and a learned, state-independent standard deviation between ``exp(-6)`` and 1. Its samples are clipped to the range
+    of actions when it acts and before the critics evaluate them.
 
-    Logs ``critic_loss``, ``actor_loss``, and ``temp`` and ``temp_loss``, which are 0 (d3rlpy logs them too).
+    Logs ``critic_loss`` and ``actor_loss``. Also logs ``temp`` and ``temp_loss``, which are always 0, as d3rlpy does.
 
-    Differs from the paper: weights are at most ``max_weight``, because the exponential has no bound.
+    Differs from the paper: weights are clipped to ``max_weight``, because the exponential is unbounded.
 
     Differs from d3rlpy: weights are ``exp(A / lam)`` as in eq. 13, not their softmax over the minibatch, which makes
     the weight of a transition depend on the others in its minibatch; targets have no entropy bonus (d3rlpy adds SAC's,
@@ -55,7 +55,7 @@ class AWACConfig(ActorCriticConfig):
 
 
 class AWACNets(nn.Module):
-    """Every tensor that AWAC learns."""
+    """Networks of AWAC."""
 
     def __init__(self, spec: Spec, cfg: AWACConfig) -> None:
         super().__init__()

@@ -48,22 +48,22 @@ def _momentum() -> OptimizerFactory:
 
 @config
 class AWRConfig(PolicyConfig):
-    """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177): two supervised regressions an iteration.
+    """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177): two regressions in each iteration.
 
     A step of ``fit`` is one iteration. ``batch_size`` states are drawn, and their TD(lambda) returns are computed from
-    the rest of their episodes. Then the state-value function is regressed on the returns in ``n_critic_updates``
-    minibatches of ``batch_size_per_update`` states, and the policy on the actions, weighted, in ``n_actor_updates``.
-    ``fit_online`` makes an iteration every ``update_interval`` steps: about 2048 suits, as in the paper, with a buffer
-    of the newest 50,000 steps.
+    the rest of their episodes. Then the state-value function is fitted to the returns in ``n_critic_updates``
+    minibatches of ``batch_size_per_update`` states, and the policy to the weighted actions in ``n_actor_updates``
+    minibatches. ``fit_online`` runs one iteration every ``update_interval`` steps. The paper uses about 2048, with a
+    buffer of the newest 50,000 steps.
 
-    The policy is a Gaussian with a bounded mean and a learned standard deviation that is the same in all states.
-    Encoders are feed-forward.
+    The policy is a Gaussian with a bounded mean and a learned, state-independent standard deviation. Encoders must be
+    feed-forward.
 
     Logs ``critic_loss``, ``actor_loss`` and ``weights`` (their mean), averaged over the minibatches.
 
-    Differs from d3rlpy (versions before 2): the advantage is that over the value function after its regression, as in
-    algorithm 1, and is not standardised, so that ``beta`` has the unit of returns; each pass over the states has a new
-    order, and there are exactly as many minibatches as asked for; the momentum is that of the optimiser factories.
+    Differs from d3rlpy (versions before 2): advantages use the value function after its regression, as in algorithm 1,
+    and are not standardised, so that ``beta`` is in units of returns; each pass over the states is shuffled again, and
+    the number of minibatches is exactly the configured one; the optimiser factories set the momentum.
     """
 
     batch_size: int = field(2048, "Number of states whose returns one iteration learns from.", low=1)
@@ -114,7 +114,7 @@ class AWRNets(nn.Module):
 
 
 def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int) -> Tensor:
-    """TD(lambda) returns of rows that follow one another: ``R_t = r_t + discount_t ((1 - lam) V_{t+1} + lam R_{t+1})``.
+    """Compute TD(lambda) returns of consecutive rows: ``R_t = r_t + discount_t ((1 - lam) V_{t+1} + lam R_{t+1})``.
 
     A closing row after each episode holds the state after its last step, where ``R = V``.
 
@@ -164,7 +164,7 @@ def iteration_returns(nets: AWRNets, tails: Tails, cfg: AWRConfig) -> Tensor:
 
 
 def with_advantage(nets: AWRNets, batch: Batch) -> Batch:
-    """The advantage over the value function after its regression, as in algorithm 1."""
+    """Compute the advantage with the value function after its regression, as in algorithm 1."""
     return replace(batch, extra={**batch.extra, "advantage": advantage(nets, batch)})
 
 

@@ -31,13 +31,13 @@ class BCConfig(NetworkConfig):
     """Behaviour cloning for continuous actions (Pomerleau 1988).
 
     ``policy_type="deterministic"`` minimises the squared error, ``"stochastic"`` the negative log-likelihood under a
-    squashed Gaussian. In action spaces of several parts, some of which are choices, it is always the negative
-    log-likelihood, of quantities under a Gaussian.
+    squashed Gaussian. Action spaces that combine continuous and discrete parts always use the negative log-likelihood,
+    with a Gaussian for the continuous parts.
 
     Logs ``loss``.
 
-    Differs from d3rlpy: d3rlpy's stochastic policy is trained on the squared error of samples, never acts at random,
-    and keeps the logarithm of its standard deviation in [-4, 15] (birl: [-20, 2]).
+    Differs from d3rlpy: d3rlpy's stochastic policy is trained on the squared error of samples, always acts
+    deterministically, and keeps the logarithm of its standard deviation in [-4, 15] (birl: [-20, 2]).
     """
 
     batch_size: int = 100
@@ -66,13 +66,13 @@ def imitation_loss(nets: BCNets, batch: Batch, cfg: BCConfig) -> Loss:
 
 
 def greedy(nets: BCNets, inputs: Inputs) -> Tensor:
-    """The policy's output, or its mode."""
+    """Return the policy's output, or its mode."""
     output = nets.actor(inputs)
     return output if isinstance(output, Tensor) else output.mode()
 
 
 def sample(nets: BCNets, inputs: Inputs) -> Tensor:
-    """A sample; the output if the policy is deterministic."""
+    """Return a sample, or the output if the policy is deterministic."""
     output = nets.actor(inputs)
     return output if isinstance(output, Tensor) else output.sample()[0]
 
@@ -93,8 +93,8 @@ class DiscreteBCConfig(NetworkConfig):
 
     Logs ``loss``, ``imitation_loss`` and ``regularization_loss``.
 
-    Differs from d3rlpy: the penalty is on the network's outputs (d3rlpy: on their logarithmic softmax, which it pulls
-    towards equal probabilities), and ``sample_action`` samples.
+    Differs from d3rlpy: the penalty is on the network's outputs (d3rlpy: on their log-softmax, which pulls the policy
+        towards equal probabilities), and ``sample_action`` samples.
     """
 
     batch_size: int = 100

@@ -52,18 +52,19 @@ DELAYED = When(every="update_actor_interval", after="rl_start_step")
 class BCQConfig(ActorCriticConfig, ImitatorConfig):
     """Batch-Constrained Q-learning for continuous actions (Fujimoto et al. 2019, arXiv:1812.02900).
 
-    A variational auto-encoder imitates the data's actions, the policy moves an imitated action by at most
-    ``action_flexibility``, and of ``n_action_samples`` such actions the one with the highest value is taken: by the
-    target Q-functions in targets, by the first Q-function while acting. Random latents are clipped to [-0.5, 0.5].
+    A variational auto-encoder imitates the data's actions, the policy perturbs an imitated action by at most
+    ``action_flexibility``, and the best of ``n_action_samples`` such actions is taken. Targets choose it with the
+    target Q-functions, the acting policy with the first Q-function. Random latents are clipped to [-0.5, 0.5].
 
-    The greedy policy tries the same latents in all states. They are drawn when the networks are made and are saved with
-    them, so that ``predict`` is a function of the observation, and exported policies give the same actions.
-    ``sample_action`` draws new latents for each state, as in the paper.
+    The greedy policy uses the same latents in all states. They are drawn when the networks are built and saved with
+    them, so that ``predict`` is deterministic and exported policies give the same actions. ``sample_action`` draws new
+    latents for each state, as in the paper.
 
     Logs ``critic_loss``, ``actor_loss`` and ``vae_loss``.
 
-    Differs from d3rlpy: the greedy policy is not random; ``update_actor_interval`` has an effect; the auto-encoder
-    learns behind its decoder's tanh, in [-1, 1], and the target policy starts as a copy of the policy.
+    Differs from d3rlpy: the greedy policy is not random; ``update_actor_interval`` has an effect; the auto-encoder's
+        reconstruction error is computed after its decoder's tanh, in [-1, 1], and the target policy starts as a copy of
+        the policy.
     """
 
     batch_size: int = 100
@@ -80,7 +81,7 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
 
 
 class BCQNets(ActorCriticNets):
-    """Every tensor that BCQ learns, and the latents ``[n_action_samples, L]`` of the greedy policy."""
+    """Networks of BCQ, and the latents ``[n_action_samples, L]`` of the greedy policy."""
 
     latents: Tensor
 
@@ -93,15 +94,15 @@ class BCQNets(ActorCriticNets):
 
 
 def imitator_loss(nets: Networks, batch: Batch, cfg: Any) -> Loss:
-    """The auto-encoder's: `birl.losses.vae_loss` with ``beta``."""
+    """Compute the auto-encoder's loss: `birl.losses.vae_loss` with ``beta``."""
     return vae_loss(nets.vae_encoder, nets.vae_decoder, batch, cfg.beta)
 
 
 def critic_loss(nets: BCQNets, batch: Batch, cfg: BCQConfig) -> Loss:
     """Eq. 13: ``y = r + discount * max_i [lam * min_j Q'_j(s', a_i) + (1 - lam) * max_j Q'_j(s', a_i)]``.
 
-    The ``a_i`` are imitated actions, moved by the target policy. With quantiles or atoms the best action is chosen by
-    means, and the target is its members' returns, mixed.
+    The ``a_i`` are imitated actions, perturbed by the target policy. With quantiles or atoms the best action is chosen
+    by expected returns, and the target mixes the ensemble members' return distributions for this action.
     """
     with torch.no_grad():
         count = cfg.n_action_samples if cfg.n_target_samples is None else cfg.n_target_samples
@@ -124,12 +125,12 @@ def best_action(nets: BCQNets, inputs: Inputs, proposed: Tensor) -> Tensor:
 
 
 def greedy_action(nets: BCQNets, inputs: Inputs) -> Tensor:
-    """The best action of the fixed latents."""
+    """Return the best action of the fixed latents."""
     return best_action(nets, inputs, nets.vae_decoder(inputs, nets.latents.unsqueeze(1)))
 
 
 def random_action(nets: BCQNets, inputs: Inputs) -> Tensor:
-    """The best action of new latents for each state."""
+    """Return the best action of latents drawn for each state."""
     return best_action(nets, inputs, nets.vae_decoder.sample(inputs, len(nets.latents)))
 
 
@@ -154,14 +155,14 @@ class DiscreteBCQConfig(DQNConfig):
     """Batch-Constrained Q-learning for discrete actions (Fujimoto et al. 2019, arXiv:1910.01708), on Double DQN.
 
     An imitator learns the data's policy ``G``; an action is considered if ``G(a|s) >= action_flexibility * max G``.
-    With 0 this is Double DQN, with 1 behaviour cloning. With ``share_encoder`` the imitator is a linear layer on the
-    features of the first Q-function, whose encoder then learns from both losses.
+    With ``action_flexibility=0`` this is Double DQN, with 1 behaviour cloning. With ``share_encoder`` the imitator is a
+    linear layer on the features of the first Q-function, whose encoder then learns from both losses.
 
     Logs ``loss``, ``td_loss`` and ``imitator_loss``.
 
     Differs from d3rlpy: an action whose probability is exactly at the threshold is considered, so that the most
     probable one always is; the penalty is on the imitator's outputs, as in the authors' code (d3rlpy: on their
-    logarithmic softmax).
+    log-softmax).
     """
 
     action_flexibility: float = field(

@@ -47,26 +47,28 @@ WARMUP, AFTERWARDS = When(until="warmup_steps"), When(after="warmup_steps")
 class BEARConfig(SACConfig, ImitatorConfig):
     """Bootstrapping Error Accumulation Reduction (Kumar et al. 2019, arXiv:1906.00949), on SAC.
 
-    A variational auto-encoder imitates the data's actions. The policy climbs the lowest Q-value while the maximum mean
-    discrepancy (MMD) between its actions and imitated ones stays below ``alpha_threshold``; the multiplier ``alpha`` of
-    this constraint is learned, its logarithm within [-5, 10]. In the first ``warmup_steps`` updates the policy only
-    lowers the MMD. Targets take the best of ``n_target_samples`` actions, as in BCQ.
+    A variational auto-encoder imitates the data's actions. The policy maximises the lowest Q-value under the constraint
+    that the maximum mean discrepancy (MMD) between its actions and imitated ones stays below ``alpha_threshold``. The
+    multiplier ``alpha`` of this constraint is learned, with its logarithm clipped to [-5, 10]. In the first
+    ``warmup_steps`` updates the policy only minimises the MMD. Targets take the best of ``n_target_samples`` actions,
+    as in BCQ.
 
     The MMD compares actions before their tanh. Its kernels are those of the authors' code,
     ``exp(-d / (2 * mmd_sigma))`` with the distance ``d`` summed over dimensions, absolute (``"laplacian"``) or squared
-    (``"gaussian"``); other programs often define the gaussian kernel with the square of ``mmd_sigma``.
+    (``"gaussian"``); other libraries often define the gaussian kernel with the square of ``mmd_sigma``.
 
-    The greedy policy takes the best of ``n_action_samples`` actions by the first Q-function. Their noise is drawn when
-    the networks are made, is the same in all states and is saved with them, so that ``predict`` is a function of the
-    observation, and exported policies give the same actions. ``sample_action`` takes one sample of the policy.
+    The greedy policy takes the best of ``n_action_samples`` actions by the first Q-function. Their noise is the same in
+    all states; it is drawn when the networks are built and saved with them, so that ``predict`` is deterministic and
+    exported policies give the same actions. ``sample_action`` takes one sample of the policy.
 
-    Logs ``imitator_loss``, ``critic_loss``, ``actor_loss`` (in all), and after the warm-up ``mmd_loss`` (its part, with
-    ``alpha``), ``alpha``, ``alpha_loss``, ``temp_loss`` and ``temp``.
+    Logs ``imitator_loss``, ``critic_loss`` and ``actor_loss`` (the total). After the warm-up it also logs ``mmd_loss``
+    (the part of ``actor_loss`` weighted with ``alpha``), ``alpha``, ``alpha_loss``, ``temp_loss`` and ``temp``.
 
-    Differs from the paper: SAC's entropy bonus, with a learned temperature, as d3rlpy.
+    Differs from the paper: SAC's entropy bonus, with a learned temperature, as in d3rlpy.
 
     Differs from d3rlpy: targets sample from a target policy, as in the paper; the greedy policy is not random; imitated
-    actions are compared before their tanh, and learned behind it; the policy's optimiser restarts after the warm-up.
+        actions are compared before their tanh, and their reconstruction error is computed after it; the policy's
+        optimiser is reset after the warm-up.
     """
 
     actor_learning_rate: float = 1e-4
@@ -92,7 +94,7 @@ class BEARConfig(SACConfig, ImitatorConfig):
 
 
 class BEARNets(SACNets):
-    """SAC's networks, a target policy, the imitator, the multiplier, and the noise ``[n, A]`` of the greedy policy."""
+    """Networks of SAC, a target policy, the imitator, the multiplier, and the noise ``[n, A]`` of the greedy policy."""
 
     noise: Tensor
 
@@ -134,7 +136,7 @@ def mmd(x: Tensor, y: Tensor, kernel: str, sigma: float) -> Tensor:
 
 
 def imitator_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
-    """The auto-encoder's: `birl.losses.vae_loss` with ``vae_kl_weight``."""
+    """Compute the auto-encoder's loss: `birl.losses.vae_loss` with ``vae_kl_weight``."""
     return vae_loss(nets.vae_encoder, nets.vae_decoder, batch, cfg.vae_kl_weight)
 
 
@@ -142,7 +144,8 @@ def critic_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
     """Algorithm 1: ``y = r + discount * (max_i [lam * min_j Q'_j(s', a_i) + (1 - lam) * max_j Q'_j(s', a_i)] + b)``.
 
     The ``a_i`` are actions of the target policy, and ``b`` is SAC's bonus, ``-temperature * log pi'(a_i|s')`` of the
-    best one. With quantiles or atoms the best action is chosen by means, and the target is its members' returns, mixed.
+    best one. With quantiles or atoms the best action is chosen by expected returns, and the target mixes the ensemble
+    members' return distributions for this action.
     """
     with torch.no_grad():
         action, log_prob = nets.actor_target(batch.next_inputs).sample(cfg.n_target_samples)
@@ -162,7 +165,7 @@ def mmd_gap(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Tensor:
 
 
 def warmup_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
-    """``alpha * (E[MMD] - alpha_threshold)``: the policy approaches the data before it climbs."""
+    """``alpha * (E[MMD] - alpha_threshold)``: the policy first approaches the data."""
     return Loss(nets.multiplier().detach() * mmd_gap(nets, batch, cfg))
 
 
@@ -188,7 +191,7 @@ def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
 
 
 def greedy_action(nets: BEARNets, inputs: Inputs) -> Tensor:
-    """Of the actions with the fixed noise, the one with the highest value by the first Q-function."""
+    """Return the action with the highest value by the first Q-function, among those with the fixed noise."""
     policy = nets.actor(inputs)
     action = (policy.mean + policy.log_std.exp() * nets.noise.unsqueeze(1)).tanh()
     return best_of(action, nets.critic(inputs, action).mean()[0])

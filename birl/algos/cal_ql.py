@@ -21,14 +21,15 @@ from birl.algos.cql import CQL, CQLConfig, CQLNets
 
 @config
 class CalQLConfig(CQLConfig):
-    """Calibrated Q-Learning (Nakamoto et al. 2023, arXiv:2303.05479): CQL for offline training that goes on online.
+    """Calibrated Q-Learning (Nakamoto et al. 2023, arXiv:2303.05479): CQL for offline, then online training.
 
-    CQL pushes down the values of the policy's actions. Cal-QL stops at the value of the policy that made the data, so
-    that a good start is not unlearned online. That value is the discounted sum of the (scaled) rewards from the step to
-    the end of its episode. Rewards after a time limit, or of steps yet to come, do not count: where rewards are
-    negative the value is too high there, and CQL's term is weaker.
+    CQL lowers the values of the policy's actions. Cal-QL does not lower them below the value of the behaviour policy,
+    so that a good offline policy is not unlearned online. The behaviour policy's value is estimated by the discounted
+    sum of the (scaled) rewards from the step to the end of its episode. Rewards after a time limit, or of future steps
+    of a running episode, are not counted: with negative rewards the estimate is then too high, and CQL's term is
+    weaker.
 
-    Logs what CQL logs: ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
+    Logs what CQL logs: ``critic_loss`` (the total), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
     ``temp_loss`` and ``temp``.
 
     Differs from the paper and from d3rlpy: as `CQLConfig` does.

@@ -41,15 +41,15 @@ class CQLConfig(SACConfig):
     ``alpha`` is a Lagrange multiplier: it grows while Q-values of sampled actions exceed those of the data by more than
     ``alpha_threshold``. With ``alpha_learning_rate=0`` it stays at ``initial_alpha``.
 
-    Differs from the paper: the target's action is the policy's mode, as in d3rlpy, where eq. 2 samples it; and the
-    log-sum-exp is that of the sum over all proposals, as in the authors' program and in d3rlpy, where appendix F has
-    their mean. On a replay of HalfCheetah this learned faster: 962 after 10,000 updates (mean of five seeds), where
-    d3rlpy has 918 and the paper's form 119. ``mode_q_backup=False`` and ``sum_proposals=False`` are the paper's form.
+    Differs from the paper: the target's action is the policy's mode, as in d3rlpy (eq. 2 samples it); the log-sum-exp
+        sums over all proposals, as in the authors' code and in d3rlpy (appendix F averages over them). On a HalfCheetah
+        replay dataset this learned faster: 962 after 10,000 updates (mean of five seeds), against 918 for d3rlpy and
+        119 for the paper's form. For the paper's form, pass ``mode_q_backup=False`` and ``sum_proposals=False``.
 
-    Differs from d3rlpy: ``alpha`` and the temperature move after the losses that use them, not before.
+    Differs from d3rlpy: ``alpha`` and the temperature are updated after the losses that use them, not before.
 
-    Logs ``critic_loss`` (in all), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss`` and
-    ``temp``.
+    Logs ``critic_loss`` (the total), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss``
+    and ``temp``.
     """
 
     actor_learning_rate: float = 1e-4
@@ -80,12 +80,12 @@ class CQLConfig(SACConfig):
 
 
 class CQLNets(SACNets):
-    """SAC's networks and the weight of the conservative loss."""
+    """Networks of SAC, and the weight of the conservative loss."""
 
     def __init__(self, spec: Spec, cfg: CQLConfig) -> None:
         super().__init__(spec, cfg)
         self.alpha = Scalar(cfg.initial_alpha)
-        self.uniform_log_density = -spec.actions.size * math.log(2.0)  # of the box [-1, 1]^A
+        self.uniform_log_density = -spec.actions.size * math.log(2.0)  # uniform on [-1, 1]^A
 
 
 def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor, floor: Tensor | None = None) -> Tensor:
@@ -115,7 +115,7 @@ def conservative_gap(nets: CQLNets, batch: Batch, cfg: CQLConfig, taken: Tensor,
 def conservative_loss(
     nets: CQLNets, batch: Batch, cfg: CQLConfig, returns: Returns, floor: Tensor | None = None
 ) -> Tensor:
-    """Gap above its threshold (appendix F, eq. 30), weighted, summed over the critics, without ``alpha``.
+    """Compute the weighted gap above its threshold, summed over the critics, without ``alpha`` (appendix F, eq. 30).
 
     ``returns`` ``[N, B]`` are those of the data's actions; for ``floor`` see `conservative_gap`.
     """
@@ -175,7 +175,7 @@ class DiscreteCQLConfig(DQNConfig):
 
     Logs ``loss``, ``td_loss`` and ``conservative_loss``.
 
-    Differs from the paper: Double DQN instead of DQN, as d3rlpy.
+    Differs from the paper: Double DQN instead of DQN, as in d3rlpy.
 
     Differs from d3rlpy: each of several critics has its own gap (d3rlpy: one gap, of the critics' mean).
     """

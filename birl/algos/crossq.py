@@ -51,9 +51,9 @@ def _adam() -> AdamFactory:
 class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
     """CrossQ (Bhatt et al. 2019, arXiv:1902.05605): SAC without target networks, with batch norm and wide critics.
 
-    Both state-action pairs of a transition pass the critics in one batch, whose statistics are those of the data and
-    of the policy together. Batch renormalisation, the published version's choice, takes running statistics into
-    account after a warm-up. While one of the two networks moves, the other is normalised by its running statistics.
+    The critics process both state-action pairs of a transition in one batch, so that its statistics cover the data's
+    actions and the policy's. Batch renormalisation, as in the published version, uses running statistics after a
+    warm-up. While the policy or the critics are updated, the other network is normalised by its running statistics.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
     """
@@ -74,7 +74,7 @@ class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
 
 
 class CrossQNets(sac.SACNets):
-    """Every tensor that CrossQ learns: SAC's, without targets."""
+    """Networks of CrossQ: those of SAC, without targets."""
 
     def __init__(self, spec: Spec, cfg: CrossQConfig) -> None:
         super().__init__(spec, cfg)
@@ -84,7 +84,7 @@ class CrossQNets(sac.SACNets):
 def together(critic: ContinuousQFunction, batch: Batch, next_action: Tensor) -> tuple[Returns, Returns]:
     """Returns ``[N, ...]`` of ``(s, a)`` and of ``(s', a')``, from one batch of both.
 
-    Recurrent critics, whose states differ, see one after the other.
+    Recurrent critics process them one after the other, because their states differ.
     """
     if is_recurrent(critic):
         return critic(batch.inputs, batch.action), critic(batch.next_inputs, next_action)

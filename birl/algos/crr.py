@@ -45,18 +45,20 @@ class CRRConfig(ActorCriticConfig):
     ``n_action_samples`` actions of the policy. The weight of a transition is 1 where ``A > 0`` and else 0
     (``weight_type="binary"``), or ``exp(A / beta)``, at most ``max_weight`` (``"exp"``).
 
-    It acts by the critic-weighted policy: ``sample_action`` draws ``n_action_samples`` actions of the policy, and one
-    of them with probabilities proportional to ``exp(Q / beta)``. ``predict`` gives their mean, weighted by these
-    probabilities. Its candidates are not random: they are the policy's mean and points spread evenly over the Gaussian
-    around it (a Sobol sequence). The same observation thus gives the same action, from an export too.
+    Actions come from the critic-weighted policy. ``sample_action`` draws ``n_action_samples`` actions of the policy and
+    chooses one of them with probabilities proportional to ``exp(Q / beta)``. ``predict`` returns the mean of its
+    candidates, weighted with these probabilities. The candidates are not random: they are the policy's mean and points
+    spread evenly over the Gaussian around it (a Sobol sequence). The same observation therefore always gives the same
+    action, also from an exported policy.
 
     Logs ``critic_loss`` and ``actor_loss``.
 
-    Differs from the paper: the policy is one Gaussian, as in d3rlpy, not a mixture of them; ``predict`` as above.
+    Differs from the paper: the policy is a single Gaussian, as in d3rlpy, not a mixture; ``predict`` as above.
 
-    Differs from d3rlpy: ``predict`` as above (there it samples in each call, and ``beta`` is left out), and so does
-    ``sample_action`` (there it samples the policy); the logarithm of the standard deviation lies in [-5, 2];
-    ``update_actor_interval`` has an effect; targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
+    Differs from d3rlpy: ``predict`` and ``sample_action`` work as described above (d3rlpy's ``predict`` samples in each
+    call and ignores ``beta``, and its ``sample_action`` samples the policy); the logarithm of the standard deviation
+    lies in [-5, 2]; ``update_actor_interval`` has an effect; targets are copied after updates d, 2d, … (d3rlpy: 1, d +
+    1, …).
     """
 
     batch_size: int = 100
@@ -76,7 +78,7 @@ class CRRConfig(ActorCriticConfig):
 
 
 class CRRNets(ActorCriticNets):
-    """Every tensor that CRR learns, and the constants of the critic-weighted policy.
+    """Networks of CRR, and the constants of the critic-weighted policy.
 
     Attributes:
         noise: ``[n, A]``: where the candidates of `mean_action` lie, in standard deviations; the first is the mean.
@@ -116,7 +118,7 @@ def actor_loss(nets: CRRNets, batch: Batch, cfg: CRRConfig) -> Loss:
 
 
 def mean_action(nets: CRRNets, inputs: Inputs) -> Tensor:
-    """Mean of the critic-weighted policy: the candidates' mean, weighted with ``exp(Q / beta)``."""
+    """Return the mean of the critic-weighted policy: the candidates' mean, weighted with ``exp(Q / beta)``."""
     policy = nets.actor(inputs)
     noise = nets.noise.view(-1, *[1] * (policy.mean.dim() - 1), policy.mean.shape[-1])
     action = (policy.mean + policy.log_std.exp() * noise).clamp(-1, 1)  # [n, ..., A]
@@ -125,7 +127,7 @@ def mean_action(nets: CRRNets, inputs: Inputs) -> Tensor:
 
 
 def sample(nets: CRRNets, inputs: Inputs) -> Tensor:
-    """One of ``n`` actions of the policy, with probabilities proportional to ``exp(Q / beta)``."""
+    """Draw one of ``n`` actions of the policy with probabilities proportional to ``exp(Q / beta)``."""
     action = nets.actor(inputs).sample(nets.noise.shape[0])[0].clamp(-1, 1)
     logits = q_value(nets, inputs, action) / nets.beta
     index = Categorical(logits.movedim(0, -1)).sample()[0]

@@ -30,9 +30,9 @@ class DDPGConfig(ActorCriticConfig):
 
     Logs ``critic_loss`` and ``actor_loss``.
 
-    Differs from the paper: d3rlpy's learning rates, minibatch size and ``tau``, and no weight decay of the critic (the
-    paper's: 1e-4 and 1e-3, 64, 0.001, 0.01); noise while acting is the explorer's. An ensemble of critics is possible:
-    the lowest of the targets counts, and the policy climbs the first.
+    Differs from the paper: learning rates, minibatch size and ``tau`` are d3rlpy's, and the critic has no weight decay
+        (the paper's values: 1e-4 and 1e-3, 64, 0.001, 0.01); the explorer adds the noise while acting. An ensemble of
+        critics is possible: targets take the lowest value, and the policy maximises the first critic.
     """
 
     n_critics: int = 1

@@ -48,11 +48,11 @@ class ScheduledTransformerConfig(TransformerConfig, NetworkConfig):
         object.__setattr__(self, "compile_graph", self.compile or self.compile_graph)
 
     def schedule(self) -> LRSchedulerFactory | None:
-        """Schedule of the learning rate."""
+        """Return the schedule of the learning rate."""
         raise NotImplementedError
 
     def optimizer(self, learning_rate: str, optim_factory: str) -> tuple[float, OptimizerFactory]:
-        """Learning rate and factory; a factory without a clipping or a schedule gets those of the configuration."""
+        """Return the learning rate and the factory; clipping and schedule default to those of the configuration."""
         rate, factory = super().optimizer(learning_rate, optim_factory)
         if factory.clip_grad_norm is None and self.clip_grad_norm is not None:
             factory = factory.replace(clip_grad_norm=self.clip_grad_norm)
@@ -110,15 +110,15 @@ class DiscreteDecisionTransformerConfig(ScheduledTransformerConfig):
 
     Logs ``loss`` and ``learning_rate``.
 
-    The learning rate rises over ``warmup_tokens``, falls along half a cosine until ``final_tokens``, and is never less
-    than a tenth after the warm-up. An update counts ``batch_size * context_size`` tokens. This schedule and
-    ``clip_grad_norm`` apply where ``optim_factory`` has no schedule or clipping of its own.
+    The learning rate rises over ``warmup_tokens``, falls along half a cosine until ``final_tokens``, and after the
+    warm-up does not fall below a tenth of its maximum. An update counts ``batch_size * context_size`` tokens. This
+    schedule and ``clip_grad_norm`` apply where ``optim_factory`` has no schedule or clipping of its own.
 
-    Differs from d3rlpy: padding is no part of the loss. It counts as tokens, as if all windows were full (the paper's
-    are), so that the learning rate is known before the batch is. The learning rate of an update counts the tokens of
-    this update; d3rlpy's counts those before it, and makes the first update with the full one. Beyond ``final_tokens``
-    it stays at a tenth instead of rising again. The ``GLOBAL`` position encoding has a vector for each token, as in the
-    paper, not for each step.
+    Differs from d3rlpy: padding does not contribute to the loss. It is counted as tokens, as if all windows were full
+    (the paper's are), so that the learning rate does not depend on the batch. The learning rate of an update counts the
+    tokens of this update; d3rlpy's counts only those of earlier updates, and its first update uses the full learning
+    rate. Beyond ``final_tokens`` the learning rate stays at a tenth instead of rising again. The ``GLOBAL`` position
+    encoding has a vector for each token, as in the paper, not for each step.
     """
 
     batch_size: int = 128

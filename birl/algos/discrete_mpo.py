@@ -40,14 +40,14 @@ from birl.optimizers import AdamFactory, OptimizerFactory
 class DiscreteMPOConfig(PolicyConfig):
     """Maximum a Posteriori Policy Optimisation for discrete actions (Abdolmaleki et al. 2018, arXiv:1806.06920).
 
-    As `MPO`, with sums over all actions in place of samples. The improved probabilities, those of the target policy
-    times ``exp(Q / eta)``, are within a divergence of ``epsilon`` from it. The policy follows them, within
-    ``epsilon_policy``. In ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch
-    as those of `DQN`; divergences are those of all choices together.
+    As `MPO`, with sums over all actions instead of samples. The improved policy, whose probabilities are those of the
+    target policy times ``exp(Q / eta)``, stays within a divergence of ``epsilon`` from the target policy. The policy is
+    fitted to it, within a divergence of ``epsilon_policy``. In ``MultiDiscrete`` action spaces each choice has a
+    distribution of its own, and critics branch as in `DQN`; divergences are summed over the choices.
 
     Logs ``critic_loss``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``) and ``kl``.
 
-    Differs from the paper: see `MPOConfig`. The bounds and the start of temperature and multiplier are those of Acme
+    Differs from the paper: see `MPOConfig`. The bounds and the initial temperature and multiplier are those of Acme
     (Hoffman et al. 2020, arXiv:2006.00979).
     """
 
@@ -69,7 +69,7 @@ class DiscreteMPOConfig(PolicyConfig):
 
 
 class DiscreteMPONets(nn.Module):
-    """Every tensor that discrete MPO learns."""
+    """Networks of discrete MPO."""
 
     def __init__(self, spec: Spec, cfg: DiscreteMPOConfig) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ def values(nets: DiscreteMPONets, batch: Batch) -> Tensor:
 
 
 def improved(target: Categorical, value: Tensor, temperature: Tensor) -> Categorical:
-    """The policy whose logits are ``log pi'(a|s) + Q'(s, a) / eta``."""
+    """Return the policy whose logits are ``log pi'(a|s) + Q'(s, a) / eta``."""
     return replace(target, logits=target.log_probs + value / temperature)
 
 
 def actor_loss(nets: DiscreteMPONets, batch: Batch, cfg: DiscreteMPOConfig) -> Loss:
     """``-E_s[sum_a w(a|s) log pi(a|s)] + alpha E_s[KL(pi'(.|s) || pi(.|s))]`` (1812.02256 sections 4.1 and 4.2).
 
-    Here ``w`` is proportional to ``pi'(a|s) exp(Q'(s, a) / eta)``; a dash marks targets.
+    Here ``w`` is proportional to ``pi'(a|s) exp(Q'(s, a) / eta)``; a prime marks targets.
     """
     policy, value = nets.actor(batch.inputs), values(nets, batch)
     with torch.no_grad():

@@ -37,16 +37,17 @@ from birl.types import Networks
 class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     """Soft Actor-Critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-    Expectations over all actions take the place of sampled ones. With a quantile head (discrete QR-SAC) or a
+    Expectations over all actions replace sampled actions. With a quantile head (discrete QR-SAC) or a
     categorical one, targets are the mixture of the actions' returns under the policy. The target entropy is
-    ``0.98 * log|A|``, or ``target_entropy``; where some actions are masked, it is the same share of what is possible.
-    In ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch as those of `DQN`.
+    ``0.98 * log|A|``, or ``target_entropy``; if some actions are masked, it is the same fraction of the largest
+    possible entropy. In ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch
+    as in `DQN`.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
-    Differs from d3rlpy: the critics' squared error, as in the paper, instead of the Huber loss (heads of expected
-    returns only); a mixture of quantiles instead of their averages; the temperature moves after the policy, not before;
-    targets are copied as `DQNConfig` says.
+    Differs from d3rlpy: the critics' squared error, as in the paper, instead of the Huber loss (only for heads of
+    expected returns); a mixture of quantiles instead of their averages; the temperature is updated after the policy,
+    not before; targets are copied as in `DQNConfig`.
     """
 
     batch_size: int = 64
@@ -56,18 +57,18 @@ class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
 
 
 TARGET: Final = 0.98
-"""Share of the largest possible entropy that the temperature aims at by default."""
+"""Default target entropy, as a fraction of the largest possible entropy."""
 
 
 class DiscreteSACNets(nn.Module):
-    """Every tensor that discrete SAC learns, and the entropy that the temperature aims at.
+    """Networks of discrete SAC, and the target entropy.
 
     Attributes:
         target_entropy: in nats.
-        target_share: as a share of the largest possible one.
+        target_share: as a fraction of the largest possible one.
 
     Raises:
-        ConfigError: if no policy has so much entropy: the temperature would rise without end.
+        ConfigError: if the entropy is above the largest possible one: the temperature would rise without end.
     """
 
     def __init__(self, spec: Spec, cfg: DiscreteSACConfig) -> None:
@@ -88,7 +89,8 @@ class DiscreteSACNets(nn.Module):
 def critic_loss(nets: Networks, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
     """Eqs. 4 and 10: ``y = r + discount * pi(s')^T [min_j Q'_j(s') - alpha * log pi(s')]``.
 
-    Quantiles and atoms of the target are those of the mixture of all actions' returns, moved by the mean entropy bonus.
+    Quantiles and atoms of the target are those of the mixture of all actions' returns, shifted by the mean entropy
+    bonus.
     """
     with torch.no_grad():
         policy = nets.actor(batch.next_inputs)
@@ -104,7 +106,7 @@ def actor_loss(nets: Networks, batch: Batch, cfg: DiscreteSACConfig) -> Loss:
         value = nets.critic(batch.inputs).min().mean()
     value = policy.expectation(nets.temperature().detach() * policy.log_probs - value)
     entropy = policy.entropy()
-    if policy.allowed is not None:  # so that the target is the same share of what is possible in every state
+    if policy.allowed is not None:  # the same fraction of the largest possible entropy in every state
         entropy = entropy + nets.target_entropy - nets.target_share * policy.log_count()
     return Loss(weighted_mean(value, batch.weight), share={"policy_entropy": entropy})
 

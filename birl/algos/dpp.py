@@ -34,18 +34,18 @@ from birl.models.distributions import Categorical
 class DPPConfig(DQNConfig):
     """Dynamic policy programming (Azar et al. 2012, JMLR 13:3207, arXiv:1004.2027), with DQN's networks.
 
-    The critic learns preferences of actions, which add up the advantages of all targets before: each target is the last
-    preference plus a reward and the next state's value, minus the state's. The value of a state is an operator on its
-    preferences: their mean under the policy ``softmax(inverse_temperature * preferences)`` (``"softmax"``), the
-    logarithm of the sum of their exponentials (``"log_sum_exp"``) or the best one (``"max"``). In PFRL these are
+    The critic learns preferences of actions, which accumulate advantages over the updates: each target is the last
+    preference plus a reward and the next state's value, minus the state's value. The value of a state is an operator on
+    its preferences: their mean under the policy ``softmax(inverse_temperature * preferences)`` (``"softmax"``), the
+    logarithm of the sum of their exponentials (``"log_sum_exp"``) or their maximum (``"max"``). In PFRL these are
     ``DPP``, ``DPPL`` and ``DPPGreedy``, and ``inverse_temperature`` is ``eta``.
 
     ``sample_action``, and `fit_online` without an explorer, draw from that policy, as in the paper; ``predict`` gives
-    its most probable action. In ``MultiDiscrete`` action spaces critics branch as those of `DQN`, and the policy is
-    that of all combinations.
+    its most probable action. In ``MultiDiscrete`` action spaces critics branch as in `DQN`, and the policy is over all
+    combinations of options.
 
-    Preferences are not returns: those of actions that are not the best fall without end, a step with each copy of the
-    target network. The categorical head, which has a lowest return, is refused.
+    Preferences are not returns: those of suboptimal actions fall without bound, with each copy of the target network.
+        The categorical head raises an error, because its returns are bounded from below.
 
     Logs ``loss``.
 
@@ -68,7 +68,7 @@ class DPPConfig(DQNConfig):
 
 
 class DPPNets(DQNNets):
-    """DQN's networks, and the temperature of the policy that acts."""
+    """Networks of DQN, and the temperature of the acting policy."""
 
     def __init__(self, spec: Spec, cfg: DPPConfig) -> None:
         super().__init__(spec, cfg)
@@ -78,7 +78,7 @@ class DPPNets(DQNNets):
 def state_value(preferences: Returns, cfg: DPPConfig) -> tuple[Returns, Tensor | None]:
     """``M(s)`` of the preferences ``[N, …, A]``: returns ``[N, …]``, and what is added to them ``[…]``, if anything.
 
-    With the entropy ``H`` of the policy ``pi`` the logarithm of the sum is a mean, too:
+    With the entropy ``H`` of the policy ``pi``, the logarithm of the sum is also a mean:
     ``log(sum_a exp(eta Q(s, a))) / eta = pi(s)^T Q(s) + H(pi(s)) / eta``.
     """
     if cfg.operator == "max":
@@ -102,12 +102,12 @@ def preference_loss(nets: DPPNets, batch: Batch, cfg: DPPConfig) -> Loss:
 
 
 def preference_policy(nets: DPPNets, inputs: Inputs) -> Categorical:
-    """The policy ``softmax(Q / temperature)``."""
+    """Return the policy ``softmax(Q / temperature)``."""
     return nets.critic(inputs).policy(nets.temperature)
 
 
 def sampled_preference(nets: DPPNets, inputs: Inputs) -> Tensor:
-    """An action of the policy ``softmax(Q / temperature)``."""
+    """Draw an action from the policy ``softmax(Q / temperature)``."""
     return preference_policy(nets, inputs).sample()[0]
 
 

@@ -37,7 +37,7 @@ class DQNConfig(ValueConfig):
 
     Logs ``loss``.
 
-    Differs from the paper: Adam instead of RMSProp, as d3rlpy; an ensemble of critics is possible.
+    Differs from the paper: Adam instead of RMSProp, as in d3rlpy; an ensemble of critics is possible.
 
     Differs from d3rlpy: targets are copied after updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
@@ -56,7 +56,7 @@ class DoubleDQNConfig(DQNConfig):
 
 
 class DQNNets(nn.Module):
-    """Every tensor that DQN learns."""
+    """Networks of DQN."""
 
     def __init__(self, spec: Spec, cfg: ValueConfig) -> None:
         super().__init__()

@@ -28,12 +28,13 @@ from birl.losses import td_loss
 class EDACConfig(SACConfig):
     """Ensemble-Diversified Actor-Critic (An et al. 2021, arXiv:2110.01548): SAC with many Q-functions, kept diverse.
 
-    The minimum of ``n_critics`` Q-functions is low where they disagree, which they do far from the data. A penalty on
-    Q-functions whose gradients with respect to the action point the same way makes fewer of them suffice.
+    The minimum of ``n_critics`` Q-functions is low where they disagree, as they do far from the data. The loss
+    penalises Q-functions whose gradients with respect to the action are similar, so that fewer Q-functions suffice.
 
-    SAC-N of the same paper has no such penalty: it is ``SACConfig(n_critics=N)``, and ``EDACConfig(eta=0)``.
+    SAC-N of the same paper has no such penalty: use ``SACConfig(n_critics=N)`` or ``EDACConfig(eta=0)``.
 
-    Logs ``critic_loss`` (in all), ``diversity_loss`` (times ``eta``), ``actor_loss``, ``temp_loss`` and ``temp``.
+    Logs ``critic_loss`` (the total), ``diversity_loss`` (multiplied by ``eta``), ``actor_loss``, ``temp_loss`` and
+    ``temp``.
     """
 
     n_critics: int = 10
@@ -43,7 +44,7 @@ class EDACConfig(SACConfig):
 def similarity(gradient: Tensor) -> Tensor:
     """``sum over i != j of cos(g_i, g_j) / (N - 1)`` ``[...]`` of gradients ``[N, ..., A]``.
 
-    The sum over pairs is the square of the sum less the sum of the squares. 0 for one member.
+    The sum over pairs is the square of the sum minus the sum of the squares. It is 0 for one member.
     """
     direction = F.normalize(gradient, dim=-1, eps=1e-10)
     pairs = direction.sum(0).square() - direction.square().sum(0)

@@ -39,7 +39,7 @@ from birl.types import Networks
 
 @config
 class ImitationFields:
-    """Fields of the discriminator, before those of the learner: ``class GAILConfig(ImitationFields, PPOConfig)``."""
+    """Discriminator fields, to be inherited before the learner: ``class GAILConfig(ImitationFields, PPOConfig)``."""
 
     reward: str = field("gail", "What the discriminator's judgement is as a reward.", choices=("gail", "airl"))
     discriminator_learning_rate: float = rate(3e-4, "the discriminator")
@@ -62,36 +62,36 @@ class ImitationFields:
 class GAILConfig(ImitationFields, PPOConfig):
     """Generative Adversarial Imitation Learning (Ho and Ermon 2016, arXiv:1606.03476) with PPO.
 
-    A discriminator learns to tell an expert's steps from those of the policy, which is rewarded for passing as the
-    expert, in `PPOConfig`'s way; the environment's rewards are only logged. The expert's steps are a dataset,
-    ``fit_online(env, demonstrations=dataset)``: that of a file, of `birl collect`, or of Minari. For each rollout as
-    many of them are drawn as it has steps; the discriminator passes over both first, then the policy over its own, with
-    rewards from the discriminator as it is then.
+    A discriminator learns to distinguish an expert's steps from the policy's. The policy is rewarded for steps that
+    look like the expert's and learns with `PPOConfig`'s loss; the environment's rewards are only logged. The expert's
+    steps are a dataset, ``fit_online(env, demonstrations=dataset)``, from a file, from `birl collect` or from Minari.
+    For each rollout, an equal number of expert steps is drawn. The discriminator learns from both first; then the
+    policy learns from the rollout, with rewards from the updated discriminator.
 
     With ``reward="gail"`` the reward is ``-log(1 - D)``, where ``D`` is the probability that a step is the expert's. It
-    is above 0: where an episode may end early, living on is rewarded by itself. With ``reward="airl"`` it is
-    ``log D - log(1 - D)``, and ``D = exp(f) / (exp(f) + pi(a|s))`` (Fu et al. 2018, arXiv:1710.11248, section 4): what
-    the discriminator has learned in the end, ``f``, is a reward by itself, and both signs occur. With ``shaping`` it is
-    ``f(s, a, s') = g(s, a) + gamma h(s') - h(s)`` (section 6), where ``h`` takes up what only says how good it is to be
-    somewhere, and ``h`` is 0 after a termination; with ``states_only``, too, ``g`` is a reward of states, as in the
-    paper.
+    is always positive, so that in environments whose episodes can end early, survival alone is rewarded. With
+    ``reward="airl"`` it is ``log D - log(1 - D)``, and ``D = exp(f) / (exp(f) + pi(a|s))`` (Fu et al. 2018,
+    arXiv:1710.11248, section 4): the learned ``f`` can be used as a reward function, and rewards have both signs. With
+    ``shaping`` it is ``f(s, a, s') = g(s, a) + gamma h(s') - h(s)`` (section 6), where the shaping term ``h`` estimates
+    the value of a state and is 0 after a termination. With ``states_only`` as well, ``g`` depends on the state only, as
+    in the paper.
 
-    The discriminator is feed-forward. Recurrent policies are for ``reward="gail"``.
+    The discriminator is feed-forward. Recurrent policies need ``reward="gail"``.
 
-    Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy`` (shares of the expert's and the policy's
-    steps that are taken for what they are), and what PPO logs: ``loss``, ``policy_loss``, ``value_loss``, ``entropy``,
-    ``approximate_kl`` and ``clip_fraction``.
+    Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy`` (fractions of the expert's and the policy's
+    steps that the discriminator classifies correctly), and what PPO logs: ``loss``, ``policy_loss``, ``value_loss``,
+    ``entropy``, ``approximate_kl`` and ``clip_fraction``.
 
     Differs from the paper: policies learn by PPO's clipped objective, not by TRPO (`TRPOGAILConfig`); ``D`` is the
-    probability of the expert, not of the policy; the discriminator sees actions as the environment was given them,
-    within its bounds, as an expert's are.
+    probability of the expert, not of the policy; the discriminator reads actions as they are passed to the environment,
+    clipped to its bounds, like the expert's.
     """
 
 
 class WithDiscriminator(nn.Module):
-    """A learner's networks and a discriminator, whose output is the logit of the expert.
+    """Networks of a learner, and a discriminator whose output is the logit of the expert.
 
-    These come after it: ``class GAILNets(WithDiscriminator, PPONets)``.
+    The learner's networks come second: ``class GAILNets(WithDiscriminator, PPONets)``.
     """
 
     def __init__(self, spec: Spec, cfg: Any) -> None:
@@ -132,7 +132,7 @@ Prepare = Callable[[Any, Batch, Tensor, Any], Batch]
 
 
 def rewarded(prepare: Prepare) -> Prepare:
-    """A learner's ``prepare``, given the discriminator's rewards instead of the environment's."""
+    """Run a learner's ``prepare`` with the discriminator's rewards instead of the environment's."""
 
     def prepare_with_reward(nets: Networks, batch: Batch, ended: Tensor, cfg: Any) -> Batch:
         own = dict(batch.extra)
@@ -166,10 +166,10 @@ JUDGE = (
 
 
 def imitating(rollouts: Experience) -> DemonstratedRollouts:
-    """Rollouts of an on-policy learner, with demonstrations and with the discriminator's rewards.
+    """Add demonstrations and the discriminator's rewards to the rollouts of an on-policy learner.
 
     Raises:
-        ConfigError: if it does not learn from rollouts alone.
+        ConfigError: if the learner does not learn from rollouts alone.
     """
     if type(rollouts) is not Rollouts:
         raise ConfigError(
@@ -204,8 +204,8 @@ class TRPOGAILConfig(ImitationFields, TRPOConfig):
     Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what TRPO logs: ``policy_loss``,
     ``kl``, ``step_share``, ``failed_search``, ``entropy`` and ``value_loss``.
 
-    Differs from the paper: ``D`` is the probability of the expert, not of the policy; the discriminator sees actions as
-    the environment was given them; rollouts have 5,000 steps, not 50,000.
+    Differs from the paper: ``D`` is the probability of the expert, not of the policy; the discriminator reads actions
+        as they are passed to the environment; rollouts have 5,000 steps, not 50,000.
     """
 
 
@@ -227,14 +227,14 @@ class TRPOGAIL(Algorithm[TRPOGAILConfig, TRPOGAILNets]):
 class A2CGAILConfig(ImitationFields, A2CConfig):
     """Generative Adversarial Imitation Learning (Ho and Ermon 2016, arXiv:1606.03476) with A2C.
 
-    See `GAILConfig` for the discriminator and its rewards, and `A2CConfig` for the policy: rollouts are short, and each
-    is learned from as a whole, once by the policy.
+    See `GAILConfig` for the discriminator and its rewards, and `A2CConfig` for the policy: rollouts are short, and the
+    policy takes one gradient step on each.
 
     Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what A2C logs: ``loss``,
     ``policy_loss``, ``value_loss`` and ``entropy``.
 
-    Differs from the paper: policies learn as A2C's; ``D`` is the probability of the expert, not of the policy; the
-    discriminator sees actions as the environment was given them.
+    Differs from the paper: policies learn with A2C; ``D`` is the probability of the expert, not of the policy; the
+        discriminator reads actions as they are passed to the environment.
     """
 
 

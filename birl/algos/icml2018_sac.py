@@ -46,15 +46,15 @@ from birl.preprocessing import MultiplyRewardScaler, RewardScaler
 class ICML2018SACConfig(ResetConfig, PolicyConfig):
     """Soft Actor-Critic as it was first published (Haarnoja et al. 2018, arXiv:1801.01290).
 
-    Targets of the Q-functions come from a state-value function, whose target network follows slowly. The entropy
-    counts once: how much it weighs is set by the scale of the rewards, 5 by default and 20 for Humanoid in the paper.
-    ``SAC`` is the later form, which learns a temperature instead. Predicted values are in units of scaled rewards. A
-    scale of 5 is for rewards of about one a step: where they are larger, as those of Pendulum-v1, entropy then counts
-    for next to nothing; give a lower one, or ``reward_scaler=None``.
+    Targets of the Q-functions come from a state-value function with a soft-updated target network. The entropy has a
+    fixed weight of 1, so the reward scale sets its importance: 5 by default, and 20 for Humanoid in the paper. ``SAC``
+    is the later form, which learns a temperature instead. Predicted values are in units of scaled rewards. A scale of 5
+    suits rewards of about 1 per step. With larger rewards, such as those of Pendulum-v1, the entropy has almost no
+    weight: pass a lower scale, or ``reward_scaler=None``.
 
     Logs ``v_loss``, ``critic_loss`` and ``actor_loss``.
 
-    Differs from the paper: the loss of the Q-functions has no factor of a half.
+    Differs from the paper: the loss of the Q-functions has no factor of 1/2.
     """
 
     reward_scaler: RewardScaler | None = field(lambda: MultiplyRewardScaler(5.0), like=AlgorithmConfig)
@@ -64,7 +64,7 @@ class ICML2018SACConfig(ResetConfig, PolicyConfig):
 
 
 class ICML2018SACNets(nn.Module):
-    """Every tensor that it learns."""
+    """Networks of SAC in its first form."""
 
     def __init__(self, spec: Spec, cfg: ICML2018SACConfig) -> None:
         super().__init__()

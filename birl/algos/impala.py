@@ -1,4 +1,4 @@
-"""IMPALA's actor-critic with V-trace, for actions of any kind."""
+"""IMPALA's actor-critic with V-trace, for any action space."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ def _rmsprop() -> OptimizerFactory:
 class IMPALAConfig(ReplayedPolicyConfig):
     """IMPALA's learner: an actor-critic corrected by V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4).
 
-    It learns from each rollout and from older ones in a replay buffer (section 5.2.2), where the policy that acted is
-    not the one that learns. With ``replay_ratio=0`` it is an advantage actor-critic, as there is nothing to correct.
+    It learns from each rollout and from older ones in a replay buffer (section 5.2.2), which were collected by earlier
+    policies. With ``replay_ratio=0`` it is an advantage actor-critic, as there is nothing to correct. With
+    ``fit_online(env, workers=16)`` each of 16 processes acts and has its own replay buffer.
 
-    With ``fit_online(env, workers=16)`` each of 16 processes acts, and replays from a buffer of its own.
+    Differs from the paper: actors compute gradients themselves, so that the newest steps are on-policy; replayed steps
+        have separate updates, by default one for each rollout on average, whereas the paper mixes both in each batch.
+        Value errors have twice the weight: ``value_coefficient=0.25`` is the paper's half of half the square.
 
-    Differs from the paper: an actor finds gradients itself, so that the newest steps are not behind the policy; and
-    older ones have updates of their own, as many on average, instead of one half of each. Errors of values count twice
-    as much: ``value_coefficient=0.25`` is the paper's half of half the square.
-
-    Logs ``loss``, a sum over steps, and the means ``policy_loss``, ``value_loss``, ``entropy`` and
+    Logs ``loss``, which is a sum over steps, and the means ``policy_loss``, ``value_loss``, ``entropy`` and
     ``importance_weight``.
     """
 

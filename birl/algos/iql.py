@@ -43,15 +43,15 @@ from birl.models import (
 
 @config
 class IQLConfig(PolicyConfig):
-    """Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169): never asks for the value of an unseen action.
+    """Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169): never evaluates actions outside the dataset.
 
-    The policy is a Gaussian with a bounded mean and a learned standard deviation that is the same in all states.
+    The policy is a Gaussian with a bounded mean and a learned, state-independent standard deviation.
 
     Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
 
-    Differs from d3rlpy: V moves before Q learns from it, as in the paper's algorithm 1, not in one step with it, and
-    ``clip_grad_norm`` limits each of them by itself. The logarithm of the standard deviation is the parameter itself
-    and begins at 0, as in the authors' code, not behind a sigmoid at -1.5.
+    Differs from d3rlpy: V is updated before Q, as in the paper's algorithm 1, not in the same step, and
+        ``clip_grad_norm`` clips the gradient of each separately. The logarithm of the standard deviation is a plain
+        parameter that starts at 0, as in the authors' code (d3rlpy: a sigmoid of a parameter, which starts at -1.5).
     """
 
     value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=SharedFields)
@@ -73,7 +73,7 @@ class DiscreteIQLConfig(IQLConfig):
 
 
 class IQLNets(nn.Module):
-    """Every tensor that IQL learns."""
+    """Networks of IQL."""
 
     def __init__(self, spec: Spec, cfg: IQLConfig) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class IQLNets(nn.Module):
 
 
 class DiscreteIQLNets(nn.Module):
-    """Every tensor that discrete IQL learns."""
+    """Networks of discrete IQL."""
 
     def __init__(self, spec: Spec, cfg: DiscreteIQLConfig) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def value_loss(nets: IQLNets | DiscreteIQLNets, batch: Batch, cfg: IQLConfig | D
 
 
 def critic_loss(nets: IQLNets | DiscreteIQLNets, batch: Batch, cfg: IQLConfig | DiscreteIQLConfig) -> Loss:
-    """Eq. 6: ``y = r + discount * V(s')`` with the V that has just moved (algorithm 1)."""
+    """Eq. 6: ``y = r + discount * V(s')`` with V after its update (algorithm 1)."""
     with torch.no_grad():
         target = MeanReturns(nets.value(batch.next_inputs)).backup(batch.reward, batch.discount)
     return td_loss(nets.critic(batch.inputs, batch.action), target, batch, metric="q_loss")

@@ -49,7 +49,7 @@ TARGETS: Final = (
     Polyak("critic", "critic_target", when=SOFT),
     Polyak("actor", "actor_target", when=SOFT),
 )
-"""How targets follow."""
+"""How target networks are updated."""
 
 
 def clipped() -> OptimizerFactory:
@@ -61,31 +61,32 @@ def clipped() -> OptimizerFactory:
 class MPOConfig(PolicyConfig):
     """Maximum a Posteriori Policy Optimisation (Abdolmaleki et al. 2018, arXiv:1806.06920 and arXiv:1812.02256).
 
-    An update learns the Q-function of a target policy, improves on it in samples, and fits the policy to them:
+    An update learns the Q-function of a target policy, improves on that policy with weighted samples, and fits the
+    policy to them:
 
-    - E-step: actions of the target policy get weights ``softmax(Q / eta)``. The temperature ``eta`` is learned: it
-      keeps the weighted actions within a divergence of ``epsilon`` from the target policy.
-    - M-step: the policy's weighted log-likelihood grows, within bounds of its divergence from the target policy.
+    - E-step: actions of the target policy get weights ``softmax(Q / eta)``. The temperature ``eta`` is learned so that
+        the weighted actions stay within a divergence of ``epsilon`` from the target policy.
+    - M-step: the policy maximises the weighted log-likelihood, with bounds on its divergence from the target policy.
       Mean and standard deviation have bounds of their own, ``epsilon_mean`` and ``epsilon_std``, each with a learned
-      multiplier; with ``per_dimension`` so has each dimension of the actions.
+      multiplier; with ``per_dimension``, each dimension of the actions has its own multipliers.
 
-    Target networks are copies, taken every ``target_update_interval`` updates. In between the policy moves away from
-    its target until it meets the bounds. With ``target_update_type="soft"`` they follow slowly instead. Critics see
-    actions clipped to their range. That the policy does not drift out of it, a second objective sees to,
-    ``-|a - clip(a)|``, with a bound and a temperature of its own (Abdolmaleki et al. 2020, arXiv:2005.07513).
+    Target networks are copies, taken every ``target_update_interval`` updates. Between copies the policy can move away
+    from the target policy up to the bounds. With ``target_update_type="soft"`` target networks are soft-updated
+    instead. Critics read actions clipped to their range. A second objective, ``-|a - clip(a)|``, keeps the policy in
+    this range; it has its own bound and temperature (Abdolmaleki et al. 2020, arXiv:2005.07513).
 
-    The defaults are those of Acme (Hoffman et al. 2020, arXiv:2006.00979), made for long runs: in short ones raise the
-    learning rates, ``epsilon_mean`` and ``epsilon_std``, say to 1e-3, 0.05 and 1e-3 (HalfCheetah after 204,800 steps:
-    4,519, mean of three seeds). Networks matter, too: layer normalisation and tanh after the
-    first layer, and a wide critic (Furuta et al. 2021, arXiv:2103.17258).
+    The defaults are those of Acme (Hoffman et al. 2020, arXiv:2006.00979), chosen for long runs. For short runs raise
+    the learning rates, ``epsilon_mean`` and ``epsilon_std``, for example to 1e-3, 0.05 and 1e-3 (HalfCheetah after
+    204,800 steps: 4,519, mean of three seeds). Networks matter as well: use layer normalisation and tanh after the
+        first layer, and a wide critic (Furuta et al. 2021, arXiv:2103.17258).
 
     Logs ``critic_loss``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``), ``kl_mean`` and ``kl_std``.
 
-    Differs from the paper: targets are those of single or n-step transitions, not Retrace's; all multipliers follow
-    gradients, together with the temperature.
+    Differs from the paper: targets are 1-step or n-step returns, not Retrace; all multipliers are learned by gradient
+        steps, together with the temperature.
 
-    Differs from Acme: the policy improves in the states of the transitions, not in those after them, among which are
-    the terminal ones; the standard deviation is an exponential, not a softplus.
+    Differs from Acme: the policy is improved at the transitions' states, not at their next states, some of which are
+        terminal; the standard deviation is an exponential, not a softplus.
     """
 
     actor_learning_rate: float = 1e-4
@@ -129,10 +130,10 @@ class MPOConfig(PolicyConfig):
 
 
 class MPONets(ActorCriticNets):
-    """Every tensor that MPO learns.
+    """Networks of MPO.
 
     Attributes:
-        temperature: of the objectives, ``[K]``: that of the values, and that of the penalty if there is one.
+        temperature: of the objectives, ``[K]``: one for the values, and one for the penalty if it is used.
         alpha_mean, alpha_std: multipliers ``[A]``, or ``[1]`` for all dimensions together.
     """
 
@@ -147,7 +148,7 @@ class MPONets(ActorCriticNets):
 def critic_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     """``y = r + discount * E_a'[min_j Q'_j(s', a')]``: the mean over ``n_action_samples`` of the target policy.
 
-    Of distributional critics it is the mixture of the samples' returns.
+    For distributional critics it is the mixture of the samples' returns.
     """
     with torch.no_grad():
         action = nets.actor_target(batch.next_inputs).sample(cfg.n_action_samples)[0].clamp(-1, 1)
@@ -178,8 +179,8 @@ def divergences(target: Normal, policy: Normal, batch: Batch, cfg: MPOConfig) ->
 def actor_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     """``-E_s[sum_j w_j (log N(a_j; mu, sigma') + log N(a_j; mu', sigma))] + alpha_mean C_mean + alpha_std C_std``.
 
-    Here ``w = softmax_j(Q'(s, a_j) / eta)``, plus the like of the penalty (1812.02256 sections 4.1 to 4.2.1); a dash
-    marks targets.
+    Here ``w = softmax_j(Q'(s, a_j) / eta)``, plus the same term for the penalty (1812.02256 sections 4.1 to 4.2.1); a
+    prime marks targets.
     """
     policy, (target, action, objectives) = nets.actor(batch.inputs), e_step(nets, batch, cfg)
     temperature = nets.temperature().detach()
@@ -196,8 +197,8 @@ def actor_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
 def dual_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     """``eta epsilon + eta E_s[log mean_j exp(Q'(s, a_j) / eta)]``, and ``alpha (epsilon - C)`` for each bound.
 
-    The first for each objective (section 4.1). ``alpha`` grows while the divergence ``C`` is above its bound
-    (section 4.2.1).
+    The first term occurs once for each objective (section 4.1). ``alpha`` grows while the divergence ``C`` is above its
+    bound (section 4.2.1).
     """
     objectives = shared(batch, "objectives", lambda: e_step(nets, batch, cfg)[2])
     kl = shared(batch, "divergences", lambda: _present(nets, batch, cfg))

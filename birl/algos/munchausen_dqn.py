@@ -1,4 +1,4 @@
-"""Munchausen DQN: DQN that is rewarded for being sure of its actions."""
+"""Munchausen DQN: DQN with the scaled log-policy added to the reward."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from birl.optimizers import AdamFactory, OptimizerFactory
 class MunchausenDQNConfig(DQNConfig):
     """Munchausen DQN (Vieillard et al. 2020, arXiv:2007.14430): the log-policy is added to the reward.
 
-    The policy is ``softmax(Q' / temperature)`` of the target network. It takes the place of the maximum in targets, and
-    its scaled logarithm, clipped, is a bonus on the data's action. It acts greedily: an explorer explores, in the paper
-    an epsilon-greedy one. With ``IQNQFunctionFactory`` this is Munchausen IQN, the ``MunchausenIQN`` of NNablaRL; the
-    quantile and categorical heads work alike. In ``MultiDiscrete`` action spaces critics branch as those of `DQN`, and
-    the policy is that of all combinations.
+    The policy is ``softmax(Q' / temperature)`` of the target network. It replaces the maximum in targets, and its
+    scaled and clipped logarithm is a bonus on the data's action. The algorithm acts greedily; exploration comes from an
+    explorer (epsilon-greedy in the paper). With ``IQNQFunctionFactory`` this is Munchausen IQN, the ``MunchausenIQN``
+    of NNablaRL; the quantile and categorical heads work as well. In ``MultiDiscrete`` action spaces critics branch as
+    in `DQN`, and the policy is over all combinations of options.
 
     The bonus is an implicit Kullback-Leibler penalty: the policy changes little from one target to the next. Short runs
-    need a small ``target_update_interval``, or the policy stays near its random beginning.
+    need a small ``target_update_interval``, or the policy stays close to its random initialisation.
 
     Logs ``loss``.
 
-    Differs from the paper: an ensemble of critics is possible. Differs from the authors' program: Munchausen IQN acts
-    greedily, as NNablaRL's does, where theirs samples actions, with the policy's probabilities taken for logits. The
+    Differs from the paper: an ensemble of critics is possible. Differs from the authors' code: Munchausen IQN acts
+    greedily, as in NNablaRL; the authors' code samples actions and uses the policy's probabilities as logits. The
     explorer ``Boltzmann(entropy_temperature)`` samples from the policy itself. ``n_choice_quantiles`` of the head gives
-    the policy quantile levels of its own.
+    the policy its own quantile levels.
     """
 
     learning_rate: float = 5e-5

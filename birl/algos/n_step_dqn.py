@@ -39,16 +39,16 @@ from birl.types import tree_map
 class NStepDQNConfig(ValueConfig):
     """Asynchronous n-step Q-learning (Mnih et al. 2016, arXiv:1602.01783, algorithm S2).
 
-    DQN without a replay buffer: an update learns from the newest ``rollout_length`` steps, each with the return up to
-    the last of them. With ``fit_online(env, explorer=…, workers=16)`` each of 16 processes makes rollouts with the
-    newest parameters; a list of explorers gives each its own share of random actions, as in the paper. Without an
-    explorer all actions are greedy.
+    This is DQN without a replay buffer: an update learns from the newest ``rollout_length`` steps, each with the return
+        up to the last of these steps. With ``fit_online(env, explorer=…, workers=16)`` each of 16 processes collects
+        rollouts with the newest parameters; a list of explorers gives each process its own epsilon, as in the paper.
+        Without an explorer all actions are greedy.
 
-    Logs ``loss``, a sum over the steps.
+    Logs ``loss``, which is a sum over steps.
 
     Differs from the paper: errors are clipped as in DQN, and gradients to a norm of 40. Targets are copied after a
-    number of updates, not of frames: 2,000 of 5 steps with 4 frames each are the paper's 40,000 frames. Recurrent
-    encoders are refused.
+        number of updates, not of frames: 2,000 updates of 5 steps with 4 frames each are the paper's 40,000 frames.
+        Recurrent encoders raise an error.
     """
 
     batch_size: int = field(256, like=A2CConfig)
@@ -59,7 +59,7 @@ class NStepDQNConfig(ValueConfig):
 
 
 class NStepDQNNets(dqn.DQNNets):
-    """Every tensor that it learns."""
+    """Networks of n-step Q-learning."""
 
     def __init__(self, spec: Spec, cfg: NStepDQNConfig) -> None:
         super().__init__(spec, cfg)
@@ -71,7 +71,7 @@ class NStepDQNNets(dqn.DQNNets):
 
 
 def prepare(nets: NStepDQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig) -> Batch:
-    """Transitions of up to ``T`` steps: each step of a rollout ``[T, B]`` leads to the last of its episode there."""
+    """Return transitions of up to ``T`` steps, from each step of ``[T, B]`` to its episode's last step there."""
     zeros, ones = torch.zeros_like(batch.reward), torch.ones_like(batch.reward)
     left = backward_recursion(ones, 1 - ended)  # steps up to the last one, both included
     rows, lanes = torch.meshgrid(*(torch.arange(n, device=left.device) for n in left.shape), indexing="ij")

@@ -34,22 +34,23 @@ from birl.models import MeanReturns, QuadraticQFunction
 class NAFConfig(ResetConfig, NetworkConfig):
     """Normalised advantage functions (Gu et al. 2016, arXiv:1603.00748): DQN for continuous actions.
 
-    Q is a quadratic function of the action around the best one, so that no separate policy has to be learned. It
-    acts greedily: give ``fit_online`` an explorer, such as ``NormalNoise``.
+    Q is quadratic in the action, with its maximum at the best action, so that no separate policy has to be learned. The
+    algorithm acts greedily: give ``fit_online`` an explorer, such as ``NormalNoise``.
 
     Logs ``loss``.
 
-    Differs from the paper: layers and learning rate are birl's, and there is no batch norm by default
-    (``encoder_factory=VectorEncoderFactory(use_batch_norm=True)``); the paper searches rates for each task, and also
-    learns from imagined rollouts. Differs from PFRL: the target network follows slowly, as in the paper, and the best
-    action is in the box by a tanh, where PFRL clips an action that lies outside, which is not the best one inside.
+    Differs from the paper: layers and learning rate are birl's defaults, and there is no batch norm by default
+    (``encoder_factory=VectorEncoderFactory(use_batch_norm=True)``); the paper tunes the learning rate for each task,
+    and also learns from imagined rollouts. Differs from PFRL: the target network is soft-updated, as in the paper, and
+    a tanh keeps the best action within bounds (PFRL clips an action outside the bounds, and the clipped action is not
+    the best one within them).
     """
 
     tau: float = field(0.005, like=ActorCriticConfig)
 
 
 class NAFNets(nn.Module):
-    """Every tensor that NAF learns."""
+    """Networks of NAF."""
 
     def __init__(self, spec: Spec, cfg: NAFConfig) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ def naf_loss(nets: NAFNets, batch: Batch, cfg: NAFConfig) -> Loss:
 
 
 def best_action(nets: NAFNets, inputs: Inputs) -> Tensor:
-    """The actions ``mu(s)`` ``[..., A]`` of the highest values."""
+    """Return the actions ``mu(s)`` ``[..., A]`` with the highest values."""
     return nets.critic.best(inputs)[0]
 
 

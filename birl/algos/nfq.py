@@ -31,10 +31,12 @@ class NFQConfig(ValueConfig):
 
     Logs ``loss``.
 
-    Differs from the paper: a new target in every step on a minibatch, and Adam, as d3rlpy; the paper trains with Rprop
-    on all data until its targets are met, then makes new ones. An ensemble of critics is possible: the lowest counts.
+    Differs from the paper: each gradient step computes a new target on a minibatch, and the optimiser is Adam, as in
+        d3rlpy; the paper trains with Rprop on all data until the targets are fitted, then computes new ones. An
+        ensemble of critics is possible: targets take the lowest value.
 
-    Differs from d3rlpy: the squared error, as in the paper, instead of the Huber loss (heads of expected returns only).
+    Differs from d3rlpy: the squared error, as in the paper, instead of the Huber loss (only for heads of expected
+        returns).
     """
 
     batch_size: int = 32
@@ -42,7 +44,7 @@ class NFQConfig(ValueConfig):
 
 
 class NFQNets(nn.Module):
-    """Every tensor that NFQ learns."""
+    """Networks of NFQ."""
 
     def __init__(self, spec: Spec, cfg: NFQConfig) -> None:
         super().__init__()

@@ -50,8 +50,8 @@ class PLASConfig(ActorCriticConfig, ImitatorConfig):
 
     Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
 
-    Differs from d3rlpy: the auto-encoder learns behind its decoder's tanh, in [-1, 1], its optimiser is made by
-    ``imitator_optim_factory``, and target policies start as copies.
+    Differs from d3rlpy: the auto-encoder's reconstruction error is computed after its decoder's tanh, in [-1, 1];
+        ``imitator_optim_factory`` makes its optimiser; and target policies start as copies.
     """
 
     batch_size: int = 100
@@ -64,7 +64,7 @@ class PLASConfig(ActorCriticConfig, ImitatorConfig):
 
 @config
 class PLASWithPerturbationConfig(PLASConfig):
-    """PLAS with a perturbation that moves actions by at most ``action_flexibility`` (arXiv:2011.07213).
+    """PLAS with a perturbation that changes actions by at most ``action_flexibility`` (arXiv:2011.07213).
 
     Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
 
@@ -75,7 +75,7 @@ class PLASWithPerturbationConfig(PLASConfig):
 
 
 class PLASNets(ActorCriticNets):
-    """Every tensor that PLAS learns. The policy's actions are latents."""
+    """Networks of PLAS. The policy's actions are latents."""
 
     def __init__(self, spec: Spec, cfg: PLASConfig) -> None:
         latent_size = 2 * spec.actions.size
@@ -85,16 +85,16 @@ class PLASNets(ActorCriticNets):
         self.vae_decoder = VAEDecoder(spec, cfg.imitator_encoder_factory, latent_size)
 
     def action(self, inputs: Inputs) -> Tensor:
-        """The policy's action ``[..., A]``: its latent, decoded."""
+        """Return the policy's action ``[..., A]``: its latent, decoded."""
         return self.vae_decoder(inputs, LATENT_RANGE * self.actor(inputs))  # type: ignore[no-any-return]
 
     def target_action(self, inputs: Inputs) -> Tensor:
-        """The target policy's."""
+        """Return the target policy's action."""
         return self.vae_decoder(inputs, LATENT_RANGE * self.actor_target(inputs))  # type: ignore[no-any-return]
 
 
 class PLASWithPerturbationNets(PLASNets):
-    """PLAS's networks and the perturbation."""
+    """Networks of PLAS, and the perturbation."""
 
     def __init__(self, spec: Spec, cfg: PLASWithPerturbationConfig) -> None:
         super().__init__(spec, cfg)
@@ -102,18 +102,19 @@ class PLASWithPerturbationNets(PLASNets):
         self.perturbation_target = deepcopy(self.perturbation)
 
     def action(self, inputs: Inputs) -> Tensor:
-        """The policy's action ``[..., A]``: its latent, decoded and moved."""
+        """Return the policy's action ``[..., A]``: its latent, decoded and perturbed."""
         return self.perturbation(inputs, super().action(inputs))  # type: ignore[no-any-return]
 
     def target_action(self, inputs: Inputs) -> Tensor:
-        """The target policy's."""
+        """Return the target policy's action."""
         return self.perturbation_target(inputs, super().target_action(inputs))  # type: ignore[no-any-return]
 
 
 def critic_loss(nets: PLASNets, batch: Batch, cfg: PLASConfig) -> Loss:
     """``y = r + discount * [lam * min_j Q'_j(s', a') + (1 - lam) * max_j Q'_j(s', a')]``.
 
-    ``a'`` is the target policy's action. With quantiles or atoms the members are chosen by their means and mixed.
+    ``a'`` is the target policy's action. With quantiles or atoms, ensemble members are compared by their expected
+    returns, and their distributions are mixed.
     """
     with torch.no_grad():
         next_returns = nets.critic_target(batch.next_inputs, nets.target_action(batch.next_inputs))
@@ -128,7 +129,7 @@ def actor_loss(nets: PLASNets, batch: Batch, cfg: PLASConfig) -> Loss:
 
 
 def policy_action(nets: PLASNets, inputs: Inputs) -> Tensor:
-    """The policy's action."""
+    """Return the policy's action."""
     return nets.action(inputs)
 
 

@@ -41,7 +41,7 @@ from birl.optimizers import AdamFactory, LRSchedulerFactory, OptimizerFactory, S
 
 
 def tanh_encoder() -> EncoderFactory:
-    """The default encoder with tanh, as most on-policy algorithms have it."""
+    """Return the default encoder with tanh, as most on-policy algorithms use it."""
     return DefaultEncoderFactory(activation="tanh")
 
 
@@ -49,22 +49,24 @@ def tanh_encoder() -> EncoderFactory:
 class PPOConfig(AlgorithmConfig):
     """Proximal Policy Optimization with the clipped objective (Schulman et al. 2017, arXiv:1707.06347).
 
-    By default continuous actions come from a Gaussian whose standard deviation is the same in all states, and are
-    clipped to the environment's bounds. A rollout has ``rollout_length`` steps from each environment; ``n_epochs``
-    passes learn from it in minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``).
-    Weights begin orthogonal (Engstrom et al. 2020, arXiv:2005.12729, section 3).
+    By default continuous actions come from a Gaussian with a state-independent standard deviation, and are clipped to
+    the environment's bounds. A rollout has ``rollout_length`` steps from each environment; the networks learn from it
+    for ``n_epochs`` epochs, in minibatches of ``batch_size`` steps (recurrent networks: in sequences of
+    ``sequence_length`` steps). Weights are initialised orthogonally (Engstrom et al. 2020, arXiv:2005.12729, section
+    3).
 
     With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
-    both losses: the usual network for images. With a ``kl_coefficient`` the policy is also held near the one of the
-    rollout by the penalty of eq. 8, logged as ``kl_loss``; ``clip_range=1e9`` leaves only this. Its weight is constant,
-    or with ``kl_penalty_target`` follows the rule of section 4, between 1e-8 and 1e8; ``kl``, the divergence after all
-    passes, and ``kl_weight``, the weight of the next ones, are logged, too.
+    both losses: the usual network for images. With a ``kl_coefficient``, eq. 8's penalty, logged as ``kl_loss``, also
+        keeps the policy close to the one that collected the rollout; ``clip_range=1e9`` leaves only this penalty. Its
+        weight is constant or, with ``kl_penalty_target``, adapted by the rule of section 4 between 1e-8 and 1e8. Then
+        ``kl``, the divergence after all epochs, and ``kl_weight``, the weight for the next rollout, are logged as well.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
 
-    Differs from Stable-Baselines3: the standard deviation of advantages is that of the minibatch itself, not of a
-    population that it is drawn from; with ``value_clip_range`` the larger of both errors counts, as in OpenAI's code,
-    not the clipped one; ``target_kl`` is compared with the mean over a pass, after it: give 1.5 times the one there.
+    Differs from Stable-Baselines3: the standard deviation of advantages has no Bessel correction; with
+    ``value_clip_range`` the loss is the larger of the clipped and the unclipped error, as in OpenAI's code, not always
+    the clipped one; ``target_kl`` is compared with the mean over an epoch, after it: give 1.5 times the value used
+    there.
     """
 
     batch_size: int = 64
@@ -108,7 +110,7 @@ class PPOConfig(AlgorithmConfig):
 
     @property
     def adapts_penalty(self) -> bool:
-        """Whether the weight of the divergence changes from rollout to rollout."""
+        """Return whether the weight of the divergence changes between rollouts."""
         return self.kl_penalty_target is not None
 
     def __post_init__(self) -> None:
@@ -135,7 +137,7 @@ class PPONets(PolicyAndValue):
 
 
 def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch:
-    """Advantages, returns and the behaviour policy's log-probabilities of a rollout ``[T, B]``, once for all passes."""
+    """Compute a rollout's advantages, returns and behaviour log-probabilities ``[T, B]``, once for all epochs."""
     with torch.no_grad():
         (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
@@ -149,7 +151,7 @@ def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch
 def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
     """Eq. 9: clipped objective (eq. 7), value error and entropy bonus.
 
-    By option the clip from below of Ye et al. (2020, arXiv:1912.09729, eq. 5), and the penalty of eq. 8.
+    Optionally with the dual clip of Ye et al. (2020, arXiv:1912.09729, eq. 5) and the penalty of eq. 8.
     """
     (policy, value), weight = nets.both(batch.inputs), batch.weight
     share = shares(weight)
@@ -162,7 +164,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
         advantage = standardized(advantage, share)
     log_ratio = policy.log_prob(batch.action) - batch.extra["log_prob"]
     ratio = log_ratio.exp()
-    limit: Any = batch.extra.get("clip_range", cfg.clip_range)  # a column where there is a schedule
+    limit: Any = batch.extra.get("clip_range", cfg.clip_range)  # a column if there is a schedule
     objective = torch.min(ratio * advantage, ratio.clamp(1 - limit, 1 + limit) * advantage)
     if cfg.dual_clip is not None:
         objective = torch.where(advantage < 0, torch.max(objective, cfg.dual_clip * advantage), objective)
@@ -198,7 +200,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
 
 @dataclass(frozen=True)
 class AdaptPenalty:
-    """Section 4, below eq. 8: the weight of the penalty, by how far the passes over a rollout have moved the policy."""
+    """Adaptive weight of the penalty, from the divergence after each rollout's epochs (section 4, below eq. 8)."""
 
     name, eager_only = "penalty", ""
     when = When(given=("adapts_penalty", True))

@@ -15,7 +15,7 @@ from birl.types import leaf_shapes, tree_leaves
 
 @config
 class RandomPolicyConfig(AlgorithmConfig):
-    """Random continuous actions: uniform in ``[-1, 1]``, or normal and clipped to it.
+    """Random continuous actions, uniform in ``[-1, 1]`` or normal and clipped to that range.
 
     The action scaler maps them to the environment's units.
     """
@@ -63,13 +63,13 @@ def distribution_of_actions(nets: NoNets, inputs: Inputs) -> Beta | Normal:
 
 
 def distribution_of_choices(nets: NoNets, inputs: Inputs) -> Categorical:
-    """All actions that are allowed, alike."""
+    """Return the uniform distribution over the allowed actions."""
     logits = torch.zeros(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
     return Categorical(logits, inputs.mask if nets.spec.masked else None)
 
 
 def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
-    """Integers below the number of actions, of those that are allowed."""
+    """Draw indices of allowed actions."""
     if nets.spec.masked:
         return distribution_of_choices(nets, inputs).sample()[0]
     return torch.randint(nets.spec.actions.size, nets.lead(inputs), device=nets.action_size.device)

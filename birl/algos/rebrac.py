@@ -34,11 +34,11 @@ class ReBRACConfig(TD3Config):
     Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions, summed over
     dimensions).
 
-    Differs from the authors' program and from d3rlpy: these leave out the last step of a truncated episode, because its
-    next action is unknown. birl learns from it, with no penalty in its target. The same holds for the newest step of a
-    running episode.
+    Differs from the authors' code and from d3rlpy: these leave out the last step of a truncated episode, because its
+    next action is unknown. birl learns from it, without a penalty in its target, and does the same with the newest step
+    of a running episode.
 
-    Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
+    Differs from d3rlpy: the policy is updated in updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
     batch_size: int = 1024

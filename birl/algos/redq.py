@@ -1,4 +1,4 @@
-"""Randomised ensembled double Q-learning, and DroQ, which needs two critics for it: many updates for each step."""
+"""Randomised ensembled double Q-learning and DroQ: many updates for each environment step."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from birl.models import DroQEncoderFactory, EncoderFactory
 class REDQConfig(SACConfig):
     """Randomised ensembled double Q-learning (Chen et al. 2021, arXiv:2101.05982).
 
-    SAC with many critics. Each update draws a few of them, and the target is their lowest value; the policy maximises
-    the mean of all. This allows many updates per step: ``fit_online`` makes 20 unless it gets another
-    number, ``n_updates``. The policy and the temperature move in the last of them: change ``update_actor_interval``
-    with it.
+    This is SAC with many critics. Each update draws a few of them, and the target is their lowest value; the policy
+    maximises the mean of all critics. This allows many updates per step: ``fit_online`` makes 20 unless ``n_updates``
+    is given. The policy and the temperature are updated in the last of them, so change ``update_actor_interval``
+    together with ``n_updates``.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
     """
@@ -60,8 +60,8 @@ class REDQConfig(SACConfig):
 class DroQConfig(REDQConfig):
     """DroQ (Hiraoka et al. 2021, arXiv:2110.02034): REDQ with two critics, which dropout makes a random ensemble.
 
-    Layer norm keeps them stable. Dropout is on in targets and in the policy's loss, too; it is off only while acting.
-    There are 20 updates for each step, as with REDQ.
+    Layer norm keeps them stable. Dropout is also active in targets and in the policy's loss; it is off only while
+    acting. There are 20 updates for each step, as in REDQ.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
     """

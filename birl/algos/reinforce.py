@@ -35,21 +35,21 @@ from birl.optimizers import AdamFactory, OptimizerFactory
 class REINFORCEConfig(AlgorithmConfig):
     """REINFORCE (Williams 1992, doi:10.1007/BF00992696, eq. 11 and section 5), on whole episodes.
 
-    Once ``n_episodes`` episodes have ended there is one gradient step with all of their steps, each with the return of
-    the rest of its episode. With several environments, episodes that still run are learned from when they have ended;
-    they began with the policy before the update. An episode that was truncated counts as if it had ended there, since
-    nothing tells what would have followed; with ``baseline`` the value of its last observation is added.
+    Once ``n_episodes`` episodes have ended, one gradient step uses all of their steps, each with the return of the rest
+    of its episode. With several environments, running episodes are used after they have ended, although they started
+    with the policy before the update. A truncated episode is treated as if it had terminated, because the rewards that
+    would have followed are unknown; with ``baseline`` the value of its last observation is added.
 
     With ``baseline`` a value function is learned as well and subtracted from returns (Sutton and Barto 2018,
     section 13.4); its loss is logged as ``value_loss``.
 
-    Rewards far from 1 are best scaled: ``reward_scaler=MultiplyRewardScaler(0.01)``. Updates have different sizes, each
-    of which ``compile_graph=True`` would compile; ``"auto"`` leaves them as they are.
+    Scale rewards that are far from 1, for example with ``reward_scaler=MultiplyRewardScaler(0.01)``. Updates have
+    different sizes, and ``compile_graph=True`` would compile each size; ``"auto"`` does not compile.
 
     Logs ``loss``, ``policy_loss`` and ``entropy``.
 
-    Differs from the paper: the sum over the steps of an episode is averaged over episodes, and its gradient clipped to
-    a norm of 1.
+    Differs from the paper: the sums over the steps of episodes are averaged over episodes, and the gradient is clipped
+        to a norm of 1.
     """
 
     batch_size: int = field(256, "Not used: an update learns from whole episodes.", low=1)
@@ -77,7 +77,7 @@ class REINFORCENets(PolicyAndValue):
 
 
 def prepare(nets: REINFORCENets, batch: Batch, ended: Tensor, cfg: REINFORCEConfig) -> Batch:
-    """Returns of the rest of each episode ``[T, B]``, and the mean number of steps of an episode."""
+    """Compute the returns of the rest of each episode ``[T, B]``, and the mean length of an episode."""
     with torch.no_grad():
         value = nets.values(batch.next_inputs) if cfg.baseline else torch.zeros_like(batch.reward)
         returns = lambda_returns(batch.reward, value, batch.discount, ended)
@@ -112,7 +112,7 @@ class REINFORCE(Algorithm[REINFORCEConfig, REINFORCENets]):
 
     actions = ActionSpace.ANY
     learns_from = Rollouts(prepare, n_passes="")
-    acts = StochasticActor(bounded=False, clipped=True)  # episodes are whole: a recurrent baseline begins with them
+    acts = StochasticActor(bounded=False, clipped=True)  # recurrent baselines start with an episode
     steps = (
         Gradient("policy", loss, optimizer="", metric="loss", of=("actor",), when=When(given=("baseline", False))),
         Gradient(

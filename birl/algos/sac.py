@@ -32,17 +32,17 @@ from birl.models import ContinuousQFunction, Returns, Scalar, SoftFields, Squash
 class SACConfig(TemperatureConfig, ActorCriticConfig):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905).
 
-    Twin Q-functions, a squashed Gaussian policy, and a temperature that holds the policy's entropy at ``-|A|``, or at
-    ``target_entropy``.
+    It has twin Q-functions, a squashed Gaussian policy, and a learned temperature that keeps the policy's entropy close
+    to ``-|A|``, or to ``target_entropy``.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
-    Differs from d3rlpy: the temperature moves after the policy, not before.
+    Differs from d3rlpy: the temperature is updated after the policy, not before.
     """
 
 
 class SACNets(nn.Module):
-    """Every tensor that SAC learns."""
+    """Networks of SAC."""
 
     def __init__(self, spec: Spec, cfg: SoftFields) -> None:
         super().__init__()

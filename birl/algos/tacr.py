@@ -43,10 +43,10 @@ class TACRConfig(TransformerConfig, ActorCriticConfig):
     given returns-to-go, as in d3rlpy, instead of rewards.
 
     Differs from d3rlpy: the target of a step takes the policy's action at the next step (d3rlpy: at the same one), from
-    a target policy, as in the paper; the last step of a window is learned from where its episode terminated (d3rlpy
-    never learns from it, so no target is ever a reward alone); critics move before the policy; the policy climbs the
-    first critic, and the distance from the data is a mean over action dimensions, as in TD3+BC; target critics start
-    as copies of the critics (d3rlpy: independently initialised).
+    a target policy, as in the paper; the last step of a window contributes to the loss if its episode terminated there
+    (d3rlpy always leaves it out, so that no target is a reward alone); critics are updated before the policy; the
+    policy maximises the first critic, and the squared error of actions is averaged over dimensions, as in TD3+BC;
+    target critics start as copies of the critics (d3rlpy: independently initialised).
     """
 
     batch_size: int = 64
@@ -58,7 +58,7 @@ class TACRConfig(TransformerConfig, ActorCriticConfig):
 
 
 class TACRNets(ActorCriticNets):
-    """Every tensor that TACR learns."""
+    """Networks of TACR."""
 
     def __init__(self, spec: Spec, cfg: TACRConfig) -> None:
         actor = ContinuousDecisionTransformer(spec, cfg.actor_encoder_factory, **cfg.network_options)
@@ -66,12 +66,12 @@ class TACRNets(ActorCriticNets):
 
 
 def _following(x: Tensor) -> Tensor:
-    """``[B, L, …]`` shifted one step ahead; the last step is its own successor."""
+    """Shift ``[B, L, …]`` one step ahead; the last step is its own successor."""
     return torch.cat((x[:, 1:], x[:, -1:]), 1)
 
 
 def transitions(batch: Batch) -> Batch:
-    """The steps of windows as transitions ``[B, L]``.
+    """Return the steps of windows as transitions ``[B, L]``.
 
     The last step has weight 0 unless its episode terminated: what comes after it is not in the window.
     """

@@ -38,8 +38,8 @@ class TD3Config(ActorCriticConfig):
 
     Logs ``critic_loss`` and ``actor_loss``.
 
-    Differs from d3rlpy: the actor climbs the first critic, as in the paper, not the lowest; the policy moves in updates
-    d, 2d, … (d3rlpy: 1, d + 1, …).
+    Differs from d3rlpy: the policy maximises the first critic, as in the paper, not the lowest; the policy is updated
+        in updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
     target_smoothing_sigma: float = field(0.2, "Standard deviation of the target policy's noise.", low=0)
@@ -48,7 +48,7 @@ class TD3Config(ActorCriticConfig):
 
 
 class TD3Nets(ActorCriticNets):
-    """Every tensor that TD3 learns."""
+    """Networks of TD3."""
 
     def __init__(self, spec: Spec, cfg: ActorCriticConfig) -> None:
         super().__init__(spec, cfg, DeterministicPolicy(spec, cfg.actor_encoder_factory))

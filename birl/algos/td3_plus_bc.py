@@ -30,10 +30,10 @@ class TD3PlusBCConfig(TD3Config):
 
     Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
 
-    Differs from the paper: Q is normalised by its mean absolute value at the policy's actions, as in the authors'
-    program and in d3rlpy; eq. 5 takes the data's actions.
+    Differs from the paper: Q is normalised by its mean absolute value at the policy's actions, as in the authors' code
+        and in d3rlpy (eq. 5: at the data's actions).
 
-    Differs from d3rlpy: the policy moves in updates d, 2d, … (d3rlpy: 1, d + 1, …).
+    Differs from d3rlpy: the policy is updated in updates d, 2d, … (d3rlpy: 1, d + 1, …).
     """
 
     alpha: float = field(2.5, "Weight of the scaled Q-value against the cloning error.", low=0)

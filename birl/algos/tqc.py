@@ -31,16 +31,16 @@ from birl.models import IQNQFunctionFactory, QFunctionFactory, QRQFunctionFactor
 class TQCConfig(SACConfig):
     """Truncated Quantile Critics (Kuznetsov et al. 2020, arXiv:2005.04269).
 
-    The quantiles of all critics are one mixture, of which targets leave out the highest: overestimation is dosed by
-    ``n_dropped_quantiles``. The policy climbs the mean of all of them.
+    Targets pool the quantiles of all critics and drop the highest: ``n_dropped_quantiles`` controls overestimation. The
+        policy maximises the mean of all quantiles.
 
     Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
-    The temperature's loss is in its logarithm, as in the authors' code. With the other form of
-    ``log_temperature_loss``, SAC's here, the temperature falls a tenth more slowly.
+    The temperature's loss is linear in its logarithm, as in the authors' code. With the other setting of
+    ``log_temperature_loss``, birl's default for SAC, the temperature falls 10 % more slowly.
 
     Differs from the paper: critics have birl's layers by default (the paper's: three of 512 units). With
-    ``IQNQFunctionFactory`` quantiles have random levels.
+        ``IQNQFunctionFactory`` the quantile levels are random.
     """
 
     q_func_factory: QFunctionFactory = field(lambda: QRQFunctionFactory(n_quantiles=25), like=ValueConfig)
@@ -68,9 +68,9 @@ class TQCConfig(SACConfig):
 def critic_loss(nets: SACNets, batch: Batch, cfg: TQCConfig) -> Loss:
     """Algorithm 1: quantile regression on ``y_i = r + discount * (z_i(s', a') - alpha * log pi(a'|s'))``.
 
-    ``z_i`` are the quantiles of all target critics but the ``n_critics * n_dropped_quantiles`` highest. Other than in
-    QR-DQN, losses are averaged over quantiles and over critics, as in the authors' code: gradients of many weights are
-    near Adam's epsilon then.
+    ``z_i`` are the quantiles of all target critics but the ``n_critics * n_dropped_quantiles`` highest. Unlike in
+    QR-DQN, losses are averaged over quantiles and over critics, as in the authors' code; with this scale the gradients
+    of many weights are close to Adam's epsilon.
     """
     with torch.no_grad():
         action, log_prob = nets.actor(batch.next_inputs).sample()

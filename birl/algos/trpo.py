@@ -43,22 +43,23 @@ from birl.optimizers import AdamFactory, OptimizerFactory
 class TRPOConfig(AlgorithmConfig):
     """Trust Region Policy Optimization (Schulman et al. 2015, arXiv:1502.05477) with generalised advantages.
 
-    Each rollout gives one step of the policy: along the natural gradient of the surrogate (eq. 14), as far as a line
-    search finds it better and the mean divergence from the old policy is at most ``max_kl``; if no length is, the
-    policy stays as it is. Then the value function is fitted to the returns of the rollout, in ``n_epochs`` passes with
-    minibatches of ``batch_size`` steps (recurrent networks: sequences of ``sequence_length``). Advantages come from the
-    value function as it was when the rollout was collected (Schulman et al. 2016, arXiv:1506.02438), and are
-    standardised over the rollout. The settings are those of Henderson et al. 2018 (arXiv:1709.06560), but for the
-    networks. Many seeds are not trained at once, and with ``compile_graph`` only the value function is compiled.
+    Each rollout gives one step of the policy along the natural gradient of the surrogate (eq. 14). A line search takes
+    the longest step that improves the surrogate and keeps the mean divergence from the old policy at or below
+    ``max_kl``; if it finds none, the policy is unchanged. Then the value function is fitted to the returns of the
+    rollout for ``n_epochs`` epochs, in minibatches of ``batch_size`` steps (recurrent networks: in sequences of
+    ``sequence_length`` steps). Advantages use the value function before this update (Schulman et al. 2016,
+    arXiv:1506.02438), and are standardised over the rollout. The settings, except for the networks, are those of
+    Henderson et al. 2018 (arXiv:1709.06560). Training several seeds at once is not supported, and ``compile_graph``
+    compiles only the value function's update.
 
-    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search``, ``entropy`` before it, and
-    ``value_loss``. Ten failed searches in a row end a run.
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search``, ``entropy`` before the step, and
+    ``value_loss``. Training stops after ten failed searches in a row.
 
-    Differs from the paper: advantages in place of sums of rewards, and the Fisher products use all steps, not a part of
-    them (appendix C.1).
+    Differs from the paper: advantages replace sums of rewards, and the Fisher products use all steps, not a subsample
+        (appendix C.1).
 
-    Differs from sb3-contrib, which bounds ``KL(new || old)``, and of continuous actions the mean over dimensions in
-    place of the sum: for ``n`` dimensions give ``n`` times its ``target_kl`` and its damping.
+    Differs from sb3-contrib, which bounds ``KL(new || old)`` and, for continuous actions, averages it over dimensions
+    instead of summing: for ``n`` dimensions give ``n`` times its ``target_kl`` and its damping.
     """
 
     batch_size: int = 64
@@ -91,7 +92,7 @@ class TRPONets(PolicyAndValue):
 
 
 def with_old_policy(nets: TRPONets | ICML2015TRPONets, batch: Batch) -> Batch:
-    """The policy that collected a rollout, and the log-probabilities of its actions, as columns."""
+    """Return the policy that collected a rollout, and its actions' log-probabilities, as columns."""
     with torch.no_grad():
         policy = nets.actor(batch.inputs)
         old = {"policy": policy.parameters(), "log_prob": policy.log_prob(batch.action)}
@@ -99,7 +100,7 @@ def with_old_policy(nets: TRPONets | ICML2015TRPONets, batch: Batch) -> Batch:
 
 
 def prepare(nets: TRPONets, batch: Batch, ended: Tensor, cfg: TRPOConfig) -> Batch:
-    """Advantages, returns and the old policy of a rollout ``[T, B]``."""
+    """Compute the advantages, returns and old policy of a rollout ``[T, B]``."""
     with torch.no_grad():
         value, next_value = nets.value(batch.inputs), nets.value(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
@@ -143,11 +144,11 @@ class ICML2015TRPOConfig(AlgorithmConfig):
     """Trust Region Policy Optimization as it was first published (Schulman et al. 2015, arXiv:1502.05477).
 
     The step is that of ``TRPO``. Advantages are discounted sums of the rewards to the end of the episode, which may be
-    a time limit: there is no value function, so rollouts are long. Steps whose episodes go on after the rollout are
-    left out, as their sums are not known; a rollout in which no episode ends is not learned from.
+    a time limit. There is no value function, so rollouts are long. Steps whose episodes continue after the rollout are
+    left out, because their returns are unknown; a rollout in which no episode ends is not used.
 
-    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search`` and ``entropy`` before it. Ten failed
-    searches in a row end a run.
+    Logs ``policy_loss`` after the step, ``kl``, ``step_share``, ``failed_search`` and ``entropy`` before it. Training
+    stops after ten failed searches in a row.
 
     Differs from the paper: the standard deviation of continuous actions depends on the state, as in NNablaRL; see
     ``TRPO`` for the Fisher products.
@@ -175,7 +176,7 @@ class ICML2015TRPONets(nn.Module):
 
 
 def prepare_returns(nets: ICML2015TRPONets, batch: Batch, ended: Tensor, cfg: ICML2015TRPOConfig) -> Batch:
-    """Returns to the end of the episode, as advantages, and the old policy of a rollout ``[T, B]``."""
+    """Compute returns to the end of the episode, as advantages, and the old policy of a rollout ``[T, B]``."""
     weight = batch.weight * finished(ended, batch.weight)
     returns = lambda_returns(batch.reward, torch.zeros_like(batch.reward), batch.discount, ended)
     batch = replace(batch, weight=weight, extra={**batch.extra, "advantage": returns})

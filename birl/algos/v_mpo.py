@@ -38,19 +38,19 @@ from birl.optimizers import AdamFactory, OptimizerFactory
 class VMPOConfig(AlgorithmConfig):
     """On-policy Maximum a Posteriori Policy Optimisation (Song et al. 2019, arXiv:1909.12238).
 
-    As `MPO`, with a state-value function in place of a Q-function, and the policy's own steps in place of samples.
-    Rollouts and passes over them are those of `PPO`. In each minibatch the half of the steps with the largest
-    advantages gets weights ``softmax(A / eta)``, and their weighted log-likelihood grows, while the divergence from the
-    policy that made the rollout is bounded. The temperature ``eta`` and the multipliers of the bounds are learned.
+    As `MPO`, with a state-value function instead of a Q-function, and the steps of a rollout instead of samples.
+    Rollouts and epochs are as in `PPO`. In each minibatch the half of the steps with the largest advantages gets
+    weights ``softmax(A / eta)``. The policy maximises their weighted log-likelihood, with a bound on the divergence
+    from the policy that collected the rollout. The temperature ``eta`` and the multipliers of the bounds are learned.
 
     A Gaussian policy has two bounds, ``epsilon_mean`` and ``epsilon_std``, each for all dimensions together; any other
     has ``epsilon_policy``.
 
     Logs ``loss``, ``actor_loss``, ``value_loss``, ``dual_loss``, ``temp`` (``eta``) and ``kl``.
 
-    Differs from the paper: rollouts are passed over ``n_epochs`` times, where the paper's target network follows after
-    a number of updates with new steps; generalised advantage estimation, whose ``gae_lambda=1`` gives the paper's
-    n-step returns; temperature and multipliers have an optimiser of their own; no PopArt.
+    Differs from the paper: each rollout is used for ``n_epochs`` epochs, whereas the paper copies the target network
+        after a number of updates with new steps; advantages use GAE, where ``gae_lambda=1`` gives the paper's n-step
+        returns; temperature and multipliers have their own optimiser; there is no PopArt.
     """
 
     batch_size: int = 256
@@ -76,11 +76,11 @@ class VMPOConfig(AlgorithmConfig):
 
 
 class VMPONets(PolicyAndValue):
-    """Every tensor that V-MPO learns.
+    """Networks of V-MPO.
 
     Attributes:
-        bounds: of the policy's divergences: by mean and by standard deviation, or of all.
-        alpha: a multiplier for each.
+        bounds: bounds on the policy's divergences: of mean and standard deviation, or of the whole distribution.
+        alpha: a multiplier for each bound.
     """
 
     def __init__(self, spec: Spec, cfg: VMPOConfig) -> None:
@@ -93,7 +93,7 @@ class VMPONets(PolicyAndValue):
 
 
 def prepare(nets: VMPONets, batch: Batch, ended: Tensor, cfg: VMPOConfig) -> Batch:
-    """Advantages, returns and the policy of a rollout ``[T, B]``, once for all passes."""
+    """Compute a rollout's advantages, returns and policy ``[T, B]``, once for all epochs."""
     with torch.no_grad():
         (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
@@ -102,7 +102,7 @@ def prepare(nets: VMPONets, batch: Batch, ended: Tensor, cfg: VMPOConfig) -> Bat
 
 
 def better_half(batch: Batch) -> Tensor:
-    """Whether a step is in the half with the largest advantages, of all real steps: bool, flat."""
+    """Return whether each step is among the half of real steps with the largest advantages: bool, flat."""
     real = batch.weight.flatten() > 0
     advantage = batch.extra["advantage"].flatten().masked_fill(~real, -torch.inf)
     rank = advantage.argsort(descending=True).argsort()
@@ -116,7 +116,7 @@ def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
 
 
 def divergences(policy: Distribution, batch: Batch) -> Tensor:
-    """Mean divergences ``[K]`` from the policy that made the rollout, in the order of `VMPONets.bounds`."""
+    """Compute divergences ``[K]`` from the policy that collected the rollout, in the order of `VMPONets.bounds`."""
     if isinstance(policy, Normal):
         parts = [each.sum(-1) for each in old_policy(policy, batch).decoupled_kl(policy)]
     else:
