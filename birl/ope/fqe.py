@@ -136,7 +136,7 @@ class FQENets(nn.Module):
 
 
 def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
-    """Return the squared error to ``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``."""
+    """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
     with torch.no_grad():
         action = batch.extra[POLICY_ACTION].movedim(-2, 0)  # [K, ..., A]: K actions for each state
         every = nets.critic_target(batch.next_inputs, action)  # [N, K, ...]
@@ -146,7 +146,7 @@ def continuous_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
 
 
 def discrete_loss(nets: FQENets, batch: Batch, cfg: FQEConfig) -> Loss:
-    """Return the squared error to ``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``."""
+    """``y = r + discount * E[Q'(s', a')]`` with ``a' ~ pi(s')``; the squared error."""
     if isinstance(nets.critic, ContinuousQFunction):
         return continuous_loss(nets, batch, cfg)
     with torch.no_grad():
