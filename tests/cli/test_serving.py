@@ -293,7 +293,7 @@ def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> Non
     Path("swapped.toml").write_text(swapped)
     birl_("data", "import", "trips.csv", "--schema", "swapped.toml", "--out", "swapped")
     birl_("train", "DQN", "--dataset", "data", "--n-steps", 5, "--out", "known")
-    message = "import the logs by the schema of the model"
+    message = "import the logs with the schema of the model"
     assert message in birl_("export", "known", "policy.onnx", "--dataset", "swapped", status=1)
     with pytest.raises(ConfigError, match=message):
         birl.load_learnable("known/model_5.d3").fit(ReplayBuffer.open("swapped"), n_steps=1, **QUIET)

@@ -44,7 +44,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_of_older_parameters_move_the_newest(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: dict[int, Any] = {}
     first: dict[str, Any] = {}
-    find, learn = Engine.find, ParameterServer.learn
+    compute, learn = Engine.compute_update_gradients, ParameterServer.learn
 
     def found(engine: Any, name: str, make: Any) -> Any:
         update = engine.update
@@ -55,7 +55,7 @@ def test_gradients_of_older_parameters_move_the_newest(workers: int, monkeypatch
 
         engine.update = noted
         try:
-            return find(engine, name, make)
+            return compute(engine, name, make)
         finally:
             del engine.update
 
@@ -65,7 +65,7 @@ def test_gradients_of_older_parameters_move_the_newest(workers: int, monkeypatch
         learn(pushed, session, minibatch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "find", found)
+        patched.setattr(Engine, "compute_update_gradients", found)
         patched.setattr(ParameterServer, "learn", learned)
         pushed, buffer = run(cluster(workers), dqn, n_steps=60)
     assert pushed.grad_step > 10 and buffer.step_count == 60
