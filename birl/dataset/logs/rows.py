@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,92 @@ _SUM_TOLERANCE: Final = 1e-3  # of the sum of the probabilities of all actions
 _NANOSECONDS: Final = 1_000_000_000
 
 
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one column in a chunk of rows, with the checks of their values.
+
+    Attributes:
+        role: the column's role, for messages.
+        name: the column's name.
+        column: the values.
+        where: returns the label of row i for messages.
+    """
+
+    role: str
+    name: str
+    column: Column
+    where: RowLabel
+
+    def format(self, row: int) -> str:
+        """Return the value of a row as text."""
+        column, value = self.column, self.column.values[row]
+        if column.missing[row]:
+            return "missing"
+        if column.labels is not None:
+            return f"{column.labels[int(value)]!r:.60}" if np.ndim(value) == 0 else "a list of text"
+        return str(value)[:28] if column.kind == "dates" else f"{np.asarray(value).tolist()!s:.80}"
+
+    def error(self, row: int, text: str, kind: type[DataError] = DataError) -> DataError:
+        """Return the error for a row: its label, the column, the value, and ``text``."""
+        return kind(f"{self.where(row)}, column {self.name!r:.60}: the {self.role} is {self.format(row)}{text}")
+
+    def check(self, wrong: Array, advice: str, kind: type[DataError] | None = None) -> None:
+        """Raise an error for the first row where ``wrong`` ``[n]`` is true; `NonFiniteError` for NaN and infinity."""
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            finite = np.isfinite(self.column.values[row]).all()
+            raise self.error(row, f"; {advice}", kind or (DataError if finite else NonFiniteError))
+
+    def check_present(self, advice: str) -> None:
+        """Raise `NonFiniteError` if a value is missing."""
+        self.check(self.column.missing, advice, NonFiniteError)
+
+    def check_single(self, advice: str) -> None:
+        """Raise `ShapeError` if the values are lists."""
+        if self.column.values.ndim > 1:
+            raise self.error(int(np.argmin(self.column.missing)), f", a list; {advice}", ShapeError)
+
+    def numbers(self, advice: str) -> Array:
+        """Return the values of a numeric column. Raises `DataError` for other columns."""
+        column = self.column
+        if column.missing.all() and not (column.labels is None and column.values.ndim == 2):
+            return np.zeros(len(column.missing))  # a column of nulls has no type of its own
+        if column.labels is not None or column.values.dtype.kind not in "biuf":
+            row = int(np.argmin(column.missing))
+            if column.labels is not None and column.values.ndim == 1:  # name the text that is no number
+                is_text = np.array([not _is_number(label) for label in column.labels], bool)
+                wrong = is_text[column.values] & ~column.missing
+                row = int(np.argmax(wrong)) if wrong.any() else row
+            raise self.error(row, f", {column.kind}; it must be numbers: {advice}")
+        return column.values
+
+    def indices(self, values: tuple[str | int | bool, ...], unknown: bool = False) -> Array:
+        """Return the index of each value in ``values``: ``len(values)`` for others if ``unknown``, -1 if missing."""
+        column = self.column
+        self.check_single("give one category in each row")
+        is_text = isinstance(values[0], str)
+        known = {value: index for index, value in enumerate(values)}
+        given, index = column.distinct()
+        other = len(values) if unknown else -2
+        same_kind = is_text == (column.labels is not None)
+        own = [known.get(value, other) if same_kind else other for value in given]
+        found = np.where(column.missing, len(values) if unknown else -1, np.array(own, np.int64)[index] if own else -1)
+        if unknown and not same_kind and not column.missing.all():
+            raise self.error(
+                int(np.argmin(column.missing)),
+                f", {column.kind}, but values are {'text' if is_text else 'no text'}: all would be unknown; write "
+                "values like those of the column",
+            )
+        hint = "add it to values" + (", or give unknown = true" if self.role == "observation" else "")
+        kind = ActionError if self.role == "action" else DataError
+        self.check(found == -2, f"it must be one of {list(values)!s:.200}: {hint}", kind)
+        return found
+
+
+CellsOf: TypeAlias = Callable[[str, str], Cells]
+"""Returns the cells of a chunk, given the role and the name of their column."""
+
+
 class LabelEncoder:
     """Integer codes of the values of a column, in order of first appearance."""
 
@@ -25,7 +111,7 @@ class LabelEncoder:
         self.codes: dict[str | float | bool, int] = {}
 
     def encode(self, column: Column) -> Array:
-        """The code of each row's value; -1 if it is missing."""
+        """Return the code of each row's value; -1 if it is missing."""
         values, index = column.distinct()
         rows = np.flatnonzero(~column.missing)[::-1]
         first = np.full(len(values), len(index))
@@ -51,21 +137,16 @@ class RowEncoder:
     def __init__(self, schema: LogSchema) -> None:
         self.schema = schema
         self.observation_names: list[str] = []
-        self.drop_rules = [f"{role} {name!r} is missing" for role, name in self._drop_conditions()]
-        self.loggers = LabelEncoder()
-        self._episodes, self.clusters = LabelEncoder(), LabelEncoder()
+        parts: list[tuple[str, ObservationColumn | RewardColumn | PropensityColumn]] = []
+        parts += [("observation", each) for each in schema.observation]
+        parts += [("reward", schema.reward)]
+        parts += [("propensity", schema.propensity)] if schema.propensity else []
+        self.drop_rules = [f"{role} {part.column!r} is missing" for role, part in parts if part.missing == "drop"]
+        self.loggers, self.clusters, self._episodes = LabelEncoder(), LabelEncoder(), LabelEncoder()
         self._kind_of_time = ""
         self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
         self._widths: dict[str, tuple[int, ...]] = {}
-
-    def _drop_conditions(self) -> list[tuple[str, str]]:
-        """Roles and names of the columns whose missing values drop an episode."""
-        parts: list[tuple[str, ObservationColumn | RewardColumn | PropensityColumn | None]] = [
-            ("observation", each) for each in self.schema.observation
-        ]
-        parts += [("reward", self.schema.reward), ("propensity", self.schema.propensity)]
-        return [(role, part.column) for role, part in parts if part is not None and part.missing == "drop"]
 
     def learn_widths(self, columns: Mapping[str, Column]) -> bool:
         """Record the width of each observation column; return whether all widths are known by now.
@@ -90,69 +171,60 @@ class RowEncoder:
             ``time`` and ``mask`` if the schema names them; ``extra.<name>`` for each extra column.
         """
         schema = self.schema
+
+        def cells(role: str, name: str) -> Cells:
+            return Cells(role, name, columns[name], where)
+
         key = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
-        rows: dict[str, Array] = {"episode": self._encode_ids("episode", key, self._episodes, columns, where)}
+        rows: dict[str, Array] = {"episode": self._encode_ids(cells("episode", key), self._episodes)}
         count = len(rows["episode"])
         self._drop = np.zeros(count, np.int16)
         if schema.time is not None:
-            rows["time"] = self._encode_time(columns[schema.time], where)
-        rows["observation"] = self._encode_observation(columns, where)
-        rows["action"] = self._encode_action(columns, where)
-        rows["reward"] = self._encode_reward(schema.reward, columns[schema.reward.column], where)
-        for name in ("terminated", "truncated"):
-            column = getattr(schema, name)
-            rows[name] = (
-                np.zeros(count, bool) if column is None else _boolean_values(name, column, columns[column], where)
-            )
+            rows["time"] = self._encode_time(cells("time", schema.time))
+        rows["observation"] = self._encode_observation(cells, where)
+        rows["action"] = self._encode_action(cells, where)
+        rows["reward"] = self._encode_reward(schema.reward, cells("reward", schema.reward.column))
+        for mark in ("terminated", "truncated"):
+            name = getattr(schema, mark)
+            rows[mark] = np.zeros(count, bool) if name is None else _encode_mark(cells(f"mark {mark!r}", name))
         if schema.action.mask is not None:
-            rows["mask"] = self._encode_mask(schema.action.mask, columns[schema.action.mask], rows["action"], where)
+            rows["mask"] = self._encode_mask(cells("action mask", schema.action.mask), rows["action"])
         if schema.propensity is not None:
-            rows |= self._encode_propensity(schema.propensity, columns[schema.propensity.column], rows["action"], where)
+            given = cells("propensity", schema.propensity.column)
+            rows |= self._encode_propensity(schema.propensity, given, rows["action"])
         if schema.logger is not None:
-            rows["extra.logger"] = self._encode_ids("logger", schema.logger, self.loggers, columns, where)
+            rows["extra.logger"] = self._encode_ids(cells("logger", schema.logger), self.loggers)
         if schema.cluster is not None:
-            rows["extra.cluster"] = self._encode_ids("cluster", schema.cluster, self.clusters, columns, where)
+            rows["extra.cluster"] = self._encode_ids(cells("cluster", schema.cluster), self.clusters)
         rows["drop"] = self._drop
         return rows
 
-    def _encode_ids(
-        self, role: str, name: str, labels: LabelEncoder, columns: Mapping[str, Column], where: RowLabel
-    ) -> Array:
-        column = columns[name]
-        if column.values.ndim > 1:
-            row = int(np.argmin(column.missing))
-            raise ShapeError(
-                f"{where(row)}, column {name!r:.60}: the {role} is {_format(column, row)}, a list; give it one value "
-                "in each row"
-            )
-        _check_not_missing(role, name, column, where, f"give every row its {role}, or drop such rows first")
-        text = column.labels is not None
-        if self._kinds_of_ids.setdefault(name, text) != text:
-            raise DataError(
-                f"{where(0)}, column {name!r:.60}: the {role} is {_format(column, 0)}, {column.kind}, which it was not "
-                "before: equal ids would differ; write them alike in all files"
-            )
-        return labels.encode(column)
+    def _encode_ids(self, cells: Cells, labels: LabelEncoder) -> Array:
+        cells.check_single("give it one value in each row")
+        cells.check_present(f"give every row its {cells.role}, or drop such rows first")
+        is_text = cells.column.labels is not None
+        if self._kinds_of_ids.setdefault(cells.name, is_text) != is_text:
+            advice = "which it was not before: equal ids would differ; write them alike in all files"
+            raise cells.error(0, f", {cells.column.kind}, {advice}")
+        return labels.encode(cells.column)
 
-    def _encode_time(self, column: Column, where: RowLabel) -> Array:
-        name = str(self.schema.time)
-        _check_not_missing("time", name, column, where, "give every row its time")
+    def _encode_time(self, cells: Cells) -> Array:
+        column = cells.column
+        cells.check_present("give every row its time")
         if column.labels is not None or column.values.ndim > 1 or column.kind == "true/false":
-            raise DataError(
-                f"{where(0)}, column {name!r:.60}: the time is {_format(column, 0)}, {column.kind}; it must be numbers "
-                "or dates: convert it, such as with pandas.to_datetime or a cast to timestamp"
-            )
+            advice = "it must be numbers or dates: convert it, such as with pandas.to_datetime or a cast to timestamp"
+            raise cells.error(0, f", {column.kind}; {advice}")
         kind = "dates" if column.kind == "dates" else "numbers"
         if self._kind_of_time not in ("", kind):
-            raise DataError(f"{where(0)}, column {name!r:.60}: the times are {kind}, those before {self._kind_of_time}")
+            raise cells.error(0, f"; times are {kind} here, and {self._kind_of_time} before: give them one type")
         self._kind_of_time = kind
         if kind == "dates":
             return column.values.view(np.int64)
-        _check_values("time", name, column, ~np.isfinite(column.values), where, "a time must be a finite number")
+        cells.check(~np.isfinite(column.values), "a time must be a finite number")
         return column.values.astype(np.float64 if column.values.dtype.kind == "f" else np.int64)
 
     def seconds(self, times: Array) -> Array:
-        """Times as float64; dates as seconds since 1970."""
+        """Return times as float64; dates as seconds since 1970."""
         return times / _NANOSECONDS if self._kind_of_time == "dates" else times.astype(np.float64)
 
     def parse_time(self, value: float | str) -> float:
@@ -169,12 +241,23 @@ class RowEncoder:
             raise DataError(f"censored_after is {value!r:.60}, but times are numbers: give a number")
         return float(value)
 
+    def _handle_missing(self, cells: Cells, rule: str, advice: str) -> None:
+        """Mark the episodes of missing values as dropped, or raise an error, as ``rule`` says."""
+        if rule == "drop":
+            number = 1 + self.drop_rules.index(f"{cells.role} {cells.name!r} is missing")
+            self._drop[cells.column.missing & (self._drop == 0)] = number
+        elif rule == "error":
+            cells.check_present(advice)
+
     # -- observations ----------------------------------------------------------------------------------------------
 
-    def _encode_observation(self, columns: Mapping[str, Column], where: RowLabel) -> Array:
+    def _encode_observation(self, cells: CellsOf, where: RowLabel) -> Array:
         pieces, names = [], []
         for each in self.schema.observation:
-            piece, own = self._encode_numbers(each, columns[each.column], where)
+            encode = _one_hot if each.values else self._encode_numbers
+            piece, own = encode(each, part := cells("observation", each.column))
+            if each.values and not each.unknown:
+                self._handle_missing(part, each.missing, "say unknown = true, or missing = 'drop', or repair it")
             pieces.append(piece)
             names += own
         if self.observation_names and names != self.observation_names:
@@ -186,76 +269,49 @@ class RowEncoder:
         self.observation_names = names
         return np.concatenate(pieces, 1)
 
-    def _encode_numbers(self, each: ObservationColumn, column: Column, where: RowLabel) -> tuple[Array, list[str]]:
-        name = each.column
-        if each.values:
-            return self._encode_category(each, column, where)
+    def _encode_numbers(self, each: ObservationColumn, cells: Cells) -> tuple[Array, list[str]]:
+        name, column = each.column, cells.column
         if column.untyped:
             if name not in self._widths and column.values.ndim > 1:
-                raise ShapeError(
-                    f"{where(0)}, column {name!r:.60}: all lists are missing, so their length is unknown: "
-                    "leave the column out"
-                )
+                raise cells.error(0, "; all lists are missing, so their length is unknown: leave it out", ShapeError)
             column = replace(column, values=np.zeros((len(column.missing), *self._widths.get(name, ()))))
-        values = _numeric_values("observation", name, column, where, "list its categories in values = […]")
-        values = values[:, None] if values.ndim == 1 else values
-        missing = column.missing
+            cells = replace(cells, column=column)
+        values, missing = cells.numbers("list its categories in values = […]"), column.missing
         advice = "say what it is, missing = 'drop', 'fill' or 'forward', or repair it"
-        if each.missing == "error":
-            _check_not_missing("observation", name, column, where, advice)
-        elif each.missing == "drop":
-            self._mark_dropped("observation", name, missing)
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = values.astype(np.float32)
+        self._handle_missing(cells, each.missing, advice)
+        found = _to_float32(values[:, None] if values.ndim == 1 else values)
         found[missing] = np.nan if each.missing == "forward" else np.float32(each.fill or 0)
-        wrong = ~np.isfinite(found).all(1) & ~missing
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise NonFiniteError(
-                f"{where(row)}, column {name!r:.60}: the observation is {_format(column, row)}; it must be a number "
-                f"from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}: scale or repair it"
-            )
+        limits = f"it must be a number from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}: scale or repair it"
+        cells.check(~np.isfinite(found).all(1) & ~missing, limits, NonFiniteError)
         names = [name] if column.values.ndim == 1 else [f"{name}[{index}]" for index in range(found.shape[1])]
         if each.indicator:
             return np.concatenate([found, missing[:, None].astype(np.float32)], 1), [*names, f"{name} is missing"]
         return found, names
 
-    def _encode_category(self, each: ObservationColumn, column: Column, where: RowLabel) -> tuple[Array, list[str]]:
-        index = _category_indices("observation", each.column, each.values, column, where, each.unknown)
-        if each.missing == "drop" and not each.unknown:
-            self._mark_dropped("observation", each.column, column.missing)
-        elif not each.unknown:
-            advice = "say unknown = true, or missing = 'drop', or repair it"
-            _check_not_missing("observation", each.column, column, where, advice)
-        names = [f"{each.column} = {value}" for value in each.values] + [f"{each.column} is unknown"] * each.unknown
-        hot = np.zeros((len(index), len(names)), np.float32)
-        hot[np.arange(len(index)), np.maximum(index, 0)] = 1  # episodes with missing values are dropped
-        return hot, names
-
-    def _mark_dropped(self, role: str, name: str, missing: Array) -> None:
-        rule = 1 + self.drop_rules.index(f"{role} {name!r} is missing")
-        self._drop[missing & (self._drop == 0)] = rule
-
     # -- actions and rewards ---------------------------------------------------------------------------------------
 
-    def _encode_action(self, columns: Mapping[str, Column], where: RowLabel) -> Array:
+    def _encode_action(self, cells: CellsOf, where: RowLabel) -> Array:
         action = self.schema.action
-        for name in action.names:
-            _check_not_missing("action", name, columns[name], where, "an action cannot be guessed: drop it first")
+        parts = [cells("action", name) for name in action.names]
+        for part in parts:
+            part.check_present("an action cannot be guessed: drop it first")
+        if action.values:
+            return parts[0].indices(action.values)[:, None]
         if action.discrete:
-            name, column = action.names[0], columns[action.names[0]]
-            if action.values:
-                return _category_indices("action", name, action.values, column, where)[:, None]
-            return _discrete_actions(name, column, action.count, where)[:, None]
+            values = parts[0].numbers("list them in values = […] instead of size")
+            parts[0].check_single("a discrete action is one value")
+            parts[0].check(
+                ~((values >= 0) & (values < action.count) & (values == np.floor(values))),
+                f"it must be a whole number from 0 to {action.count - 1}: correct size, or list the actions in "
+                "values = […]",
+                ActionError,
+            )
+            return values.astype(np.int64)[:, None]
         pieces = []
-        for name in action.names:
-            values = _numeric_values(
-                "action", name, columns[name], where, "say kind = 'discrete' and list values = […]"
-            )
-            _check_values(
-                "action", name, columns[name], ~_is_finite(values), where, "it must be a finite number: repair it"
-            )
-            pieces.append(values.reshape(len(values), -1).astype(np.float32))
+        for part in parts:
+            values = part.numbers("say kind = 'discrete' and list values = […]")
+            pieces.append(_to_float32(values.reshape(len(values), -1)))
+            part.check((~np.isfinite(pieces[-1])).any(1), "it must be a finite number: repair it")
         found = np.concatenate(pieces, 1)
         if self._action_width not in (0, found.shape[1]):
             raise ShapeError(
@@ -265,161 +321,98 @@ class RowEncoder:
         self._action_width = found.shape[1]
         return found
 
-    def _encode_reward(self, reward: RewardColumn, column: Column, where: RowLabel) -> Array:
-        name = reward.column
-        values = _numeric_values("reward", name, column, where, "read the column as numbers")
-        if values.ndim > 1:
-            raise ShapeError(f"{where(0)}, column {name!r:.60}: the reward is a list; it must be one number")
-        if reward.missing == "drop":
-            self._mark_dropped("reward", name, column.missing)
-        elif reward.missing == "error":
-            _check_not_missing("reward", name, column, where, "say missing = 'drop' or 'fill', or repair it")
-        values = np.where(column.missing, reward.fill or 0.0, values)
-        _check_values("reward", name, column, ~_is_finite(values), where, "it must be a finite number: repair it")
-        outside = {"lower": values < _default(reward.lower, -np.inf), "upper": values > _default(reward.upper, np.inf)}
-        for end, wrong in outside.items():
-            advice = f"{end} is {getattr(reward, end)}: repair the row, or correct {end}"
-            _check_values("reward", name, column, wrong & ~column.missing, where, advice)
-        return values.astype(np.float32)[:, None]
+    def _encode_reward(self, reward: RewardColumn, cells: Cells) -> Array:
+        missing = cells.column.missing
+        values = cells.numbers("read the column as numbers")
+        cells.check_single("it must be one number")
+        self._handle_missing(cells, reward.missing, "say missing = 'drop' or 'fill', or repair it")
+        values = np.where(missing, reward.fill or 0.0, values)
+        found = _to_float32(values)
+        cells.check(~np.isfinite(found), "it must be a finite number: repair it")
+        for end, bound in (("lower", reward.lower), ("upper", reward.upper)):
+            if bound is not None:
+                outside = values < bound if end == "lower" else values > bound
+                cells.check(outside & ~missing, f"{end} is {bound}: repair the row, or correct {end}")
+        return found[:, None]
 
-    def _encode_mask(self, name: str, column: Column, action: Array, where: RowLabel) -> Array:
-        count = self.schema.action.count
-        _check_not_missing("action mask", name, column, where, "give every row its mask")
-        if column.values.ndim != 2 or column.values.shape[1] != count:
-            raise ShapeError(
-                f"{where(0)}, column {name!r:.60}: the action mask is {_format(column, 0)}; it must be a list of "
-                f"{count} zeros and ones, one for each action"
-            )
-        values = column.values
-        _check_values(
-            "action mask", name, column, ((values != 0) & (values != 1)).any(1), where, "it must be zeros and ones"
-        )
-        _check_values("action mask", name, column, ~(values != 0).any(1), where, "it must allow at least one action")
-        taken = np.take_along_axis(values, action, 1)[:, 0]
-        if (taken == 0).any():
-            row = int(np.argmax(taken == 0))
-            raise ActionError(
-                f"{where(row)}, column {name!r:.60}: the action {_action_label(self.schema, action[row, 0])} was "
-                f"taken, but the mask {_format(column, row)} does not allow it: "
-                "repair the row, or log the mask that applied"
-            )
+    def _encode_mask(self, cells: Cells, action: Array) -> Array:
+        values, count = cells.column.values, self.schema.action.count
+        cells.check_present("give every row its mask")
+        if values.shape[1:] != (count,):
+            raise cells.error(0, f"; it must be a list of {count} zeros and ones, one for each action", ShapeError)
+        cells.check(((values != 0) & (values != 1)).any(1), "it must be zeros and ones")
+        cells.check(~(values != 0).any(1), "it must allow at least one action")
+        forbidden = np.take_along_axis(values, action, 1)[:, 0] == 0
+        if forbidden.any():
+            row = int(np.argmax(forbidden))
+            label = (self.schema.action.values or range(count))[int(action[row, 0])]
+            advice = "repair the row, or log the mask that applied"
+            raise cells.error(row, f"; it does not allow the logged action {label}: {advice}", ActionError)
         return values.astype(np.uint8)
 
-    def _encode_propensity(
-        self, part: PropensityColumn, column: Column, action: Array, where: RowLabel
-    ) -> dict[str, Array]:
-        """The log probability of the logged action; for a vector also the probabilities of all actions."""
-        name, kind = part.column, part.kind
-        if part.missing == "drop":
-            self._mark_dropped("propensity", name, column.missing)
-        else:
-            _check_not_missing("propensity", name, column, where, "say missing = 'drop', or repair it")
-        if column.untyped and kind == "vector":
-            column = replace(column, values=np.zeros((len(column.missing), self.schema.action.count)))
-        values = np.asarray(
-            _numeric_values("propensity", name, column, where, "read the column as numbers"), np.float64
-        )
-        if (values.ndim == 2) != (kind == "vector"):
-            raise ShapeError(
-                f"{where(0)}, column {name!r:.60}: the propensity is {_format(column, 0)}, but kind is {kind!r}: "
-                "'vector' is for lists with the probability of every action, the others are for one number"
-            )
-        present = ~column.missing
+    def _encode_propensity(self, part: PropensityColumn, cells: Cells, action: Array) -> dict[str, Array]:
+        """Return the log probability of the logged action; for a vector also the probabilities of all actions."""
+        kind, count, present = part.kind, self.schema.action.count, ~cells.column.missing
+        self._handle_missing(cells, part.missing, "say missing = 'drop', or repair it")
+        if cells.column.untyped and kind == "vector":
+            cells = replace(cells, column=replace(cells.column, values=np.zeros((len(present), count))))
+        values = np.asarray(cells.numbers("read the column as numbers"), np.float64)
 
         def check_values(wrong: Array, advice: str) -> None:
-            _check_values("propensity", name, column, wrong & present, where, advice)
+            cells.check(wrong & present, advice)
 
-        if kind == "vector":
-            count = self.schema.action.count
-            if values.shape[1] != count:
-                raise ShapeError(
-                    f"{where(0)}, column {name!r:.60}: {values.shape[1]} probabilities for {count} actions: give "
-                    "one for each action"
-                )
-            check_values(~np.all((values >= 0) & (values <= 1), axis=1), "probabilities must be from 0 to 1")
-            check_values(
-                abs(values.sum(1) - 1) > _SUM_TOLERANCE, "its sum must be 1: give the probabilities of all actions"
-            )
-            vector, values = values, np.take_along_axis(values, action, 1)[:, 0]
-            check_values(values == 0, "it says that the logged action was impossible: check the order of the actions")
-            vector = np.where(present[:, None], vector, 1 / count)
-            return {"extra.log_propensity": _log_where(values, present), "extra.propensities": vector}
+        if (values.ndim == 2) != (kind == "vector"):
+            advice = "'vector' is for lists with the probability of every action, the others are for one number"
+            raise cells.error(0, f", but kind is {kind!r}: {advice}", ShapeError)
         if kind in ("log", "log_density"):
             check_values(~np.isfinite(values), "it must be a finite number")
             if kind == "log":
-                check_values(
-                    values > 0, "a logarithm of a probability is at most 0: give kind = 'probability' if it is none"
-                )
+                advice = "a logarithm of a probability is at most 0: give kind = 'probability' if it is none"
+                check_values(values > 0, advice)
             return {"extra.log_propensity": np.where(present, values, 0.0)}
-        check_values(
-            ~((values > 0) & np.isfinite(values)), "it must be above 0: an action that was logged was possible"
-        )
+        found: dict[str, Array] = {}
+        if kind == "vector":
+            if values.shape[1] != count:
+                raise cells.error(
+                    0, f": {values.shape[1]} probabilities for {count} actions: give each one", ShapeError
+                )
+            check_values(~np.all((values >= 0) & (values <= 1), axis=1), "probabilities must be from 0 to 1")
+            not_one = abs(values.sum(1) - 1) > _SUM_TOLERANCE
+            check_values(not_one, "its sum must be 1: give the probabilities of all actions")
+            found["extra.propensities"] = np.where(present[:, None], values, 1 / count)
+            values = np.take_along_axis(values, action, 1)[:, 0]
+            check_values(values == 0, "it says that the logged action was impossible: check the order of the actions")
+        else:
+            positive = (values > 0) & np.isfinite(values)
+            check_values(~positive, "it must be above 0: an action that was logged was possible")
         if kind == "probability":
-            advice = "a probability is at most 1: " + (
-                "divide percentages by 100"
-                if self.schema.action.discrete
-                else "a density, of continuous actions, needs kind = 'density'"
-            )
-            check_values(values > 1, advice)
-        return {"extra.log_propensity": _log_where(values, present)}
+            of_density = "a density, of continuous actions, needs kind = 'density'"
+            remedy = "divide percentages by 100" if self.schema.action.discrete else of_density
+            check_values(values > 1, f"a probability is at most 1: {remedy}")
+        return {"extra.log_propensity": np.log(np.where(present, values, 1.0)), **found}
 
 
-def _log_where(values: Array, present: Array) -> Array:
-    return np.log(np.where(present, values, 1.0))
+def _one_hot(each: ObservationColumn, cells: Cells) -> tuple[Array, list[str]]:
+    index = cells.indices(each.values, each.unknown)
+    names = [f"{each.column} = {value}" for value in each.values] + [f"{each.column} is unknown"] * each.unknown
+    hot = np.zeros((len(index), len(names)), np.float32)
+    hot[np.arange(len(index)), np.maximum(index, 0)] = 1  # episodes with missing values are dropped
+    return hot, names
 
 
-def _default(value: float | None, other: float) -> float:
-    return other if value is None else value
+def _encode_mark(cells: Cells) -> Array:
+    """Return the marks of the ends of episodes as booleans."""
+    cells.check_present("it must be 0 or 1")
+    values = cells.numbers("mark ends with 1 and all else with 0")
+    cells.check_single("it must be 0 or 1")
+    cells.check((values != 0) & (values != 1), "it must be 0 or 1")
+    return values.astype(bool)
 
 
-def _is_finite(values: Array) -> Array:
+def _to_float32(values: Array) -> Array:
+    """Convert numbers to float32; numbers beyond its range become infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        narrow = np.asarray(values).astype(np.float32)
-    return np.asarray(np.isfinite(narrow.reshape(len(narrow), -1)).all(1))
-
-
-def _format(column: Column, row: int) -> str:
-    """The value of a row as text."""
-    if column.missing[row]:
-        return "missing"
-    value = column.values[row]
-    if column.labels is not None:
-        return f"{column.labels[int(value)]!r:.60}" if np.ndim(value) == 0 else "a list of text"
-    return str(value)[:28] if column.kind == "dates" else f"{np.asarray(value).tolist()!s:.80}"
-
-
-def _action_label(schema: LogSchema, number: float) -> str | int | bool:
-    return schema.action.values[int(number)] if schema.action.values else int(number)
-
-
-def _check_values(role: str, name: str, column: Column, wrong: Array, where: RowLabel, advice: str) -> None:
-    """Raise `DataError` for the first invalid row."""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        error = DataError if np.isfinite(column.values[row]).all() else NonFiniteError
-        raise error(f"{where(row)}, column {name!r:.60}: the {role} is {_format(column, row)}; {advice}")
-
-
-def _check_not_missing(role: str, name: str, column: Column, where: RowLabel, advice: str) -> None:
-    if column.missing.any():
-        row = int(np.argmax(column.missing))
-        raise NonFiniteError(f"{where(row)}, column {name!r:.60}: the {role} is missing; {advice}")
-
-
-def _numeric_values(role: str, name: str, column: Column, where: RowLabel, advice: str) -> Array:
-    """The values of a numeric column. Raises `DataError` for other columns."""
-    if column.missing.all() and not (column.labels is None and column.values.ndim == 2):
-        return np.zeros(len(column.missing))  # a column of nulls has no type of its own
-    if column.labels is not None or column.values.dtype.kind not in "biuf":
-        row = int(np.argmin(column.missing))
-        if column.labels is not None and column.values.ndim == 1:  # name the text that is no number
-            wrong = np.array([not _is_number(label) for label in column.labels], bool)[column.values] & ~column.missing
-            row = int(np.argmax(wrong)) if wrong.any() else row
-        raise DataError(
-            f"{where(row)}, column {name!r:.60}: the {role} is {_format(column, row)}, {column.kind}; it must be "
-            f"numbers: {advice}"
-        )
-    return column.values
+        return np.asarray(values).astype(np.float32)
 
 
 def _is_number(label: str) -> bool:
@@ -428,57 +421,3 @@ def _is_number(label: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _category_indices(
-    role: str, name: str, values: tuple[str | int | bool, ...], column: Column, where: RowLabel, unknown: bool = False
-) -> Array:
-    """The index of each row's value in ``values``: ``len(values)`` for others if ``unknown``, -1 if it is missing."""
-    if column.values.ndim > 1:
-        raise ShapeError(f"{where(0)}, column {name!r:.60}: the {role} is a list; give one category in each row")
-    text = isinstance(values[0], str)
-    known = {value: index for index, value in enumerate(values)}
-    given, index = column.distinct()
-    other = len(values) if unknown else -2
-    same_kind = text == (column.labels is not None)
-    own = [known.get(value, other) if same_kind else other for value in given]
-    found = np.where(column.missing, len(values) if unknown else -1, np.array(own, np.int64)[index] if own else -1)
-    if unknown and not same_kind and not column.missing.all():
-        row = int(np.argmin(column.missing))
-        raise DataError(
-            f"{where(row)}, column {name!r:.60}: the {role} is {_format(column, row)}, {column.kind}, but values are "
-            f"{'text' if text else 'no text'}: all would be unknown; write values like those of the column"
-        )
-    if (found == -2).any():
-        row = int(np.argmax(found == -2))
-        hint = "add it to values" + (", or give unknown = true" if role == "observation" else "")
-        raise (ActionError if role == "action" else DataError)(
-            f"{where(row)}, column {name!r:.60}: the {role} is {_format(column, row)}; it must be one of "
-            f"{list(values)!s:.200}: {hint}"
-        )
-    return found
-
-
-def _discrete_actions(name: str, column: Column, count: int, where: RowLabel) -> Array:
-    """Check and return actions that are integers from 0 to ``count - 1``."""
-    values = _numeric_values("action", name, column, where, "list them in values = […] instead of size")
-    if values.ndim > 1:
-        raise ShapeError(f"{where(0)}, column {name!r:.60}: the action is a list; a discrete action is one value")
-    wrong = ~((values >= 0) & (values < count) & (values == np.floor(values)))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ActionError(
-            f"{where(row)}, column {name!r:.60}: the action is {_format(column, row)}; it must be a whole number from "
-            f"0 to {count - 1}: correct size, or list the actions in values = […]"
-        )
-    return values.astype(np.int64)
-
-
-def _boolean_values(mark: str, name: str, column: Column, where: RowLabel) -> Array:
-    role = f"mark {mark!r}"
-    _check_not_missing(role, name, column, where, "it must be 0 or 1")
-    values = _numeric_values(role, name, column, where, "mark ends with 1 and all else with 0")
-    if values.ndim > 1:
-        raise ShapeError(f"{where(0)}, column {name!r:.60}: {role} is a list; it must be 0 or 1")
-    _check_values(role, name, column, (values != 0) & (values != 1), where, "it must be 0 or 1")
-    return values.astype(bool)

@@ -203,7 +203,7 @@ PROPENSITY = '[propensity]\ncolumn = "p"\nkind = "{}"'
         ({"a": [0, None, 0, 0]}, {},
          NonFiniteError, "row 2 .*column 'a': the action is missing; an action cannot be guessed"),
         ({"m": [[1, 1], [1, 0], [1, 1], [1, 1]]}, MASKED,
-         ActionError, "row 2 .*action 1 was taken, but the mask .1, 0. does"),
+         ActionError, r"row 2 .*the action mask is \[1, 0\]; it does not allow the logged action 1"),
         ({"m": [[1, 1], [0, 0], [1, 1], [1, 1]]}, MASKED, DataError, "row 2 .*must allow at least one"),
         ({"m": [[1], [0], [1], [1]]}, MASKED, ShapeError, "must be a list of 2 zeros and ones"),
         ({"done": [0, 2, 0, 0]}, {}, DataError, "row 2 .*column 'done': the mark 'terminated' is 2; it must be 0 or 1"),
@@ -436,7 +436,9 @@ def test_columns_of_nulls() -> None:
         assert from_table(table, own).episodes[0].observations.tolist() == [[-1], [-1]]
     fixed = pyarrow.nulls(4, pyarrow.list_(pyarrow.float32(), 3))
     assert from_table(pyarrow.table({**none, "x": fixed}), own).episodes[0].observations.tolist() == [[-1] * 3] * 2
-    with pytest.raises(ShapeError, match="row 1 of the table, column 'x': all lists are missing"):
+    with pytest.raises(
+        ShapeError, match="row 1 of the table, column 'x': the observation is missing; all lists are missing"
+    ):
         from_table(pyarrow.table({**none, "x": lists(*[None] * 4)}), own)
     dropped = schema(tables=PROPENSITY.format("vector") + '\nmissing = "drop"')
     given = plain(trip=[1, 1, 2, 2], done=[0, 1, 0, 1])
