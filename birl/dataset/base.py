@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,26 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList, action_bounds
+from birl.dataset.flags import TERMINATED, TRUNCATED
 from birl.dataset.hdf5 import dump
+from birl.dataset.ingest import (
+    add_row_axis,
+    append_steps,
+    checked_flags,
+    episode_rows,
+    lane_numbers,
+    observation_columns,
+    step_columns,
+)
 from birl.dataset.log_record import LogRecord, merge_records
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
 from birl.dataset.reader import Reader
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import Columns, TransitionPickerProtocol
 from birl.dataset.views import M, SequenceView, TailView, TrajectoryView, TransitionView, View
+from birl.dataset.write_target import WriteTarget
+from birl.dataset.writers import process_observations, process_rows
+from birl.errors import DataError, ShapeError
 from birl.types import Array, Observation, Shape, State
 
 
@@ -31,11 +44,14 @@ class ReplayBufferBase(ABC):
 
     Attributes:
         reader: samples minibatches and iterates over all transitions.
+        target: the storage that steps are appended to.
     """
 
     reader: Reader
+    target: WriteTarget
 
-    @abstractmethod
+    # -- writing ---------------------------------------------------------------------------------------------------
+
     def append(
         self,
         observation: Observation,
@@ -45,17 +61,112 @@ class ReplayBufferBase(ABC):
         extra: Mapping[str, npt.ArrayLike] | None = None,
         lane: int = 0,
     ) -> None:
-        """Add one step."""
+        """Add one step to the running episode, or start an episode with it.
 
-    @abstractmethod
-    def append_episode(self, episode: EpisodeBase) -> None:
-        """Add a complete episode."""
+        The step can be sampled once its next observation is known: after the next step or `clip_episode`.
 
-    @abstractmethod
+        Args:
+            observation: tree ``[…]``.
+            action: ``[A]``, or an integer.
+            reward: a number.
+            extra: extra arrays to store with the step, by name. Minibatches and episodes contain them, but losses do
+                not read them. ``state.<network>`` holds start states for sequences.
+            lane: number of the parallel environment.
+
+        Raises:
+            ShapeError, NonFiniteError, ActionError: if the step does not fit; it is not stored.
+        """
+        to = self.target
+        lanes, writer = to.lanes(lane), cast(Any, to.writer)  # it receives what the user gave, not only arrays
+        action, reward = writer.process_action(action), writer.process_reward(reward)
+        step = (to.processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
+        values = step_columns(to.storage, *add_row_axis(step))
+        to.prepare(values)
+        to.storage.append(lanes, values)
+
+    def append_batch(
+        self,
+        observation: Observation,
+        action: npt.ArrayLike,
+        reward: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        next_observation: Observation,
+        extra: Mapping[str, npt.ArrayLike] | None = None,
+        *,
+        mask: npt.ArrayLike | None = None,
+        lanes: Sequence[int] | Array | None = None,
+    ) -> None:
+        """Add one step of every parallel environment: row i goes to lane i. Episodes end where a flag is set.
+
+        Args:
+            observation: tree ``[n, …]``.
+            action: ``[n, A]``, or integers ``[n]``.
+            reward: ``[n]``.
+            terminated, truncated: bool ``[n]``.
+            next_observation: tree ``[n, …]``. Where an episode ended, it is the last observation before the reset.
+            extra: extra arrays ``[n, …]`` by name.
+            mask: bool ``[n]``: the rows to store, for example all but those of steps that only reset; ``None`` for all.
+            lanes: the lane ``[n]`` of each row; ``None`` for one row in each lane. Rows of the same lane are
+                consecutive steps.
+        """
+        to = self.target
+        own = None if lanes is None else lane_numbers(lanes, to.storage.lanes)
+        count = to.storage.lanes if own is None else len(own)
+        if np.shape(terminated)[:1] != (count,):
+            raise ShapeError(
+                f"{np.size(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
+            )
+        terminated = checked_flags("terminated", terminated, count)
+        truncated = checked_flags("truncated", truncated, count)
+        mask = None if mask is None else checked_flags("mask", mask, count)
+        writer = to.writer
+        observation = process_observations(writer.process_observation, to.parts(observation))
+        next_observation = process_observations(writer.process_observation, to.parts(next_observation))
+        following = observation_columns(to.storage, next_observation, "next_observation", count)
+        action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
+        values = step_columns(to.storage, observation, action, reward, extra, count)
+        to.prepare(values)
+        ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
+        append_steps(to.storage, own, values, following, ending, mask)
+
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
     ) -> None:
-        """End the running episode."""
+        """End the running episode of a lane. Does nothing if there is none.
+
+        Args:
+            terminated: whether the environment ended the episode.
+            truncated: ignored: an episode that is not terminated counts as truncated.
+            final_observation: tree ``[…]`` after the last action. Without it, the last step of a truncated episode is
+                not sampled as a transition, and the next observation of a terminal step is zero.
+            lane: number of the parallel environment.
+        """
+        to, final = self.target, None
+        lanes = to.lanes(lane)
+        if not to.storage.open[lane]:
+            return
+        if final_observation is not None:
+            final = add_row_axis(to.processed(final_observation))
+            final = observation_columns(to.storage, final, "final_observation")
+        to.prepare()
+        to.storage.close(lanes, np.array([bool(terminated)]), final)
+
+    def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
+        """Add a complete episode. If it is not terminated, it counts as truncated.
+
+        Raises:
+            DataError: if an episode is running in this lane.
+            ShapeError, NonFiniteError, ActionError: if it does not fit; nothing is stored.
+        """
+        to = self.target
+        if to.storage.open[to.lanes(lane)[0]]:
+            raise DataError(
+                f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
+            )
+        rows = episode_rows(to.storage, episode)
+        to.prepare(rows[1])
+        to.storage.extend(lane, *rows)
 
     # -- sampling --------------------------------------------------------------------------------------------------
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.dataset_info import DatasetInfo
-from birl.dataset.episode import EpisodeBase
 from birl.dataset.reader import Reader
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.sampling import Generators
 from birl.errors import ConfigError, ShapeError
 from birl.spaces.observations import widen_observations
-from birl.types import Array, Observation, Shape, State
+from birl.types import Shape, State
 
 
 class MixedReplayBuffer(ReplayBufferBase):
@@ -67,58 +63,13 @@ class MixedReplayBuffer(ReplayBufferBase):
                 f"the buffers hold different data, {shapes} and {others}: observations and actions must agree"
             )
         self.primary_replay_buffer, self.secondary_replay_buffer = primary_replay_buffer, secondary_replay_buffer
-        self.buffer = primary_replay_buffer.buffer
+        self.buffer, self.target = primary_replay_buffer.buffer, primary_replay_buffer.target
         self.reader = Reader(sources, ratio, Generators())
 
     @property
     def secondary_mix_ratio(self) -> float:
         """Share of the second buffer."""
         return self.reader.ratio
-
-    # -- writing ---------------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        observation: Observation,
-        action: npt.ArrayLike,
-        reward: npt.ArrayLike,
-        *,
-        extra: Mapping[str, npt.ArrayLike] | None = None,
-        lane: int = 0,
-    ) -> None:
-        """Add one step to the first buffer. See `ReplayBuffer.append`."""
-        self.primary_replay_buffer.append(observation, action, reward, extra=extra, lane=lane)
-
-    def append_batch(
-        self,
-        observation: Observation,
-        action: npt.ArrayLike,
-        reward: npt.ArrayLike,
-        terminated: npt.ArrayLike,
-        truncated: npt.ArrayLike,
-        next_observation: Observation,
-        extra: Mapping[str, npt.ArrayLike] | None = None,
-        *,
-        mask: npt.ArrayLike | None = None,
-        lanes: Sequence[int] | Array | None = None,
-    ) -> None:
-        """Add steps of parallel environments to the first buffer. See `ReplayBuffer.append_batch`."""
-        step = (observation, action, reward, terminated, truncated, next_observation, extra)
-        self.primary_replay_buffer.append_batch(*step, mask=mask, lanes=lanes)
-
-    def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
-        """Add an episode to the first buffer. See `ReplayBuffer.append_episode`."""
-        self.primary_replay_buffer.append_episode(episode, lane=lane)
-
-    def clip_episode(
-        self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
-    ) -> None:
-        """End the running episode of the first buffer. See `ReplayBuffer.clip_episode`."""
-        self.primary_replay_buffer.clip_episode(
-            terminated, truncated=truncated, final_observation=final_observation, lane=lane
-        )
-
-    # -- contents and state ----------------------------------------------------------------------------------------
 
     @property
     def dataset_info(self) -> DatasetInfo:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, TypedDict, Unpack
+from typing import BinaryIO, TypeAlias, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from birl.checks import check
@@ -19,7 +18,7 @@ from birl.dataset.base import ReplayBufferBase
 from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, buffer_of
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode, EpisodeBase, Signature, check_episodes
-from birl.dataset.flags import NO_TRANSITION, TERMINATED, TRUNCATED
+from birl.dataset.flags import NO_TRANSITION
 from birl.dataset.folders import (
     begin_writing,
     check_saved_actions,
@@ -33,26 +32,16 @@ from birl.dataset.folders import (
     set_storage_state,
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
-from birl.dataset.ingest import (
-    add_extra_columns,
-    add_row_axis,
-    append_steps,
-    checked_flags,
-    episode_rows,
-    lane_numbers,
-    observation_columns,
-    step_columns,
-)
 from birl.dataset.reader import Reader, Source
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_batch_picker
 from birl.dataset.views import TransitionView
-from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol, process_observations, process_rows
-from birl.errors import ConfigError, DataError, ShapeError, UnsupportedError
-from birl.spaces.observations import match_parts
-from birl.types import ActionSize, ActionSpace, Array, GymEnv, Observation, Shape, State, Tree, parts_like, tree_map
+from birl.dataset.write_target import WriteTarget
+from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol
+from birl.errors import ConfigError, UnsupportedError
+from birl.types import ActionSize, ActionSpace, GymEnv, Shape, State, Tree, tree_map
 
 StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
 
@@ -176,13 +165,13 @@ class ReplayBuffer(ReplayBufferBase):
         augmentation: Augmentation | None = None,
     ) -> None:
         """Check and set the objects that use the storage, and make the reader."""
-        self._keys = observation_keys
         hint = ": birl.dataset has several; your own must be callable in the same way"
         check("transition_picker", picker, TransitionPickerProtocol, hint, optional=True)  # type: ignore[type-abstract]
         check("trajectory_slicer", slicer, TrajectorySlicerProtocol, hint, optional=True)  # type: ignore[type-abstract]
         check("sampler", sampler, Sampler, optional=True)
         check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
-        self._buffer, self._writer = buffer, writer or BasicWriterPreprocess()
+        self._buffer = buffer
+        self.target = WriteTarget(self.storage, writer or BasicWriterPreprocess(), observation_keys)
         sampler = Uniform() if sampler is None else sampler
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
         check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
@@ -190,144 +179,7 @@ class ReplayBuffer(ReplayBufferBase):
             part.fits(self.storage.info, parts[0])
         sampler.take()
         self.reader = Reader([Source(self.storage, *parts, augmentation=augmentation)])
-        self._all_lanes, self._saved = np.arange(self.storage.lanes), False  # saved: the folder's index is up to date
         buffer.storage = self.storage
-
-    # -- writing ---------------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        observation: Observation,
-        action: npt.ArrayLike,
-        reward: npt.ArrayLike,
-        *,
-        extra: Mapping[str, npt.ArrayLike] | None = None,
-        lane: int = 0,
-    ) -> None:
-        """Add one step to the running episode, or start an episode with it.
-
-        The step can be sampled once its next observation is known: after the next step or `clip_episode`.
-
-        Args:
-            observation: tree ``[…]``.
-            action: ``[A]``, or an integer.
-            reward: a number.
-            extra: extra arrays to store with the step, by name. Minibatches and episodes contain them, but losses do
-                not read them. ``state.<network>`` holds start states for sequences.
-            lane: number of the parallel environment.
-
-        Raises:
-            ShapeError, NonFiniteError, ActionError: if the step does not fit; it is not stored.
-        """
-        lanes = self._lane(lane)
-        writer: Any = self._writer  # it receives what the user gave, not only arrays
-        action, reward = writer.process_action(action), writer.process_reward(reward)
-        step = (self._processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
-        values = step_columns(self.storage, *add_row_axis(step))
-        self._before_write(values)
-        self.storage.append(lanes, values)
-
-    def append_batch(
-        self,
-        observation: Observation,
-        action: npt.ArrayLike,
-        reward: npt.ArrayLike,
-        terminated: npt.ArrayLike,
-        truncated: npt.ArrayLike,
-        next_observation: Observation,
-        extra: Mapping[str, npt.ArrayLike] | None = None,
-        *,
-        mask: npt.ArrayLike | None = None,
-        lanes: Sequence[int] | Array | None = None,
-    ) -> None:
-        """Add one step of every parallel environment: row i goes to lane i. Episodes end where a flag is set.
-
-        Args:
-            observation: tree ``[n, …]``.
-            action: ``[n, A]``, or integers ``[n]``.
-            reward: ``[n]``.
-            terminated, truncated: bool ``[n]``.
-            next_observation: tree ``[n, …]``. Where an episode ended, it is the last observation before the reset.
-            extra: extra arrays ``[n, …]`` by name.
-            mask: bool ``[n]``: the rows to store, for example all but those of steps that only reset; ``None`` for all.
-            lanes: the lane ``[n]`` of each row; ``None`` for one row in each lane. Rows of the same lane are
-                consecutive steps.
-        """
-        own = None if lanes is None else lane_numbers(lanes, self.storage.lanes)
-        count = self.storage.lanes if own is None else len(own)
-        if np.shape(terminated)[:1] != (count,):
-            raise ShapeError(
-                f"{np.size(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
-            )
-        terminated = checked_flags("terminated", terminated, count)
-        truncated = checked_flags("truncated", truncated, count)
-        mask = None if mask is None else checked_flags("mask", mask, count)
-        writer, names = self._writer, self.storage.observation_names
-        observation, next_observation = self._parts(observation), self._parts(next_observation)
-        observation = process_observations(writer.process_observation, parts_like(observation, names))
-        next_observation = process_observations(writer.process_observation, parts_like(next_observation, names))
-        following = observation_columns(self.storage, next_observation, "next_observation", count)
-        action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
-        values = step_columns(self.storage, observation, action, reward, extra, count)
-        self._before_write(values)
-        ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
-        append_steps(self.storage, own, values, following, ending, mask)
-
-    def clip_episode(
-        self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
-    ) -> None:
-        """End the running episode of a lane. Does nothing if there is none.
-
-        Args:
-            terminated: whether the environment ended the episode.
-            truncated: ignored: an episode that is not terminated counts as truncated.
-            final_observation: tree ``[…]`` after the last action. Without it, the last step of a truncated episode is
-                not sampled as a transition, and the next observation of a terminal step is zero.
-            lane: number of the parallel environment.
-        """
-        lanes, final = self._lane(lane), None
-        if not self.storage.open[lane]:
-            return
-        if final_observation is not None:
-            final = add_row_axis(self._processed(final_observation))
-            final = observation_columns(self.storage, final, "final_observation")
-        self._before_write()
-        self.storage.close(lanes, np.array([bool(terminated)]), final)
-
-    def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
-        """Add a complete episode. If it is not terminated, it counts as truncated.
-
-        Raises:
-            DataError: if an episode is running in this lane.
-            ShapeError, NonFiniteError, ActionError: if it does not fit; nothing is stored.
-        """
-        if self.storage.open[self._lane(lane)[0]]:
-            raise DataError(
-                f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
-            )
-        rows = episode_rows(self.storage, episode)
-        self._before_write(rows[1])
-        self.storage.extend(lane, *rows)
-
-    def _lane(self, lane: int) -> Array:
-        if not 0 <= lane < self.storage.lanes:
-            lane_numbers(lane, self.storage.lanes)  # raises the error
-        return self._all_lanes[lane : lane + 1]
-
-    def _processed(self, observation: Observation) -> Observation:
-        names, observation = self.storage.observation_names, self._parts(observation)
-        return parts_like(self._writer.process_observation(parts_like(observation, names)), names)
-
-    def _parts(self, observation: Tree) -> Tree:
-        return observation if self._keys is None else match_parts(self.storage.observation_names, observation)
-
-    def _before_write(self, steps: Mapping[str, Array] | None = None) -> None:
-        if self._saved:
-            begin_writing(self.storage)
-            if self.storage.limit is not None:  # flushed rows of a ring are about to be overwritten
-                save_folder(self.storage, clean=False)
-        self._saved = False
-        add_extra_columns(self.storage, steps or {})
 
     # -- contents --------------------------------------------------------------------------------------------------
 
@@ -443,7 +295,7 @@ class ReplayBuffer(ReplayBufferBase):
         buffer = buffer_of(self.storage)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         open_sampler(Path(folder), self.reader.sources[0].sampler)
-        self._saved = True
+        self.target.saved = True
         return self
 
     def flush(self) -> None:
@@ -456,7 +308,7 @@ class ReplayBuffer(ReplayBufferBase):
             begin_writing(storage)
             save_folder(storage)
             save_sampler(storage, sampler)
-            self._saved = True
+            self.target.saved = True
 
     def close(self) -> None:
         """Write pending changes of a folder to disk and let other buffers write to it. This buffer stays readable.
@@ -482,7 +334,7 @@ class ReplayBuffer(ReplayBufferBase):
         if "storage" in state:
             info = replace(self.storage.info, action_size=state["action_size"])
             check_saved_actions(info.actions, state["storage"])
-            self._before_write()
+            self.target.prepare()
             set_storage_state(self.storage, state["storage"])
             self.storage.info = info
 

@@ -311,7 +311,7 @@ class RowEncoder:
         for part in parts:
             values = part.numbers("say kind = 'discrete' and list values = […]")
             pieces.append(_to_float32(values.reshape(len(values), -1)))
-            part.check((~np.isfinite(pieces[-1])).any(1), "it must be a finite number: repair it")
+            part.check(np.asarray(~np.isfinite(pieces[-1]).all(1)), "it must be a finite number: repair it")
         found = np.concatenate(pieces, 1)
         if self._action_width not in (0, found.shape[1]):
             raise ShapeError(

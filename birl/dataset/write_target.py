@@ -1,0 +1,59 @@
+"""The storage that a replay buffer appends steps to, and what changes them before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from birl.dataset.folders import begin_writing, save_folder
+from birl.dataset.ingest import add_extra_columns, lane_numbers
+from birl.dataset.storage import Storage
+from birl.dataset.writers import WriterPreprocessProtocol
+from birl.spaces.observations import match_parts
+from birl.types import Array, Observation, Tree, parts_like
+
+
+@dataclass
+class WriteTarget:
+    """A storage that steps are appended to.
+
+    Attributes:
+        storage: the arrays.
+        writer: changes steps before they are stored.
+        observation_keys: names of the stored parts of observations; ``None`` for all.
+        saved: whether the index of the storage's folder is up to date.
+    """
+
+    storage: Storage
+    writer: WriterPreprocessProtocol
+    observation_keys: Sequence[str] | None = None
+    saved: bool = False
+
+    def __post_init__(self) -> None:
+        self._all_lanes = np.arange(self.storage.lanes)
+
+    def lanes(self, lane: int) -> Array:
+        """Return the number of a lane as an array ``[1]``."""
+        if not 0 <= lane < self.storage.lanes:
+            lane_numbers(lane, self.storage.lanes)  # raises the error
+        return self._all_lanes[lane : lane + 1]
+
+    def parts(self, observation: Observation) -> Tree:
+        """Return the stored parts of observations."""
+        names = self.storage.observation_names
+        return parts_like(observation if self.observation_keys is None else match_parts(names, observation), names)
+
+    def processed(self, observation: Observation) -> Tree:
+        """Return one observation as it is stored."""
+        return parts_like(self.writer.process_observation(self.parts(observation)), self.storage.observation_names)
+
+    def prepare(self, steps: Mapping[str, Array] | None = None) -> None:
+        """Prepare the storage for a write of ``steps``, whose extra columns it may lack."""
+        if self.saved:
+            begin_writing(self.storage)
+            if self.storage.limit is not None:  # flushed rows of a ring are about to be overwritten
+                save_folder(self.storage, clean=False)
+        self.saved = False
+        add_extra_columns(self.storage, steps or {})
