@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
 import importlib
+import inspect
 import os
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -79,6 +84,36 @@ UseGymnasium = Annotated[bool, typer.Option("--use-gymnasium", hidden=True, help
 def flags(names: Iterable[str]) -> str:
     """Return the options as they are written on the command line."""
     return " and ".join("--" + name.rstrip("_").replace("_", "-") for name in names)
+
+
+def with_options(
+    kind: type[Any], default_of: Callable[[dataclasses.Field[Any]], object] = attrgetter("default")
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command whose parameter ``options`` takes a dataclass: each of its fields becomes an option.
+
+    Args:
+        kind: the dataclass. Its fields are annotated like parameters of a typer command.
+        default_of: returns the default of an option, or typer's description of it.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        hints = typing.get_type_hints(kind, include_extras=True)
+        parameters = [each for name, each in own.items() if name != "options"]
+        for field in dataclasses.fields(kind):
+            keyword, default = inspect.Parameter.KEYWORD_ONLY, default_of(field)
+            parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name]))
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> None:
+            options = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            command(**values, options=options)
+
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        return wrapper
+
+    return decorate
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ import typer
 
 from birl.algorithm import Algorithm
 from birl.algorithm.multi_seed import check_many, checked_seeds, fit_many
-from birl.cli.common import algorithm_class, flags, import_user_module, load_dataset, load_model, note
+from birl.cli.common import (
+    algorithm_class,
+    flags,
+    import_user_module,
+    load_dataset,
+    load_model,
+    note,
+    with_options,
+)
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.online import (
     EnvironmentSettings,
@@ -43,7 +51,7 @@ from birl.cli.train_options import (
     check_needs,
     check_source_options,
     conflicting,
-    with_options,
+    typer_option,
 )
 from birl.config import AlgorithmConfig
 from birl.dataset import MultiStepTransitionPicker, ReplayBufferBase
@@ -70,7 +78,7 @@ _LITERALS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None"
 AlgorithmClass = type[Algorithm[Any, Any]]
 
 
-@with_options
+@with_options(TrainOptions, typer_option)
 def train(
     context: typer.Context,
     algo: Annotated[
