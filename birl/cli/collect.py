@@ -10,27 +10,22 @@ import numpy as np
 import typer
 
 from birl.acting.explorers import ConstantEpsilonGreedy
-from birl.cli.common import Best, Device, EnvId, EpisodeSeed, Epsilon, Import, Model, TargetReturn, load_model, note
-from birl.cli.evaluate import acting_algorithm, with_masks
-from birl.cli.run_folder import environment_of, target_of
+from birl.cli.common import Model, note, with_options
+from birl.cli.evaluate import PlayOptions
+from birl.cli.run_folder import environment_of
 from birl.dataset import dump
 from birl.errors import ConfigError, WriteError
 from birl.run.data_collection import collect as collect_from
-from birl.seeding import seed as set_seed
 
 
+@with_options(PlayOptions)
 def collect(
     model: Model,
     out: Annotated[Path, typer.Option(metavar="FILE.h5", help="File to write; an existing one is replaced.")],
-    env_id: EnvId = None,
-    best: Best = False,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of whole episodes.")] = 20,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")] = (False),
-    epsilon: Epsilon = 0.0,
-    seed: EpisodeSeed = 0,
-    target_return: TargetReturn = None,
-    device: Device = "cpu",
-    import_: Import = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample actions instead of acting greedily.")] = False,
+    *,
+    options: PlayOptions,
 ) -> None:
     """Write episodes of a trained policy, such as an expert, as a dataset for --dataset and --demonstrations.
 
@@ -40,15 +35,15 @@ def collect(
         raise ConfigError(f"--out {out}: a dataset is an .h5 file: give a name such as --out expert.h5")
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise WriteError(f"{out} cannot be written: it is a folder, or its folder does not exist; give another --out")
+    seed, epsilon = options.seed, options.epsilon
     if sample and epsilon > 0:
         raise ConfigError(
             "--sample and --epsilon: actions are sampled from the policy, or greedy but for a share; leave one out"
         )
-    file, algorithm = load_model(model, device, import_, best)
-    name, env = environment_of(model, env_id)
-    env = with_masks(env, algorithm)
-    set_seed(seed)
-    acting: Any = acting_algorithm(algorithm, target_of(model, target_return))
+    file, algorithm = options.load(model)
+    name, env = environment_of(model, options.env_id)
+    acting: Any
+    acting, env = options.prepare(model, algorithm, env)
     explorer = ConstantEpsilonGreedy(epsilon) if epsilon > 0 else None
     note(f"{file} in {name}, seed {seed}")
     try:

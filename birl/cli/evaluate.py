@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -17,14 +18,17 @@ from birl.cli.common import (
     AnyAlgorithm,
     Best,
     Device,
+    EnvHeader,
     EnvId,
     EpisodeSeed,
     Epsilon,
     Import,
     Model,
     TargetReturn,
+    UseGymnasium,
     load_model,
     note,
+    with_options,
 )
 from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
@@ -35,27 +39,47 @@ from birl.types import MASK
 ActingAlgorithm: TypeAlias = AnyAlgorithm | StatefulTransformerWrapper
 
 
+@dataclass(frozen=True)
+class PlayOptions:
+    """Options of all commands that play episodes with a trained policy."""
+
+    env_id: EnvId = None
+    best: Best = False
+    epsilon: Epsilon = 0.0
+    seed: EpisodeSeed = 0
+    target_return: TargetReturn = None
+    device: Device = "cpu"
+    import_: Import = None
+
+    def load(self, model: Path) -> tuple[Path, AnyAlgorithm]:
+        """Return the model file and its algorithm."""
+        return load_model(model, self.device, self.import_, self.best)
+
+    def prepare(
+        self, model: Path, algorithm: AnyAlgorithm, env: gymnasium.Env[Any, Any]
+    ) -> tuple[ActingAlgorithm, gymnasium.Env[Any, Any]]:
+        """Seed all generators; return the policy that acts, and the environment with the masks that it reads."""
+        env = with_masks(env, algorithm)
+        set_seed(self.seed)
+        return acting_algorithm(algorithm, target_of(model, self.target_return)), env
+
+
+@with_options(PlayOptions)
 def evaluate(
     model: Model,
-    env_id: EnvId = None,
-    best: Best = False,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
-    seed: EpisodeSeed = 0,
-    epsilon: Epsilon = 0.0,
-    target_return: TargetReturn = None,
-    device: Device = "cpu",
-    import_: Import = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    *,
+    options: PlayOptions,
 ) -> None:
     """Play episodes with a trained policy and print their undiscounted returns.
 
     Policies act greedily; a DiscreteDecisionTransformer and random policies sample their actions.
     """
-    file, algorithm = load_model(model, device, import_, best)
-    env_id, env = environment_of(model, env_id)
-    env = with_masks(env, algorithm)
-    set_seed(seed)
-    acting = acting_algorithm(algorithm, target_of(model, target_return))
+    file, algorithm = options.load(model)
+    env_id, env = environment_of(model, options.env_id)
+    acting, env = options.prepare(model, algorithm, env)
+    seed, epsilon = options.seed, options.epsilon
     returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
     env.close()
     mean, std, low, high = float(np.mean(returns)), float(np.std(returns)), min(returns), max(returns)
@@ -96,64 +120,54 @@ def check_target(algorithm: type[AnyAlgorithm], target_return: float | None) -> 
         raise ConfigError(f"{algorithm.__name__} takes no --target-return, which is for sequence models: leave it out")
 
 
-# -- playing where it is seen ------------------------------------------------------------------------------------------
+# -- rendering -------------------------------------------------------------------------------------------------------
 
 
-def rendering_environment(
-    model: Path, env_id: str | None, env_header: str | None, mode: str
-) -> gymnasium.Env[Any, Any]:
-    """Make an environment that renders.
+@dataclass(frozen=True)
+class RenderOptions(PlayOptions):
+    """Options of commands that show episodes."""
 
-    Args:
-        model: model file or run folder.
-        env_id: Gymnasium id or ``module:factory``; by default the run's.
-        env_header: Python code, which d3rlpy executes; refused here.
-        mode: ``"rgb_array"`` or ``"human"``: given to the environment, or to a factory that takes ``render_mode``.
+    env_header: EnvHeader = None
+    use_gymnasium: UseGymnasium = False
 
-    Raises:
-        ConfigError: if there is none, or if it does not render in this mode.
-    """
-    if env_header is not None:
-        raise ConfigError(
-            f"--env-header {env_header!r:.60} is Python code, which birl never executes: put a function that makes the "
-            "environment into a module, such as `def make(render_mode): … return env` in my_envs.py, and give "
-            "--env-id my_envs:make"
-        )
-    env_id, env = environment_of(model, env_id, render_mode=mode)
-    if env.render_mode != mode:
-        raise ConfigError(
-            f"{env_id} has render_mode={env.render_mode!r}, but {mode!r} is needed here: let module:factory take "
-            "render_mode and pass it on to the environment (known modes: "
-            f"{', '.join(map(str, env.metadata.get('render_modes', []))) or 'none'})"
-        )
-    return env
+    def make_environment(self, model: Path, mode: str) -> gymnasium.Env[Any, Any]:
+        """Make an environment that renders.
 
+        Args:
+            model: model file or run folder, whose environment is the default.
+            mode: ``"rgb_array"`` or ``"human"``: passed to the environment, or to a factory that takes ``render_mode``.
 
-def play_episodes(
-    model: Path,
-    env: gymnasium.Env[Any, Any],
-    n_episodes: int,
-    epsilon: float,
-    target_return: float | None,
-    seed: int,
-    device: str,
-    module: str | None,
-    best: bool,
-) -> str:
-    """Play the episodes of ``birl evaluate`` in an environment, and close it.
+        Raises:
+            ConfigError: if there is none, or if it does not render in this mode.
+        """
+        if self.env_header is not None:
+            raise ConfigError(
+                f"--env-header {self.env_header!r:.60} is Python code, which birl never executes: put a function that "
+                "makes the environment into a module, such as `def make(render_mode): … return env` in my_envs.py, and "
+                "give --env-id my_envs:make"
+            )
+        env_id, env = environment_of(model, self.env_id, render_mode=mode)
+        if env.render_mode != mode:
+            raise ConfigError(
+                f"{env_id} has render_mode={env.render_mode!r}, but {mode!r} is needed here: let module:factory take "
+                "render_mode and pass it on to the environment (known modes: "
+                f"{', '.join(map(str, env.metadata.get('render_modes', []))) or 'none'})"
+            )
+        return env
 
-    Returns:
-        A line of text with their returns.
-    """
-    try:
-        file, algorithm = load_model(model, device, module, best)
-        name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
-        note(f"{file} in {name}, seed {seed}")
-        env = with_masks(env, algorithm)
-        set_seed(seed)
-        acting = acting_algorithm(algorithm, target_of(model, target_return))
-        returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
-    finally:
-        env.close()
-    each = ", ".join(f"{value:.2f}" for value in returns)
-    return f"return {np.mean(returns):.2f} ± {np.std(returns):.2f} over {n_episodes} episodes ({each})"
+    def play(self, model: Path, env: gymnasium.Env[Any, Any], n_episodes: int) -> str:
+        """Play the episodes of ``birl evaluate``, and close the environment.
+
+        Returns:
+            A line of text with their returns.
+        """
+        try:
+            file, algorithm = self.load(model)
+            name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+            note(f"{file} in {name}, seed {self.seed}")
+            acting, env = self.prepare(model, algorithm, env)
+            returns = metrics.evaluate(acting, env, n_episodes, self.epsilon, seed=self.seed)
+        finally:
+            env.close()
+        each = ", ".join(f"{value:.2f}" for value in returns)
+        return f"return {np.mean(returns):.2f} ± {np.std(returns):.2f} over {n_episodes} episodes ({each})"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -31,6 +32,7 @@ from birl.cli.common import (
     note,
     print_table,
     step_of,
+    with_options,
 )
 from birl.cli.run_folder import settings_of
 from birl.dataset.replay_buffer import ReplayBuffer
@@ -54,11 +56,6 @@ from birl.run.fingerprint import digest
 
 _KEYWORDS = ("logs", "logged", "estimated")
 _GAIN_COLUMNS = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY", *SECOND_OPINIONS.values(), "DIFFERS")
-PolicyOptions: TypeAlias = "dict[str, float | None]"
-"""``epsilon``, ``temperature`` and ``std``, which make a stochastic policy of a greedy one."""
-Chooser: TypeAlias = "Callable[[Path, Sequence[Path]], tuple[dict[str, ope.Choice], list[str]]]"
-"""Episodes and run folders to the choice for each run, and notes."""
-
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 Models = Annotated[
@@ -67,85 +64,103 @@ Models = Annotated[
 ]
 Dataset = Annotated[Path, typer.Option(metavar="DIR|FILE", help="Episodes, as birl data split writes them.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write the report (.html and .json) there.")]
-Gamma = Annotated[float, typer.Option(min=0, max=1, help="Discount of a step.")]
-Horizon = Annotated[int | None, typer.Option(min=1, help="Number of steps of an episode that count; by default all.")]
-Behaviour = Annotated[
-    str, typer.Option(metavar="logged|estimated|MODEL", help="Source of the propensities, or the policy that acted.")
-]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Confidence of two-sided intervals.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Reuse = Annotated[
-    bool, typer.Option("--allow-reuse", help="Answer even if the episodes were used before; the report says so.")
-]
 Keep = Annotated[int, typer.Option(min=1, help="Number of candidates to evaluate; a cheap screen sets others aside.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the parts of episodes that models are fitted on.")]
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Options that all commands share."""
+
+    gamma: Annotated[float, typer.Option(min=0, max=1, help="Discount of a step.")] = 0.99
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps of an episode that count; by default all.")
+    ] = None
+    behaviour: Annotated[
+        str,
+        typer.Option(metavar="logged|estimated|MODEL", help="Source of the propensities, or the policy that acted."),
+    ] = "logged"
+    epsilon: PolicyEpsilon = None
+    temperature: PolicyTemperature = None
+    std: PolicyStd = None
+    allow_reuse: Annotated[
+        bool, typer.Option("--allow-reuse", help="Answer even if the episodes were used before; the report says so.")
+    ] = False
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the parts of episodes that models are fitted on.")] = 0
+    device: Device = "cpu"
+    import_: Import = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+    @property
+    def sampling(self) -> dict[str, float | None]:
+        """Options that make a stochastic policy of a greedy one."""
+        return {"epsilon": self.epsilon, "temperature": self.temperature, "std": self.std}
+
+    def load_policies(self, models: Sequence[Path]) -> dict[str, PolicyAPI]:
+        """Load the policies to evaluate, by the names of their files or folders."""
+        if self.import_ is not None:
+            import_user_module(self.import_)
+        names = [str(path) for path in models]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
+        loaded = {path: load_policy(path, self.device, self.sampling) for path in models}
+        for path, (file, _) in loaded.items():
+            steps = settings_of(path).get("n_steps") if path.is_dir() else None
+            if isinstance(steps, int) and (step := step_of(file)) < steps:
+                note(f"{path}: its newest model is from step {step} of {steps}")
+        return {str(path): policy for path, (_, policy) in loaded.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that `birl.ope.evaluate`, `birl.ope.rank` and `birl.ope.choose` share.
+
+        The logging policy is loaded; of an algorithm it is the policy that it samples from.
+        """
+        behaviour: str | PolicyAPI = self.behaviour
+        if behaviour not in ("logged", "estimated"):
+            _, policy = load_policy(Path(self.behaviour), self.device, {})
+            behaviour = policy if isinstance(policy, ope.StochasticPolicy) else ope.Sampled(policy)
+        return {"gamma": self.gamma, "horizon": self.horizon, "behaviour": behaviour, "seed": self.seed}
 
 
 @app.command(short_help="Verdicts on policies: ship, do not ship, more data, cannot tell.")
+@with_options(EvaluationOptions)
 def report(
     models: Models,
     dataset: Dataset,
     against: Annotated[str, typer.Option(metavar="logs|MODEL", help="Baseline of the gain.")] = "logs",
     min_gain: Annotated[float, typer.Option(help="Required gain, in discounted returns.")] = 0.0,
     out: Out = None,
-    gamma: Gamma = 0.99,
-    horizon: Horizon = None,
-    behaviour: Behaviour = "logged",
     confidence: Confidence = 0.95,
-    epsilon: PolicyEpsilon = None,
-    temperature: PolicyTemperature = None,
-    std: PolicyStd = None,
-    allow_reuse: Reuse = False,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    own: Import = None,
-    as_json_: Json = False,
+    *,
+    options: EvaluationOptions,
 ) -> None:
     """Decide whether policies may ship, by held-out episodes that were not used before.
 
     Exit status: 0 ship (at least one of several), 4 more data, 3 do not ship, 5 cannot tell; 1 after an error.
     """
-    options: PolicyOptions = {"epsilon": epsilon, "temperature": temperature, "std": std}
-    policies = _load_policies(models, device, own, options)
-    baseline = against if against == "logs" else load_policy(Path(against), device, options)[1]
-    logging_policy = _load_behaviour(behaviour, device)
+    policies = options.load_policies(models)
+    baseline = against if against == "logs" else load_policy(Path(against), options.device, options.sampling)[1]
+    arguments = {**options.arguments(), "confidence": confidence}
     data, contents = _load_data(dataset)
     digests = {name: _digest_of(name) for name in policies}
+    models_asked = {"policies": sorted(digests.values()), "against": _digest_of(against)}
+    behaviour = _digest_of(options.behaviour)
     question = question_digest(
-        policies=sorted(digests.values()),
-        against=_digest_of(against),
-        min_gain=min_gain,
-        gamma=gamma,
-        horizon=horizon,
-        behaviour=_digest_of(behaviour),
-        confidence=confidence,
-        seed=seed,
-        **options,
+        **{**arguments, **models_asked, **options.sampling, "min_gain": min_gain, "behaviour": behaviour}
     )
     compared = policies if isinstance(baseline, str) else {**policies, against: baseline}
     seen = _names_of_seen(compared, dataset, data, contents)
+    arguments |= {"against": baseline, "against_name": against}
     evaluations = {
-        name: ope.evaluate(
-            policy,
-            data,
-            gamma=gamma,
-            horizon=horizon,
-            against=baseline,
-            behaviour=logging_policy,
-            confidence=confidence,
-            seen=bool({name, against} & seen),
-            name=name,
-            against_name=against,
-            seed=seed,
-        )
+        name: ope.evaluate(policy, data, seen=bool({name, against} & seen), name=name, **arguments)
         for name, policy in policies.items()
     }
     verdicts = ope.verdicts(evaluations, min_gain)
     if all(each.decides is None and each.facts.get("no_propensities") for each in evaluations.values()):
         note(f"no estimate is shown, so the episodes of {dataset} stay unused")  # no policy could be estimated
-        _print_verdicts(evaluations, verdicts, None, as_json_, estimates=False)
+        _print_verdicts(evaluations, verdicts, None, options.as_json, estimates=False)
         raise typer.Exit(_exit_status(verdicts))
-    reused = record_query(dataset, contents, CERTIFY, question, reuse=allow_reuse)  # before any answer is shown
+    reused = record_query(dataset, contents, CERTIFY, question, reuse=options.allow_reuse)  # before any answer is shown
     notes = [f"these episodes were used before, so the estimates are too optimistic ({dataset})"] if reused else []
     if out is not None:
         described = {
@@ -154,58 +169,38 @@ def report(
         }
         inputs = {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
         write_report(out, evaluations, verdicts, notes, described, inputs)
-    for text in notes:
-        note(text)
-    _print_verdicts(evaluations, verdicts, out, as_json_, notes)
+    _print_notes(notes)
+    _print_verdicts(evaluations, verdicts, out, options.as_json, notes)
     raise typer.Exit(_exit_status(verdicts))
 
 
 @app.command(short_help="Ranks of policies, with their ranges.")
+@with_options(EvaluationOptions)
 def rank(
     models: Models,
     dataset: Dataset,
     out: Out = None,
     keep: Keep = KEPT,
-    gamma: Gamma = 0.99,
-    horizon: Horizon = None,
-    behaviour: Behaviour = "logged",
     confidence: Confidence = 0.95,
-    epsilon: PolicyEpsilon = None,
-    temperature: PolicyTemperature = None,
-    std: PolicyStd = None,
-    allow_reuse: Reuse = False,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    own: Import = None,
-    as_json_: Json = False,
+    *,
+    options: EvaluationOptions,
 ) -> None:
     """Rank policies by the lower bound of their gain over the logs, on episodes that only select policies.
 
     BY is the estimator that decides. FQE is the gain by a model alone, DR by the model and weights, with ! if refused.
     DIFFERS is the share of the logged steps in which a policy acts differently from the logging policy.
     """
-    policies = _load_policies(models, device, own, {"epsilon": epsilon, "temperature": temperature, "std": std})
-    logging_policy = _load_behaviour(behaviour, device)
+    policies, arguments = options.load_policies(models), options.arguments()
     data, contents = _load_data(dataset)
-    ranking = ope.rank(
-        policies,
-        data,
-        gamma=gamma,
-        horizon=horizon,
-        behaviour=logging_policy,
-        confidence=confidence,
-        seen=_names_of_seen(policies, dataset, data, contents),
-        keep=keep,
-        seed=seed,
-    )
-    notes = _select_notes(dataset, contents, allow_reuse)
+    seen = _names_of_seen(policies, dataset, data, contents)
+    ranking = ope.rank(policies, data, confidence=confidence, seen=seen, keep=keep, **arguments)
+    notes = _select_notes(dataset, contents, options.allow_reuse)
     if out is not None:
         write_ranking(out, ranking, notes)
     if ranking.set_aside:
         notes.append(f"set aside by the screen, which keeps {keep}: {', '.join(ranking.set_aside)}")
-    for text in notes:
-        note(plain_text(text))
-    if as_json_:
+    _print_notes(notes)
+    if options.as_json:
         print(json.dumps(ranking_as_json(ranking, notes)))
         return
     rows = [["POLICY", "RANK", *_GAIN_COLUMNS]]
@@ -227,6 +222,7 @@ def rank(
 
 
 @app.command(short_help="The best model of each run, and the order of runs.")
+@with_options(EvaluationOptions)
 def choose(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run folders, of one algorithm or several.")],
     dataset: Annotated[Path | None, typer.Option(metavar="DIR|FILE", help="Episodes to choose by.")] = None,
@@ -240,57 +236,50 @@ def choose(
     ] = None,
     models: Annotated[int, typer.Option(min=1, help="Number of models of a run to evaluate, evenly spaced.")] = 10,
     keep: Keep = KEPT,
-    gamma: Gamma = 0.99,
-    horizon: Horizon = None,
-    behaviour: Behaviour = "logged",
-    epsilon: PolicyEpsilon = None,
-    temperature: PolicyTemperature = None,
-    std: PolicyStd = None,
-    allow_reuse: Reuse = False,
-    seed: Seed = 0,
-    device: Device = "cpu",
-    own: Import = None,
-    as_json_: Json = False,
+    *,
+    options: EvaluationOptions,
 ) -> None:
     """Choose a model of each run, and order the runs: checkpoints and hyperparameters without a simulator.
 
     The rank of a model is averaged with those of the models before and after it, because the best of many estimates is
     often only the luckiest.
     """
-    options: PolicyOptions = {"epsilon": epsilon, "temperature": temperature, "std": std}
-    logging_policy = _load_behaviour(behaviour, device)
-
-    def choose_by(path: Path, folders: Sequence[Path]) -> tuple[dict[str, ope.Choice], list[str]]:
-        files = {str(run): _spaced_models(run, models) for run in folders}
-        policies = _load_policies([file for each in files.values() for file in each], device, own, options)
-        data, contents = _load_data(path)
-        choices = ope.choose(
-            {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()},
-            data,
-            gamma=gamma,
-            horizon=horizon,
-            behaviour=logging_policy,
-            seen=_names_of_seen(policies, path, data, contents),
-            keep=keep,
-            seed=seed,
-        )
-        notes = _select_notes(path, contents, allow_reuse)
-        set_aside = [run for run in files if run not in choices]
-        notes += [f"set aside by the screen, which keeps {keep}: {', '.join(set_aside)}"] if set_aside else []
-        overfitting = (_overfitting_note(files[run], device, own, data) for run in choices)
-        return choices, notes + [text for text in overfitting if text is not None]
-
+    arguments = {**options.arguments(), "keep": keep}
     if (dataset is None) == (part is None):
         raise ConfigError("give --dataset with the episodes to choose by, or --part with their name in each split")
+    splits = {dataset: runs} if dataset is not None else _splits(runs, str(part))
+    choices: dict[Path, dict[str, ope.Choice]] = {}
+    notes: list[str] = []
+    for path, folders in splits.items():
+        files = {str(run): _spaced_models(run, models) for run in folders}
+        choices[path], new = _choose_models(files, path, options, arguments)
+        notes += new
+    _print_notes(notes)
     if dataset is None:
-        _choose_by_splits(_splits(runs, str(part)), choose_by, as_json_)
-        return
-    choices, notes = choose_by(dataset, runs)
-    for text in notes:
-        note(plain_text(text))
-    if as_json_:
-        print(json.dumps({"notes": notes, "runs": _choices_as_json(choices)}))
-        return
+        _print_settings(choices, notes, options.as_json)
+    elif options.as_json:
+        print(json.dumps({"notes": notes, "runs": _choices_as_json(choices[dataset])}))
+    else:
+        _print_choices(choices[dataset])
+
+
+def _choose_models(
+    files: Mapping[str, Sequence[Path]], dataset: Path, options: EvaluationOptions, arguments: Mapping[str, Any]
+) -> tuple[dict[str, ope.Choice], list[str]]:
+    """Choose a model of each run by one dataset; also return notes."""
+    policies = options.load_policies([file for each in files.values() for file in each])
+    data, contents = _load_data(dataset)
+    runs = {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()}
+    choices = ope.choose(runs, data, seen=_names_of_seen(policies, dataset, data, contents), **arguments)
+    notes = _select_notes(dataset, contents, options.allow_reuse)
+    if set_aside := [run for run in files if run not in choices]:
+        notes.append(f"set aside by the screen, which keeps {arguments['keep']}: {', '.join(set_aside)}")
+    overfitting = (_overfitting_note(files[run], options, data) for run in choices)
+    return choices, notes + [text for text in overfitting if text is not None]
+
+
+def _print_choices(choices: Mapping[str, ope.Choice]) -> None:
+    """Print the chosen model of each run."""
     rows = [["MODEL", "MEAN RANK", *_GAIN_COLUMNS]]
     for run, choice in choices.items():
         if choice.name is None:
@@ -304,23 +293,21 @@ def choose(
     print(refused if best is None else f"Take {plain_text(best)}, and certify it.")
 
 
-def _choose_by_splits(splits: Mapping[Path, Sequence[Path]], choose_by: Chooser, as_json_: bool) -> None:
+def _print_settings(choices: Mapping[Path, dict[str, ope.Choice]], notes: Sequence[str], as_json: bool) -> None:
     """Print settings by their mean ranks over splits."""
-    choices: dict[Path, dict[str, ope.Choice]] = {}
-    notes: list[str] = []
-    for path, runs in splits.items():
-        choices[path], new = choose_by(path, runs)
-        notes += new
-    for text in notes:
-        note(plain_text(text))
     means = ope.mean_ranks([{Path(run).name: one for run, one in each.items()} for each in choices.values()])
-    if as_json_:
+    if as_json:
         data = {str(path): _choices_as_json(each) for path, each in choices.items()}
         print(json.dumps({"notes": notes, "mean_ranks": means, "splits": data}))
         return
     print_table([["SETTING", "MEAN RANK"], *([plain_text(name), f"{mean:.1f}"] for name, mean in means.items())])
     best = plain_text(next(iter(means)))
     print(f"Take {best}: train with it on all of these episodes, and certify the result on others.")
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for text in notes:
+        note(plain_text(text))
 
 
 def _splits(runs: Sequence[Path], part: str) -> dict[Path, list[Path]]:
@@ -358,11 +345,11 @@ def _print_verdicts(
     evaluations: dict[str, ope.Evaluation],
     verdicts: dict[str, ope.Verdict],
     out: Path | None,
-    as_json_: bool,
+    json_only: bool,
     notes: Sequence[str] = (),
     estimates: bool = True,
 ) -> None:
-    if as_json_:
+    if json_only:
         hidden = () if estimates else ("estimates",)
         data = [as_json(evaluations[name], verdicts[name]) for name in evaluations]
         visible = [{key: value for key, value in each.items() if key not in hidden} for each in data]
@@ -397,9 +384,9 @@ def _spaced_models(run: Path, count: int) -> list[Path]:
     return [files[round(place)] for place in np.unique(np.linspace(len(files) - 1, 0, min(count, len(files))))]
 
 
-def _overfitting_note(models: Sequence[Path], device: str, own: str | None, data: ReplayBuffer) -> str | None:
+def _overfitting_note(models: Sequence[Path], options: EvaluationOptions, data: ReplayBuffer) -> str | None:
     """Return a note if the values of a conservative critic indicate overfitting."""
-    loaded = [load_model(file, device, own)[1] for file in models]
+    loaded = [load_model(file, options.device, options.import_)[1] for file in models]
     if not isinstance(loaded[0], CQL | CalQL | DiscreteCQL):
         return None
     peak = ope.turns_down([AverageValueEstimationEvaluator()(each, data) for each in loaded])
@@ -414,20 +401,6 @@ def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
     return ope.STATUS[min((each.verdict for each in verdicts.values()), key=order.index)]
 
 
-def _load_policies(models: list[Path], device: str, own: str | None, options: PolicyOptions) -> dict[str, PolicyAPI]:
-    if own is not None:
-        import_user_module(own)
-    names = [str(path) for path in models]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
-    loaded = {path: load_policy(path, device, options) for path in models}
-    for path, (file, _) in loaded.items():
-        steps = settings_of(path).get("n_steps") if path.is_dir() else None
-        if isinstance(steps, int) and (step := step_of(file)) < steps:
-            note(f"{path}: its newest model is from step {step} of {steps}")
-    return {str(path): policy for path, (_, policy) in loaded.items()}
-
-
 def _policy_text(description: Mapping[str, object]) -> str:
     """Return a description of a policy as text: EpsilonGreedy of DiscreteCQL, epsilon 0.1."""
     known = ("type", "draws", "of", "members", "weight")
@@ -437,14 +410,6 @@ def _policy_text(description: Mapping[str, object]) -> str:
         parts.append(f"{member['weight']:g} of ({_policy_text(member)})")
     algorithm = f" of {description['of']}" if "of" in description else ""
     return ", ".join([f"{description['type']}{algorithm}{'' if description['draws'] else ', greedy'}", *parts])
-
-
-def _load_behaviour(name: str, device: str) -> str | PolicyAPI:
-    """Load the logging policy: a keyword, or a policy; for an algorithm, the policy that it samples from."""
-    if name in ("logged", "estimated"):
-        return name
-    _, policy = load_policy(Path(name), device, {})
-    return policy if isinstance(policy, ope.StochasticPolicy) else ope.Sampled(policy)
 
 
 def _load_data(path: Path) -> tuple[ReplayBuffer, str]:

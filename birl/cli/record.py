@@ -11,43 +11,26 @@ import gymnasium
 import numpy as np
 import typer
 
-from birl.cli.common import (
-    Best,
-    Device,
-    EnvHeader,
-    EnvId,
-    EpisodeSeed,
-    Epsilon,
-    Import,
-    Model,
-    TargetReturn,
-    UseGymnasium,
-)
-from birl.cli.evaluate import play_episodes, rendering_environment
+from birl.cli.common import Model, with_options
+from birl.cli.evaluate import RenderOptions
 from birl.errors import ConfigError, WriteError, require
 from birl.types import Array
 
 _DEFAULT_RATE = 30
 
 
+@with_options(RenderOptions)
 def record(
     model: Model,
-    env_id: EnvId = None,
-    best: Best = False,
-    env_header: EnvHeader = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the videos.")] = Path("videos"),
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes, with one video each.")] = 3,
-    target_return: TargetReturn = None,
-    epsilon: Epsilon = 0.0,
-    seed: EpisodeSeed = 0,
-    device: Device = "cpu",
-    import_: Import = None,
-    use_gymnasium: UseGymnasium = False,
+    *,
+    options: RenderOptions,
 ) -> None:
     """Record the episodes of `birl evaluate` as videos (.mp4). Videos of the same name are replaced."""
     require("av", "video")
-    env = Recorder(rendering_environment(model, env_id, env_header, "rgb_array"), out)
-    line = play_episodes(model, env, n_episodes, epsilon, target_return, seed, device, import_, best)
+    env = Recorder(options.make_environment(model, "rgb_array"), out)
+    line = options.play(model, env, n_episodes)
     for file in env.files:
         print(file)
     print(line)

@@ -25,7 +25,7 @@ from birl.acting.explorers import (
 )
 from birl.algos import DQN, DQNConfig, SACConfig, TD3Config
 from birl.cli import main
-from birl.cli.evaluate import play_episodes
+from birl.cli.evaluate import RenderOptions
 from birl.cli.online import (
     EnvironmentSettings,
     exploration,
@@ -521,7 +521,7 @@ def test_masks_are_honoured_and_remembered(birl_: Any, doors: str) -> None:
     assert "resuming at step 60" in birl_.notes
     for model, env in (("run", doors), ("run/model_80.d3", doors)):  # a policy that reads masks says so itself
         assert birl_("evaluate", model, "--env-id", env, "--n-episodes", 3).startswith("return 10.00 ± 0.00")
-    played = play_episodes(Path("run"), birl.envs.make_env(doors), 2, 0.5, None, 0, "cpu", None, best=False)
+    played = RenderOptions(epsilon=0.5).play(Path("run"), birl.envs.make_env(doors), 2)
     assert played.startswith("return 10.00 ± 0.00")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import birl.ope
+from birl.dataset.logs.splits import MIN_EPISODES
 from birl.errors import ConfigError, DataError, ShapeError
 from birl.ope import (
     FACTS,
@@ -170,11 +171,13 @@ def test_a_model_that_differs_is_refused_and_so_are_few_weights_with_it() -> Non
 
 
 def test_limits_are_in_one_place() -> None:
-    """Every estimator with doubts has a family, every fact a row, and no other file compares with a limit's number."""
+    """Every estimator with doubts has a family, every fact a row, and no module compares with a limit's number."""
     assert {name for names in FAMILIES.values() for name in names} >= ESTIMATORS.keys() - {"on_policy"}
     assert len(FACTS) >= 15 and {limit.fact for limit in LIMITS} == set(FACTS)
     folder = Path(birl.ope.__file__).parent
     numbers = {0.7, 0.15}
     for path in folder.glob("*.py"):
         found = {node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)}
-        assert (numbers <= found) == (path.name == "validity_limits.py"), path.name
+        assert not numbers <= found, path.name
+    assert {(limit.fact, limit.refuse) for limit in LIMITS} >= {("pareto_k", 0.7), ("share", 0.15)}
+    assert {limit.refuse for limit in LIMITS if limit.fact in ("episodes", "clusters")} == {MIN_EPISODES}
