@@ -351,22 +351,29 @@ class Loss:
         value: the scalar to minimise.
         metrics: further scalars to log, by name.
         share: values that later steps of the same update also need; see `birl.losses.shared`.
-        priority: sizes ``[...]`` of the elements' TD errors, at least 0, by which prioritised samplers draw;
-            ``None`` if the loss has no TD errors.
+        priority: sizes ``[...]`` of the elements' TD errors, at least 0, by which prioritised samplers draw, or a
+            function that computes them, which is called only if there is such a sampler; ``None`` if the loss has no
+            TD errors.
     """
 
     value: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
     share: dict[str, Tensor] = field(default_factory=dict)
-    priority: Tensor | None = None
+    priority: Tensor | Callable[[], Tensor] | None = None
 
-    def detached(self) -> Loss:
-        """The same without gradients."""
+    def compute_priority(self) -> Tensor | None:
+        """Return `priority` without a gradient, and call it if it is a function."""
+        if self.priority is None or isinstance(self.priority, Tensor):
+            priority = self.priority
+        else:
+            with torch.no_grad():
+                priority = self.priority()
+        return priority.detach() if priority is not None and priority.requires_grad else priority
+
+    def detached(self, prioritised: bool = False) -> Loss:
+        """Return the same loss without gradients, with its priorities if ``prioritised``."""
         metrics, share = ({name: x.detach() for name, x in each.items()} for each in (self.metrics, self.share))
-        priority = self.priority
-        if priority is not None and priority.requires_grad:  # usually it is computed without gradients
-            priority = priority.detach()
-        return Loss(self.value.detach(), metrics, share, priority)
+        return Loss(self.value.detach(), metrics, share, self.compute_priority() if prioritised else None)
 
     def shared_with(self, batch: Batch) -> Batch:
         """``batch`` with `share` in its ``extra``."""

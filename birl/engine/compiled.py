@@ -35,7 +35,7 @@ class Program(Eager):
     """Whole updates as programs, for networks whose optimisers all have a `Rule`. `gradients` by itself is eager.
 
     Args:
-        trained: the networks and optimisers that move.
+        trained: the networks and optimisers that it updates.
         record: records updates after some runs, to be replayed; ``None`` for devices that cannot.
     """
 
@@ -108,9 +108,9 @@ class Program(Eager):
         """The batch as the update takes it."""
         return batch
 
-    def _losses(self, move: Callable[[str, Gradients], None]) -> Eager:
+    def _losses(self, apply_gradients: Callable[[str, Gradients], None]) -> Eager:
         """What makes the update while it is traced."""
-        return Eager(self._trained, move)
+        return Eager(self._trained, apply_gradients)
 
     def _made(
         self, key: Hashable, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators = ()
@@ -188,11 +188,11 @@ class Program(Eager):
         def update(batch: Batch, scalars: Tensor, moments: Moments) -> UpdateResult:
             own = dict(zip(steps, scalars.split(sizes), strict=True))
 
-            def move(name: str, gradients: Gradients) -> None:
+            def apply_gradients(name: str, gradients: Gradients) -> None:
                 with torch.no_grad():
                     steps[name](list(gradients.values()), moments[name], own[name])
 
-            return self._losses(move).update(batch, due)
+            return self._losses(apply_gradients).update(batch, due)
 
         return update
 
@@ -237,7 +237,7 @@ class _OptimizerStep:
         return [number for rule, group in groups for number in rule.step_scalars(group, step)]
 
     def __call__(self, gradients: list[Tensor], moments: Sequence[Sequence[Tensor]], scalars: Tensor) -> None:
-        """Move the parameters."""
+        """Update the parameters."""
         limit = self._trained.clip_norms[self._name]
         if limit is not None:
             gradients = self._trained.clip(gradients, limit)

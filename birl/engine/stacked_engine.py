@@ -267,8 +267,8 @@ class _StackedProgram(Program):
         self._sequence = self._stacked.losses(batch, due)
         return replace(batch, extra={**batch.extra, **self._stacked.noise(self._sequence)})
 
-    def _losses(self, move: Callable[[str, Gradients], None]) -> Eager:
-        return _PreparedLosses(self._trained, move, self._stacked.saved, self._sequence)
+    def _losses(self, apply_gradients: Callable[[str, Gradients], None]) -> Eager:
+        return _PreparedLosses(self._trained, apply_gradients, self._stacked.saved, self._sequence)
 
 
 class _LossCollector(Eager):
@@ -299,11 +299,11 @@ class _PreparedLosses(Eager):
     def __init__(
         self,
         trained: TrainState,
-        move: Callable[[str, Gradients], None],
+        apply_gradients: Callable[[str, Gradients], None],
         saved: Mapping[str, Tensor],
         sequence: Sequence[StackedLoss],
     ) -> None:
-        super().__init__(trained, move)
+        super().__init__(trained, apply_gradients)
         self._saved, self._sequence = saved, sequence
         self._next = self._used = 0
 

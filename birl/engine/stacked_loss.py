@@ -64,9 +64,11 @@ class StackedLoss:
             tensors = {f"nets.{name}": tensor for name, tensor in named}
             rows = iter(leaves)
             result: Loss = functional_call(loss, tensors, (batch.map(lambda _: next(rows)),))
-            priority = [] if result.priority is None or not prioritised else [result.priority]
-            self._metrics, self._shared, self._has_priority = list(result.metrics), list(result.share), bool(priority)
-            return result.value, [*result.metrics.values(), *result.share.values(), *priority]
+            priority = result.compute_priority() if prioritised else None
+            self._metrics, self._shared = list(result.metrics), list(result.share)
+            self._has_priority = priority is not None
+            more = [*result.metrics.values(), *result.share.values()]
+            return result.value, more if priority is None else [*more, priority]
 
         def stacked_loss(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
             with torch.enable_grad():

@@ -217,7 +217,7 @@ class Gradient(Training):
         """Take the gradient step, and report the loss."""
         gradients, loss = on.gradients(self.loss, self.networks, batch)
         on.apply(self.name, on.reduce(gradients))
-        on.report({self.logged: loss.value, **loss.metrics}, priority=loss.priority)
+        on.report({self.logged: loss.value, **loss.metrics}, priority=loss.compute_priority())
         return loss.shared_with(batch)
 
 
@@ -249,18 +249,18 @@ class TargetUpdate:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the config fields that `move` reads."""
+        """Names of the config fields that `update_parameters` reads."""
         return ()
 
-    def move(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
-        """Move the target's parameters in place."""
+    def update_parameters(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
+        """Update the target's parameters in place."""
         raise NotImplementedError
 
     @torch.no_grad()
     def __call__(self, on: Update, batch: Batch) -> Batch:
         """Update the target's parameters, and copy the buffers."""
         source, target = on.nets.get_submodule(self.source), on.nets.get_submodule(self.target)
-        self.move(list(target.parameters()), list(source.parameters()), on.config)
+        self.update_parameters(list(target.parameters()), list(source.parameters()), on.config)
         for old, new in zip(target.buffers(), source.buffers(), strict=True):
             old.copy_(new)
         return batch
@@ -281,8 +281,8 @@ class Polyak(TargetUpdate):
         """Name of the field with ``tau``."""
         return (self.tau,)
 
-    def move(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
-        """Move the target's parameters in place."""
+    def update_parameters(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
+        """Update the target's parameters in place."""
         tau = getattr(config, self.tau)
         if not (torch.compiler.is_compiling() and target[0].is_cuda):
             torch._foreach_lerp_(target, source, tau)
@@ -297,7 +297,7 @@ class HardCopy(TargetUpdate):
 
     when: When = When(every="target_update_interval")
 
-    def move(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
+    def update_parameters(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
         """Copy the source's parameters."""
         torch._foreach_copy_(target, source)
 

@@ -45,8 +45,8 @@ class Eager:
     """Makes updates step by step, as they are written.
 
     Args:
-        trained: the networks and optimisers that move.
-        move: moves the parameters of a step; by default its optimiser does.
+        trained: the networks and optimisers that it updates.
+        apply_gradients: updates the parameters of a step; by default the step's optimiser.
 
     Attributes:
         compiled: whether updates are compiled.
@@ -54,9 +54,9 @@ class Eager:
 
     compiled = False
 
-    def __init__(self, trained: TrainState, move: Callable[[str, Gradients], None] | None = None) -> None:
+    def __init__(self, trained: TrainState, apply_gradients: Callable[[str, Gradients], None] | None = None) -> None:
         self._trained, self.nets, self.config = trained, trained.nets, trained.config
-        self._move = trained.apply if move is None else move
+        self._apply_gradients = trained.apply if apply_gradients is None else apply_gradients
         self._metrics: dict[str, Tensor] = {}
         self._priority: Tensor | None = None
         self._statistics: dict[str, Tensor] = {}
@@ -72,10 +72,11 @@ class Eager:
         """See `Update.gradients`."""
         parameters = self._trained.parameters_of(of)
         found = check_loss(loss, loss(self.nets, batch, self.config))
+        detached = found.detached(self._trained.prioritised)
         gradients = torch.autograd.grad(found.value, list(parameters.values()), allow_unused=True)
         named = dict(zip(parameters, gradients, strict=True))
         check_gradients(loss, named)
-        return named, found.detached()
+        return named, detached
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""
@@ -85,7 +86,7 @@ class Eager:
         """See `Update.apply`."""
         if self._trained.watch is not None:
             self._statistics[name] = gradient_statistics(gradients.values())
-        self._move(name, gradients)
+        self._apply_gradients(name, gradients)
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
         """See `Update.assign`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from birl.models.value_distributions import Returns
 from birl.types import Batch, Loss, weighted_mean
 
@@ -20,6 +18,4 @@ def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = ""
     """
     loss = prediction.td_loss(target, delta)
     value = weighted_mean(loss, batch.weight).sum()
-    with torch.no_grad():
-        priority = prediction.error(target, loss).mean(0)
-    return Loss(value, {metric: value} if metric else {}, priority=priority)
+    return Loss(value, {metric: value} if metric else {}, priority=lambda: prediction.error(target, loss).mean(0))

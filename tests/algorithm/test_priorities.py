@@ -24,6 +24,7 @@ from birl.envs import make_env
 from birl.errors import ResumeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 from birl.models import C51QFunctionFactory, GRUEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
+from birl.models.value_distributions import MeanReturns
 from birl.run.fingerprint import buffer_settings
 from birl.testing import build_algorithm, random_dataset
 from tests.algorithms import CONTRACT_RUNS, Run, tiers
@@ -213,8 +214,11 @@ def test_mixtures_take_priorities_in_either_part() -> None:
         assert after["draws"] == 5 and len(np.unique(after["priority"])) > 3
 
 
-def test_uniform_updates_report_no_priorities() -> None:
+def test_uniform_updates_report_and_compute_no_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MeanReturns, "error", lambda *_: pytest.fail("computed"))
     algorithm = dqn()
     dataset = random_dataset(action_size=3, discrete_action=True)
     algorithm.update(algorithm.sample_minibatch(dataset))
     assert algorithm.learner.engine.priority is None and not algorithm.learner.engine.prioritised
+    with pytest.raises(pytest.fail.Exception, match="computed"):
+        algorithm.update(algorithm.sample_minibatch(data()))

@@ -305,7 +305,7 @@ def test_branching_q_learning_is_the_papers(double: bool) -> None:
     loss = (dqn.double_q_loss if double else dqn.q_loss)(nets, batch, algorithm.config)
     torch.testing.assert_close(loss.value, expected)
     torch.testing.assert_close(gradients_of(loss.value, nets, "critic"), gradients_of(expected, nets, "critic"))
-    torch.testing.assert_close(loss.priority.tolist(), errors)
+    torch.testing.assert_close(loss.compute_priority().tolist(), errors)
 
 
 @pytest.mark.parametrize(
