@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from birl.metrics.evaluators import OverTransitions
 from birl.models import PositionEncodingType
 from birl.preprocessing.units import copy_array
 from birl.run.agent import Agent
-from birl.run.options import AgentOptions, FitOptions, check_options
+from birl.run.options import AgentOptions, FitOptions
 from birl.run.protocols import Evaluator, ExplorerProtocol, StepBuffer
 from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
@@ -66,6 +66,19 @@ class TransformerConfig(AlgorithmConfig):
 
 ConfigT = TypeVar("ConfigT", bound=TransformerConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def _with_signature_of(other: Callable[P, object]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
+    """Return a decorator for a method that passes on the arguments of another method, which editors then complete."""
+
+    def decorate(method: Callable[..., Result]) -> Callable[P, Result]:
+        result = inspect.signature(method).return_annotation
+        vars(method)["__signature__"] = inspect.signature(other).replace(return_annotation=result)
+        return method
+
+    return decorate
 
 
 class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
@@ -123,45 +136,24 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         **options: Unpack[FitOptions],
     ) -> Generator[tuple[int, dict[str, float]], None, None]:
         """Train on a dataset, one epoch at each iteration. See `fit`."""
-        if eval_env is not None and eval_target_return is None:
-            raise UnsupportedError("eval_env needs eval_target_return: the return that the policy is to aim at")
         evaluators = {} if evaluators is None else evaluators
-        if isinstance(evaluators, Mapping):  # anything else is refused below
+        if isinstance(evaluators, Mapping):  # `Algorithm.fitter` refuses anything else
             for name, evaluator in evaluators.items():
                 if isinstance(evaluator, OverTransitions):
                     raise UnsupportedError(
                         f"the evaluator {name!r} asks for single transitions, which {type(self).__name__} does not act "
                         "on: give eval_env and eval_target_return, or an evaluator of your own"
                     )
-            if eval_env is not None and eval_target_return is not None:
+            if eval_env is not None:
+                if eval_target_return is None:
+                    raise UnsupportedError("eval_env needs eval_target_return: the return that the policy is to aim at")
                 played = _AimedEvaluator(eval_env, eval_target_return, eval_action_sampler)
                 evaluators = {**evaluators, "environment": played}
-        yield from super().fitter(
-            dataset,
-            n_steps,
-            n_steps_per_epoch,
-            experiment_name,
-            with_timestamp,
-            evaluators=evaluators,
-            enable_ddp=enable_ddp,
-            **options,
-        )
+        run = dataset, n_steps, n_steps_per_epoch, experiment_name, with_timestamp
+        yield from super().fitter(*run, evaluators=evaluators, enable_ddp=enable_ddp, **options)
 
-    def fit(
-        self,
-        dataset: ReplayBufferBase,
-        n_steps: int,
-        n_steps_per_epoch: int = 10000,
-        experiment_name: str | None = None,
-        with_timestamp: bool = True,
-        *,
-        evaluators: Mapping[str, Evaluator] | None = None,
-        enable_ddp: bool = False,
-        eval_env: Environment | None = None,
-        eval_target_return: float | None = None,
-        eval_action_sampler: TransformerActionSampler | None = None,
-        **options: Unpack[FitOptions],
-    ) -> list[tuple[int, dict[str, float]]]:
+    @_with_signature_of(fitter)
+    def fit(self, *args: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
         """Train on a dataset. See `birl.algorithm.Algorithm.fit`.
 
         Args:
@@ -177,21 +169,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         Returns:
             ``(epoch, metrics)`` for each epoch.
         """
-        check_options("fit", options, inspect.signature(self.fitter).parameters)
-        epochs = self.fitter(
-            dataset,
-            n_steps,
-            n_steps_per_epoch,
-            experiment_name,
-            with_timestamp,
-            evaluators=evaluators,
-            enable_ddp=enable_ddp,
-            eval_env=eval_env,
-            eval_target_return=eval_target_return,
-            eval_action_sampler=eval_action_sampler,
-            **options,
-        )
-        return list(epochs)
+        return super().fit(*args, **options)
 
     def predict(self, inpt: TransformerInput) -> Array:
         """Action ``[A]``, or logits ``[A]`` of discrete actions, for the newest step of one context.
