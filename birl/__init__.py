@@ -93,14 +93,14 @@ _HOMES: Final = {
 }
 """Modules of the names that are imported on first use; all other names of ``__all__`` that are missing are packages."""
 
-_RENAMED: Final = {"actions": "birl.spaces", "observations": "birl.spaces"}
+_RENAMED: Final = {"observations": "birl.spaces"}
 
 
 def __getattr__(name: str) -> object:
     """Import a public package or name on first use."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in __all__:
+    if name in __all__ or name == "actions":  # a former path, which gives the new name of each of its names
         return import_module(f"birl.{name}")
     raise missing_name("birl", name, __all__, _RENAMED)
 

@@ -41,12 +41,33 @@ def test_a_missing_name_comes_with_a_similar_one() -> None:
         _ = birl.metric
 
 
-def test_a_renamed_name_comes_with_its_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    # tools that walk over packages import the former path, which makes it an attribute
-    monkeypatch.delattr(birl, "actions", raising=False)
-    with pytest.raises(AttributeError, match=r"no attribute 'actions'; it is birl\.spaces now"):
-        _ = birl.actions
-    with pytest.raises(ImportError, match=r"birl\.actions is birl\.spaces now"):
-        from birl.actions import Discrete  # noqa: F401
+def test_a_renamed_name_comes_with_its_new_one() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'observations'; it is birl\.spaces now"):
+        _ = birl.observations
     with pytest.raises(AttributeError, match=r"no attribute 'Elsewhere'; it is birl\.envs\.ExternalEnv now"):
         _ = birl.envs.Elsewhere
+
+
+@pytest.mark.parametrize(("name", "new"), [("Discrete", "Discrete"), ("actions_told", "parse_actions")])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import birl; birl.actions.{}",
+        "import birl.actions; birl.actions.{}",
+        "import birl.actions as a; a.{}",
+        "from birl import actions; actions.{}",
+        "from birl.actions import {}",
+    ],
+)
+def test_a_name_of_the_former_path_comes_with_its_new_one(
+    monkeypatch: pytest.MonkeyPatch, code: str, name: str, new: str
+) -> None:
+    monkeypatch.delattr(birl, "actions", raising=False)  # as in a process that has not imported it
+    monkeypatch.delitem(sys.modules, "birl.actions", raising=False)
+    with pytest.raises(ImportError, match=rf"birl\.actions\.{name} is birl\.spaces\.{new} now"):
+        exec(code.format(name))  # noqa: S102  # statements from the list above
+
+
+def test_an_unknown_name_of_the_former_path_comes_with_a_similar_one() -> None:
+    with pytest.raises(ImportError, match=r"birl\.actions has become birl\.spaces; did you mean 'Discrete'"):
+        _ = birl.actions.Discret

@@ -70,7 +70,7 @@ __all__ = [
     "unflatten_actions",
 ]
 
-_RENAMED: Final = {
+RENAMED: Final = {
     "actions_told": "birl.spaces.parse_actions",
     "actions_in": "birl.spaces.infer_actions",
     "actions_of": "birl.spaces.actions_from_space",
@@ -84,4 +84,4 @@ _RENAMED: Final = {
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise missing_name(__name__, name, __all__, _RENAMED)
+    raise missing_name(__name__, name, __all__, RENAMED)
