@@ -48,7 +48,7 @@ def test_a_renamed_name_comes_with_its_new_one() -> None:
         _ = birl.envs.Elsewhere
 
 
-@pytest.mark.parametrize(("name", "new"), [("Discrete", "Discrete"), ("actions_told", "parse_actions")])
+@pytest.mark.parametrize(("name", "new"), [("Discrete", "Discrete"), ("as_rows", "flatten_actions")])
 @pytest.mark.parametrize(
     "code",
     [
