@@ -204,6 +204,17 @@ class FolderPlace(MemoryPlace):
                 path.unlink(missing_ok=True)
 
 
+def ranges(begin: Array, end: Array) -> tuple[Array, Array]:
+    """Return the concatenated ranges of integers from ``begin`` ``[k]`` up to, but not including, ``end`` ``[k]``.
+
+    Returns:
+        For each integer the index of its range, and the integer. An ``end`` before its ``begin`` gives an empty range.
+    """
+    counts = np.maximum(end - begin, 0)
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+
+
 def release_pages(mapped: Array) -> None:
     """Remove the pages of a memory-mapped array from this process's memory.
 

@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from birl.dataset.flags import FINAL
+from birl.dataset.arrays import ranges
+from birl.dataset.episodes import ChangedEpisodes
 from birl.dataset.storage import Storage
 from birl.types import Array, ArrayOrTensor
 
@@ -19,12 +20,10 @@ Failure: TypeAlias = tuple[float, float]
 
 @dataclass
 class _Cache:
-    """Returns of all rows of a storage, and in each lane the position up to which episodes had ended."""
+    """Returns of all rows of a storage."""
 
     values: Any
-    ended: Array
-    version: int
-    generation: int
+    changed: ChangedEpisodes
     failure: Failure | None
 
 
@@ -64,42 +63,27 @@ class DiscountedReturns:
         """Return float32 ``[B, 1]``: the return of each of ``rewards`` ``[L, 1]``, up to the end of an episode."""
         parts = [np.asarray(item, np.float32).reshape(-1) for item in rewards]
         lengths = np.array([len(part) for part in parts])
-        ahead = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        owner, ahead = ranges(np.zeros_like(lengths), lengths)
         values = self._scaled(np.concatenate(parts)) * np.float64(self.gamma) ** ahead
-        owner = np.repeat(np.arange(len(parts)), lengths)
         return np.bincount(owner, values, len(parts)).astype(np.float32)[:, None]
 
     def _values(self, storage: Storage, failure: Failure | None) -> ArrayOrTensor:
         """Return the returns of all rows."""
-        cache = self._caches.get(storage)
-        if cache is None or (cache.generation, cache.failure) != (storage.generation, failure):
+        cache = self._caches.pop(storage, None)  # an error must not leave half of the returns
+        if cache is None or (cache.changed.generation, cache.failure) != (storage.generation, failure):
             values = storage.place.indices(np.zeros(len(storage.flags), np.float32))
-            ended = np.zeros(storage.lanes, np.int64)
-            cache = self._caches[storage] = _Cache(values, ended, -1, storage.generation, failure)
-        if cache.version != storage.version:
-            self._update(storage, cache)
-            cache.version = storage.version
+            cache = _Cache(values, ChangedEpisodes(storage), failure)
+        if (changed := cache.changed.find(storage)) is not None:
+            rows, _, final = changed
+            reward = storage.place.host(storage.take("reward", rows))[:, 0]
+            total = _discounted(np.where(final, 0.0, self._scaled(reward)), final, self.gamma)
+            if failure is not None:
+                value, step_reward = failure
+                failed = _constant_to_end(reward, final, step_reward)
+                total = np.where(failed, self._scaled(np.array([value], np.float32)), total).astype(np.float32)
+            storage.place.put(cache.values, rows, total)
+        self._caches[storage] = cache
         return cast(ArrayOrTensor, cache.values)
-
-    def _update(self, storage: Storage, cache: _Cache) -> None:
-        begin = np.maximum(cache.ended, storage.start)
-        lane, position = storage.live(begin)
-        if not len(lane):
-            return
-        rows = storage.rows(lane, position)
-        final = (storage.flags[rows] & FINAL) != 0  # true for the last row of each lane
-        reward = storage.place.host(storage.take("reward", rows))[:, 0]
-        total = _discounted(np.where(final, 0.0, self._scaled(reward)), final, self.gamma)
-        if cache.failure is not None:
-            value, step_reward = cache.failure
-            failed = _constant_to_end(reward, final, step_reward)
-            total = np.where(failed, self._scaled(np.array([value], np.float32)), total).astype(np.float32)
-        storage.place.put(cache.values, rows, total)
-        is_last = np.append(lane[1:] != lane[:-1], True)
-        running = final & storage.open[lane] & is_last
-        last = np.flatnonzero(final & ~running)
-        cache.ended = begin
-        np.maximum.at(cache.ended, lane[last], position[last] + 1)
 
     def _scaled(self, reward: Array) -> Array:
         return np.asarray(reward if self._scale is None else self._scale(reward), np.float64)

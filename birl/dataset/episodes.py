@@ -37,6 +37,34 @@ def episode_table(storage: Storage) -> EpisodeTable:
     return storage.cached("episodes", make)
 
 
+class ChangedEpisodes:
+    """Finds the steps of episodes that were written, or were still running, since the last call.
+
+    It holds for one layout of a storage: until the storage's ``generation`` changes.
+
+    Args:
+        storage: the storage.
+
+    Attributes:
+        generation, version: those of the storage at the last call.
+        ended: position in each lane ``[lanes]`` up to which all episodes have ended.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.generation, self.version, self.ended = storage.generation, -1, storage.start.copy()
+
+    def find(self, storage: Storage) -> tuple[Array, Array, Array] | None:
+        """Return rows ``[R]``, their positions, and whether each is a final row; ``None`` if nothing was written."""
+        if self.version == storage.version:
+            return None
+        lane, position = storage.live(np.maximum(self.ended, storage.start))
+        rows, self.version = storage.rows(lane, position), storage.version
+        final = (storage.flags[rows] & FINAL) != 0  # true for the last row of each lane
+        last = final & ~(storage.open[lane] & (position == storage.end[lane] - 1))
+        np.maximum.at(self.ended, lane[last], position[last] + 1)
+        return (rows, position, final) if len(rows) else None
+
+
 def longest_horizon(storage: Storage) -> float:
     """Return the length of the longest episode; infinite if any was truncated or runs, so that values continue."""
     lane, start, length = episode_table(storage)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset.dataset_info import DatasetInfo
-from birl.dataset.flags import FINAL, NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN
+from birl.dataset.episodes import ChangedEpisodes
+from birl.dataset.flags import NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN
 from birl.dataset.minibatch import Rows, SequenceMiniBatch, TransitionMiniBatch
 from birl.dataset.sampling import Complete, Generators, Sampler, Uniform
 from birl.dataset.storage import Storage
@@ -301,33 +302,27 @@ class _EpisodeBounds:
     """Finds where the episodes of rows start and end. Cached per step, so that no draw scans all rows."""
 
     def __init__(self) -> None:
-        self._version = self._generation = -1
+        self._changed: ChangedEpisodes | None = None
 
     def find(self, storage: Storage, rows: Array) -> tuple[Array, Array, Array, Array]:
         """Return lanes and positions of steps ``rows`` ``[B]``, and their episodes' first and last positions."""
-        self._update(storage)
+        ended = self._update(storage)
         position, lane = np.divmod(storage.numbers(rows), storage.lanes)
-        running = position >= self._ended[lane]
-        first = np.where(running, self._ended[lane], self._first[rows])
+        running = position >= ended[lane]
+        first = np.where(running, ended[lane], self._first[rows])
         final = np.where(running, storage.end[lane] - 1, self._final[rows])
         unknown = (storage.flags[storage.rows(lane, final)] & UNKNOWN) != 0
         return lane, position, np.maximum(first, storage.start[lane]), final - unknown
 
-    def _update(self, storage: Storage) -> None:
-        """Find the bounds of the steps that were written since the last call."""
-        if (storage.version, storage.generation) == (self._version, self._generation):
-            return
-        if storage.generation != self._generation:  # the steps, or their rows, have changed
+    def _update(self, storage: Storage) -> Array:
+        """Find the bounds of the steps written since the last call; return where running episodes begin ``[lanes]``."""
+        if self._changed is None or self._changed.generation != storage.generation:  # steps or rows have changed
+            self._changed = ChangedEpisodes(storage)
             self._first, self._final = np.zeros((2, len(storage.flags)), np.int64)
-            self._ended = storage.start.copy()  # in each lane the position up to which episodes have ended
-        self._version, self._generation = storage.version, storage.generation
-        lane, position = storage.live(np.maximum(self._ended, storage.start))
-        if not len(lane):
-            return
-        rows = storage.rows(lane, position)
-        ends = np.flatnonzero(storage.flags[rows] & FINAL)  # includes the last row of each lane
-        begins = np.append(0, ends[:-1] + 1)
-        self._first[rows], self._final[rows] = np.repeat(position[np.stack([begins, ends])], ends - begins + 1, axis=1)
-        running = storage.open[lane[ends]] & (position[ends] == storage.end[lane[ends]] - 1)
-        ended = ends[~running]
-        np.maximum.at(self._ended, lane[ended], position[ended] + 1)
+        if (changed := self._changed.find(storage)) is not None:
+            rows, position, final = changed
+            ends = np.flatnonzero(final)
+            begins = np.append(0, ends[:-1] + 1)
+            counts = ends - begins + 1
+            self._first[rows], self._final[rows] = np.repeat(position[np.stack([begins, ends])], counts, axis=1)
+        return self._changed.ended

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from birl.checks import check
+from birl.dataset.arrays import ranges
 from birl.dataset.episode import EpisodeBase
 from birl.dataset.flags import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.storage import Storage, evict, steps_to_evict
@@ -221,7 +222,7 @@ def append_steps(
         lanes = np.arange(storage.lanes)
     elif len(lanes) > 1 and (counts := np.bincount(lanes)).max() > 1:
         order, turn = np.argsort(lanes, kind="stable"), np.zeros(len(lanes), np.int64)
-        turn[order] = np.arange(len(lanes)) - np.repeat(np.cumsum(counts) - counts, counts)
+        turn[order] = ranges(np.zeros_like(counts), counts)[1]
     if mask is not None and not mask.all():
         lanes, ending, turn = lanes[mask], ending[mask], turn if turn is None else turn[mask]
         values, following = _select(values, mask), _select(following, mask)

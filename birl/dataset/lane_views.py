@@ -92,18 +92,12 @@ class LaneView(Storage):
         elif self._written:
             rows = np.unique(np.concatenate(self._written)) - begin
             rows = rows[(rows >= 0) & (rows < size)]
-            self._replace_flags(rows, flags[rows])
+            count_change(self, rows, flags[rows])
+            self.flags[rows] = flags[rows]
             if self._unsent is not None:
                 self._unsent.append(rows)
         self._written = []
         self.version, self.generation = source.version, source.generation
-
-    def _replace_flags(self, rows: Array, flags: Array) -> None:
-        """Set flags, and update the counts of transitions and episodes."""
-        (transitions, episodes), before = count_rows(flags), count_rows(self.flags[rows])
-        self.transition_count += transitions - before[0]
-        self.episode_count += episodes - before[1]
-        self.flags[rows] = flags
 
     def changes(self, whole: bool = False) -> Iterator[Changes]:
         """Yield what was written since the last call, in parts; all rows if ``whole``, or if rows have moved."""
@@ -143,15 +137,20 @@ class LaneCopy(Storage):
             self._allocate_flags()
             self.transition_count = self.episode_count = 0
             self.generation += 1
-        before, after = count_rows(self.flags[changes.rows]), count_rows(changes.flags)
-        self.transition_count += after[0] - before[0]
-        self.episode_count += after[1] - before[1]
+        count_change(self, changes.rows, changes.flags)
         self.set_flags(changes.rows, changes.flags)
         for name, column in changes.columns.items():
             self.place.put(self.columns[name], changes.rows, column)
         for name, value in changes.ends.items():
             setattr(self, name, value)
         self.version += 1
+
+
+def count_change(storage: Storage, rows: Array, flags: Array) -> None:
+    """Update the numbers of transitions and episodes of a storage whose ``rows`` are about to get other flags."""
+    before, after = count_rows(storage.flags[rows]), count_rows(flags)
+    storage.transition_count += after[0] - before[0]
+    storage.episode_count += after[1] - before[1]
 
 
 def count_rows(flags: Array) -> tuple[int, int]:

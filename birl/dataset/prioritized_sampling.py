@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.flags import HEAD, NO_TRANSITION
+from birl.dataset.arrays import ranges
+from birl.dataset.flags import NO_TRANSITION
 from birl.dataset.minibatch import Rows
 from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
@@ -65,7 +66,7 @@ class PrioritizedSampler(Sampler):
             self._forget(storage.lanes, storage.capacity)  # the storage was restored or replaced
         elif storage.capacity != self._capacity:
             self._resize(storage.capacity)
-        lane, position = _positions(self._start, storage.start)
+        lane, position = ranges(self._start, storage.start)
         evicted = np.unique(storage.rows(lane, position))
         self._tree.set(evicted, 0.0)
         self._number[evicted] = -1
@@ -106,15 +107,14 @@ class PrioritizedSampler(Sampler):
         self._synchronize(storage)
         uniform = generators.host.random(count)
         rows = self._find((np.arange(count) + uniform) / count, storage)
-        if complete is not None and (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
-            while True:
-                incomplete = np.flatnonzero(~storage.place.host(complete(storage, storage.place.indices(rows))))
-                if not len(incomplete):
-                    break
-                self._tree.set(rows[incomplete], 0.0)  # a stacked frame was evicted, so they stay incomplete
-                if self._tree.total == 0:
-                    raise no_complete_step()
-                rows[incomplete] = self._find(generators.host.random(len(incomplete)), storage)
+        while complete is not None:
+            incomplete = np.flatnonzero(~storage.place.host(complete(storage, storage.place.indices(rows))))
+            if not len(incomplete):
+                break
+            self._tree.set(rows[incomplete], 0.0)  # a stacked frame was evicted, so they stay incomplete
+            if self._tree.total == 0:
+                raise no_complete_step()
+            rows[incomplete] = self._find(generators.host.random(len(incomplete)), storage)
         priority = self._tree.values(rows)
         smallest, beta = priority[priority.argmin()], self._annealed_beta()
         weight = (smallest / priority) ** beta  # N and the total cancel
@@ -157,7 +157,7 @@ class PrioritizedSampler(Sampler):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
-        lane, position = _positions(self._start, self._end)
+        lane, position = ranges(self._start, self._end)
         leaf = lane * self._capacity + position % max(self._capacity, 1)
         return {
             "start": self._start.copy(),
@@ -180,7 +180,7 @@ class PrioritizedSampler(Sampler):
             raise CorruptFileError(
                 f"the saved priorities are of the steps {start!s:.60} to {end!s:.60}, which cannot be: use a copy"
             )
-        lane, position = _positions(start, end)
+        lane, position = ranges(start, end)
         priority = check_array(state["priority"], (len(lane),), np.float64, "priority")
         known = check_array(state["known"], (len(lane),), np.bool_, "known")
         greatest = check("greatest", state["greatest"], float, above=0, error=CorruptFileError)
@@ -266,10 +266,3 @@ class SumTree:
         for index in np.flatnonzero(value == 0):  # rounding led past the last leaf above 0
             leaf[index] = np.flatnonzero(leaves[: leaf[index]])[-1]
         return leaf
-
-
-def _positions(begin: Array, end: Array) -> tuple[Array, Array]:
-    """Return lanes and positions from ``begin`` up to ``end``, both ``[lanes]``."""
-    counts = np.maximum(end - begin, 0)
-    lane = np.repeat(np.arange(len(begin)), counts)
-    return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from birl.dataset.dataset_info import DatasetInfo
-from birl.dataset.flags import FINAL, HEAD, NO_TRANSITION
+from birl.dataset.flags import FINAL, NO_TRANSITION
 from birl.dataset.minibatch import Rows
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -121,7 +121,7 @@ class Uniform(Sampler):
 
     def draw(self, storage: Storage, count: int, generators: Generators, reject: int, complete: Complete) -> Rows:
         rows = _uniform(storage, count, generators, reject)
-        if complete is None or not (storage.flags[storage.rows(np.arange(storage.lanes), storage.start)] & HEAD).any():
+        if complete is None:
             return Rows(rows)
         rows = rows[complete(storage, rows)]
         if len(rows) < count:  # only steps near a head are incomplete: the rest comes from an index

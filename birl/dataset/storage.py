@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 
 from birl.checks import check
-from birl.dataset.arrays import AnyPlace, MemoryPlace
+from birl.dataset.arrays import AnyPlace, MemoryPlace, ranges
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.journal import Journal
@@ -216,6 +216,13 @@ class Storage:
         """Return the last two rows ``[2, lanes]`` of each lane."""
         return self.rows(np.arange(self.lanes), np.maximum(self.end - [[2], [1]], 0))
 
+    @property
+    def has_cut_episodes(self) -> bool:
+        """Whether the oldest steps of a stored episode were evicted, so that stacked frames may be missing."""
+        if self.limit is None:
+            return False
+        return bool((self.flags[self.rows(np.arange(self.lanes), self.start)] & HEAD).any())
+
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def rows(self, lane: Array | int, position: Array) -> Array:
@@ -233,10 +240,7 @@ class Storage:
 
     def live(self, begin: Array | None = None) -> tuple[Array, Array]:
         """Return lane and position of all rows in use, or only from position ``begin`` ``[lanes]`` on in each lane."""
-        begin = self.start if begin is None else begin
-        counts = self.end - begin
-        lane = np.repeat(np.arange(self.lanes), counts)
-        return lane, np.arange(len(lane)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
+        return ranges(self.start if begin is None else begin, self.end)
 
     def shift(self, rows: A, by: ArrayOrTensor | int) -> A:
         """Return the rows ``by`` positions later in the same lane. ``by`` is an integer or integers, broadcast."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 import numpy as np
 
 from birl.checks import check
+from birl.dataset.arrays import ranges
 from birl.dataset.episode import PartialTrajectory, Transition
 from birl.dataset.episodes import episode_table, locate, per_item
 from birl.dataset.flags import FINAL, FIRST, NO_NEXT, NO_TRANSITION
@@ -223,8 +224,8 @@ class TailView(View[TailMiniBatch]):
         count = length - first + has_next  # without a next observation, the last step is the closing row
         ends = np.cumsum(count)
         begins = ends - count
-        position = np.arange(ends[-1]) + np.repeat(start + first - begins, count)
-        tails = place.indices(storage.rows(np.repeat(lane, count), position))
+        tail, position = ranges(start + first, start + first + count)
+        tails = place.indices(storage.rows(lane[tail], position))
         steps = np.ones((len(position), 1), np.float32)
         steps[ends - 1] = 0
         written = storage.source

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from birl.dataset.arrays import ranges
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episode import Episode
 from birl.dataset.log_schema import ActionColumns, LogSchema, ObservationColumn, PropensityColumn, RewardColumn
@@ -115,10 +116,8 @@ def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[objec
     arrow = require("pyarrow", "logs")
     lengths = np.array([len(episode) for episode in episodes])
     ends = lengths.cumsum() - 1
-    columns: dict[str, Any] = {
-        "episode": np.repeat(np.arange(first, first + len(episodes)), lengths),
-        "step": np.arange(lengths.sum()) - np.repeat(ends + 1 - lengths, lengths),
-    }
+    number, step = ranges(np.zeros_like(lengths), lengths)
+    columns: dict[str, Any] = {"episode": first + number, "step": step}
     seen = [_named_arrays(episode.observations) for episode in episodes]
     for name in seen[0]:
         columns[name] = np.concatenate([each[name] for each in seen])

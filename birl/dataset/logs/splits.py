@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from birl.checks import check
+from birl.dataset.arrays import ranges
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
 from birl.dataset.flags import FINAL
@@ -179,9 +180,8 @@ def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, fol
     block = np.cumsum(sizes) // chunk_rows(row)
     for number in np.unique(block):
         own = episodes[block == number]
-        begins, counts = table.start[own], table.length[own] + 1
-        offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = storage.rows(np.repeat(table.lane[own], counts), np.repeat(begins, counts) + offset)
+        index, position = ranges(table.start[own], table.start[own] + table.length[own] + 1)
+        rows = storage.rows(table.lane[own[index]], position)
         flags = storage.flags[rows]
         final = (flags & FINAL) != 0
         steps = {name: storage.take(name, rows[~final]) for name in storage.leaves}
