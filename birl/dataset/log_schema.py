@@ -296,7 +296,7 @@ class LogSchema:
 
     def roles(self) -> Iterator[tuple[str, str]]:
         """Iterate over pairs of a role and the name of its column."""
-        yield "episode", self.episode.by if isinstance(self.episode, Cut) else self.episode
+        yield "episode", self.episode_column
         for each in self.observation:
             yield "observation", each.column
         for name in self.action.names:
@@ -306,6 +306,11 @@ class LogSchema:
         others["action mask"] = self.action.mask
         others["propensity"] = self.propensity and self.propensity.column
         yield from ((role, name) for role, name in others.items() if name is not None)
+
+    @property
+    def episode_column(self) -> str:
+        """Name of the column of episode ids, or of the one that separates sequences."""
+        return self.episode.by if isinstance(self.episode, Cut) else self.episode
 
     @property
     def columns(self) -> tuple[str, ...]:

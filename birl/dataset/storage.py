@@ -24,7 +24,7 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.journal import Journal
 from birl.dataset.log_record import LogRecord
-from birl.spaces.observations import Choices
+from birl.spaces.observations import Choices, map_named_leaves
 from birl.types import Array, ArrayOrTensor, ArraySpec, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
@@ -70,7 +70,9 @@ class Storage:
         self.info, self.whole = info, whole
         self.logs: LogRecord | None = None
         self.leaves: dict[str, ArraySpec] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
-        self.observation_names: Tree = self._name("observation", info.observation_signature.tree)
+        signature = info.observation_signature.tree
+        self.observation_names: Tree = map_named_leaves(lambda _, name: name, signature, "observation")
+        self.leaves |= zip(tree_leaves(self.observation_names), tree_leaves(signature), strict=True)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
         self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}  # by column name
         self.columns: dict[str, Any] = {}
@@ -103,15 +105,6 @@ class Storage:
         """Bring a mirror up to date. Readers call this before they choose rows."""
         if self.check_overwritten is not None:
             self.check_overwritten()
-
-    def _name(self, path: str, tree: Tree) -> Tree:
-        """Name the leaves of an observation tree by their path."""
-        if isinstance(tree, ArraySpec):
-            self.leaves[path] = tree
-            return path
-        if isinstance(tree, dict):
-            return {key: self._name(f"{path}.{key}", item) for key, item in tree.items()}
-        return tuple(self._name(f"{path}.{index}", item) for index, item in enumerate(tree))
 
     def reset_lanes(self) -> None:
         """Remove all rows."""

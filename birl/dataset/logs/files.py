@@ -5,6 +5,7 @@ Other sources of rows, such as `birl.dataset.logs.query.Query`, implement the pr
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import gzip
@@ -21,7 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from birl._version import __version__
 from birl.dataset.log_record import IMPORT, SCHEMA
-from birl.dataset.log_schema import Cut, LogSchema
+from birl.dataset.log_schema import LogSchema
 from birl.dataset.logs.columns import (
     ArrowSchema,
     ArrowType,
@@ -105,47 +106,45 @@ def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> 
         FileError: if a file is missing, damaged or of an unsupported format, or the folder exists already.
         MissingExtraError: if pyarrow is not installed.
     """
-    folder = new_folder(out)
-    sources = resolve_sources(logs)
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as work:
-        importer = Importer(schema, Path(work) / "data")
-        with importer:
+    with new_folder(out) as folder:
+        sources = resolve_sources(logs)
+        with Importer(schema, folder) as importer:
             for source in sources:
                 importer.add(_read_columns(source, schema), str(source))
             buffer = importer.finish()
         record = _import_record(importer, sources, buffer)
         buffer.close()
         del buffer
-        write_import_record(Path(work) / "data", record, schema.text())
-        _move_folder(Path(work) / "data", folder)
+        write_import_record(folder, record, schema.text())
     return record
 
 
-def new_folder(out: str | os.PathLike[str]) -> Path:
-    """Return the path of a new folder and create its parents. Raises `WriteError` if that fails."""
+@contextlib.contextmanager
+def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the path of a folder to make, which moves to ``out`` at the end of the block.
+
+    Raises:
+        WriteError: if there are files at ``out``, or its folder cannot be written.
+    """
     folder = Path(out).absolute()
-    if folder.is_dir() and not any(folder.iterdir()):
-        return folder
-    if folder.exists():
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise WriteError(f"{out} exists already: give another folder, or remove it first")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError(f"{folder.parent} cannot be made ({error}): give another folder") from error
-    return folder
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as work:
+        yield Path(work) / "data"
+        try:
+            os.replace(Path(work) / "data", folder)
+        except OSError as error:
+            raise WriteError(f"{folder} could not be written ({error}): give another folder") from error
 
 
 def write_import_record(folder: Path, record: dict[str, Any], schema: str) -> None:
     """Write an import record and its schema into a folder of episodes."""
     atomic_write(folder / IMPORT, dump_json(record, IMPORT).encode())
     atomic_write(folder / SCHEMA, schema.encode())
-
-
-def _move_folder(folder: Path, to: Path) -> None:
-    try:
-        os.replace(folder, to)
-    except OSError as error:
-        raise WriteError(f"{to} could not be written ({error}): give another folder") from error
 
 
 def _import_record(importer: Importer, sources: list[Source], buffer: ReplayBuffer) -> dict[str, Any]:
@@ -223,7 +222,7 @@ class LogFile:
             FileError: if the file is damaged.
             DataError: if a column is missing, or a value does not have the type of its column.
         """
-        with ConvertArrowErrors(self.path):
+        with _convert_arrow_errors(self.path):
             yield from record_batches(self.path, columns, numbers, texts)
         require(
             "pyarrow", "logs"
@@ -253,8 +252,8 @@ def _read_columns(source: Source, schema: LogSchema) -> Iterator[dict[str, Colum
     texts = [each.column for each in schema.observation if each.values and isinstance(each.values[0], str)]
     if schema.action.column and schema.action.values and isinstance(schema.action.values[0], str):
         texts.append(schema.action.column)
-    by = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
-    texts += [name for name in (by, schema.logger, schema.cluster) if name is not None]  # as text, 007 and 7 differ
+    ids = (schema.episode_column, schema.logger, schema.cluster)
+    texts += [name for name in ids if name is not None]  # as text, 007 and 7 differ
     batches = source.read(schema.columns, tuple(numbers), tuple(texts))
     return split_batches(batches, schema.columns, str(source))
 
@@ -445,42 +444,39 @@ def _delimiter(file: Path) -> str:
     return "\t" if ".tsv" in file.suffixes else ","
 
 
-class ConvertArrowErrors:
-    """Context manager that converts Arrow's errors about a file to birl's."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        if self._file.stat().st_size == 0:
-            raise CorruptFileError(f"{self._file} is empty (0 bytes): write it again")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        arrow = require("pyarrow", "logs")
-        if isinstance(error, UnicodeDecodeError):
-            raise CorruptFileError(
-                f"{self._file} is not UTF-8 text ({error.reason} 0x{error.object[error.start]:02x}): save it in UTF-8"
-            ) from error
-        if not isinstance(error, arrow.ArrowException | OSError) or isinstance(error, BirlError):
-            return
-        text, what = " ".join(str(error).split()), _file_format(self._file)
+@contextlib.contextmanager
+def _convert_arrow_errors(file: Path) -> Iterator[None]:
+    """Raise birl's errors in place of Arrow's errors about a file."""
+    if file.stat().st_size == 0:
+        raise CorruptFileError(f"{file} is empty (0 bytes): write it again")
+    arrow = require("pyarrow", "logs")
+    try:
+        yield
+    except BirlError:
+        raise
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(
+            f"{file} is not UTF-8 text ({error.reason} 0x{error.object[error.start]:02x}): save it in UTF-8"
+        ) from error
+    except (arrow.ArrowException, OSError) as error:
+        text, what = " ".join(str(error).split()), _file_format(file)
         if what == "csv" and (match := _CONVERSION.search(str(error))):
             number, wanted, value = int(match[1]), match[2], match[3]
-            row, name = _find_csv_value(self._file, number, value)
+            row, name = _find_csv_value(file, number, value)
             raise DataError(
-                f"{row}{self._file}, column {name!r:.60}: {value!r:.60} is no {wanted}, unlike earlier values: "
+                f"{row}{file}, column {name!r:.60}: {value!r:.60} is no {wanted}, unlike earlier values: "
                 "repair it, or leave it empty and set missing in the schema"
             ) from error
         if what == "json" and (match := _TYPE_CHANGED.search(text)):
-            row, value = _find_value_of_type(self._file, match[1], match[3])
+            row, value = _find_value_of_type(file, match[1], match[3])
             raise DataError(
-                f"{row}{self._file}, column {match[1]!r:.60}: {value:.60} has the type {match[3]}, others in this "
+                f"{row}{file}, column {match[1]!r:.60}: {value:.60} has the type {match[3]}, others in this "
                 f"column have the type {match[2]}: give a column one type in all lines"
             ) from error
-        if what == "json" and next(_text_blocks(self._file), b"").lstrip().startswith(b"["):
-            raise CorruptFileError(f"{self._file} holds one array: write one object per line (.jsonl)") from error
+        if what == "json" and next(_text_blocks(file), b"").lstrip().startswith(b"["):
+            raise CorruptFileError(f"{file} holds one array: write one object per line (.jsonl)") from error
         raise CorruptFileError(
-            f"{self._file} cannot be read as {what} ({text:.200}): it is damaged, truncated or in another format: "
+            f"{file} cannot be read as {what} ({text:.200}): it is damaged, truncated or in another format: "
             "write it again"
         ) from error
 

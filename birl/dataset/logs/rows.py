@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from birl.dataset.log_schema import Cut, LogSchema, ObservationColumn, PropensityColumn, RewardColumn
+from birl.dataset.log_schema import LogSchema, ObservationColumn, PropensityColumn, RewardColumn
 from birl.dataset.logs.columns import Column, RowLabel
 from birl.errors import ActionError, DataError, NonFiniteError, ShapeError
 from birl.types import FLOAT32_MAX, Array
@@ -175,8 +175,7 @@ class RowEncoder:
         def cells(role: str, name: str) -> Cells:
             return Cells(role, name, columns[name], where)
 
-        key = schema.episode.by if isinstance(schema.episode, Cut) else schema.episode
-        rows: dict[str, Array] = {"episode": self._encode_ids(cells("episode", key), self._episodes)}
+        rows = {"episode": self._encode_ids(cells("episode", schema.episode_column), self._episodes)}
         count = len(rows["episode"])
         self._drop = np.zeros(count, np.int16)
         if schema.time is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -68,17 +68,17 @@ def split(
     parts = _cut_parts(order, unit, shares)
     for name, episodes in parts.items():
         _check_size(name, episodes if unit is None else np.unique(unit[episodes]), len(order), unit, shares)
-    places = {name: new_folder(Path(folder if out is None else out) / name) for name in parts}
     found: dict[str, dict[str, int]] = {}
-    for name, episodes in parts.items():
-        found[name] = {"episodes": len(episodes), "steps": int(table.length[episodes].sum())}
-        if cluster is not None:
-            found[name]["clusters"] = len(np.unique(cluster[episodes]))
-        part_record = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
-        with tempfile.TemporaryDirectory(prefix=".split-", dir=places[name].parent) as work:
-            _copy_episodes(data, table, np.sort(episodes), Path(work) / "data")
-            write_import_record(Path(work) / "data", {**record, "part": part_record}, schema)
-            os.replace(Path(work) / "data", places[name])
+    with contextlib.ExitStack() as stack:
+        root = Path(folder if out is None else out)
+        places = {name: stack.enter_context(new_folder(root / name)) for name in parts}
+        for name, episodes in parts.items():
+            found[name] = {"episodes": len(episodes), "steps": int(table.length[episodes].sum())}
+            if cluster is not None:
+                found[name]["clusters"] = len(np.unique(cluster[episodes]))
+            part_record = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
+            _copy_episodes(data, table, np.sort(episodes), places[name])
+            write_import_record(places[name], {**record, "part": part_record}, schema)
     return found
 
 

@@ -21,14 +21,14 @@ from birl.checks import check
 from birl.dataset.arrays import FolderPlace, make_place, release_pages
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episode import Signature
-from birl.dataset.ingest import row_flags, step_columns
+from birl.dataset.ingest import add_extra_columns, row_flags, step_columns
 from birl.dataset.log_record import LogRecord
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.logs.columns import Column, TableLike, check_not_empty, chunk_rows, read_columns
 from birl.dataset.logs.rows import RowEncoder
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
 from birl.errors import DataError, EmptyDataError, WriteError
-from birl.types import MASK, ActionSpace, Array, ArraySpec
+from birl.types import MASK, ActionSpace, Array
 
 _IN_MEMORY: Final = ("episode", "time", "terminated", "truncated", "drop")
 
@@ -144,10 +144,8 @@ class Importer:
             reasons = ", ".join(f"{rule}: {count['episodes']}" for rule, count in self.counts["dropped"].items())
             raise EmptyDataError(f"no episode is left of {self.counts['rows_in']} rows ({reasons}): change these rules")
         buffer = self._make_buffer(rows, len(order) + int(ends.sum()))
-        time_columns = self._time_columns(rows, order, ends)
-        names = [name for name in rows if name.startswith("extra.")]
-        for name, values in ({name: rows[name] for name in names} | time_columns).items():
-            buffer.storage.add_extra(name, ArraySpec(values.shape[1:], values.dtype))
+        extra_rows = {name.removeprefix("extra."): values for name, values in rows.items() if name.startswith("extra.")}
+        extra_rows |= self._time_columns(rows, order, ends)
         last, begin = np.flatnonzero(ends), 0
         limit = chunk_rows(sum(values[:1].nbytes for values in rows.values()))  # or one episode, if it is longer
         while begin < len(order):
@@ -158,15 +156,12 @@ class Importer:
             observation: Any = self._fill_forward(rows["observation"][selected], ends[part])
             if "mask" in rows:
                 observation = {"observation": observation, MASK: rows["mask"][selected]}
-            extra = {name.removeprefix("extra."): rows[name][selected] for name in names}
-            extra |= {name.removeprefix("extra."): values[part] for name, values in time_columns.items()}
+            extra = {name: values[selected] for name, values in extra_rows.items()}
             steps = step_columns(buffer.storage, observation, rows["action"][selected], rows["reward"][selected], extra)
-            flags = row_flags(terminal[part], ends[part], known=False)
-            buffer.storage.extend(0, flags, steps, {})
+            add_extra_columns(buffer.storage, steps)
+            buffer.storage.extend(0, row_flags(terminal[part], ends[part], known=False), steps, {})
             begin = stop
-            if isinstance(
-                buffer.storage.place, FolderPlace
-            ):  # otherwise all pages read and written would stay resident
+            if isinstance(buffer.storage.place, FolderPlace):  # or all pages read and written would stay resident
                 buffer.storage.place.release_pages()
                 for values in rows.values():
                     release_pages(values)
@@ -177,19 +172,14 @@ class Importer:
         return buffer
 
     def _make_buffer(self, rows: Mapping[str, Array], capacity: int) -> ReplayBuffer:
-        action, width = self.schema.action, rows["observation"].shape[1:]
-        if "mask" in rows:
-            names = {"observation": (np.float32, width), MASK: (np.uint8, rows["mask"].shape[1:])}
-            observation = Signature({k: d for k, (d, _) in names.items()}, {k: s for k, (_, s) in names.items()})
-        else:
-            observation = Signature([np.float32], [width])
-        leaf = rows["action"]
+        action, taken, observation = self.schema.action, rows["action"], rows["observation"]
+        tree = {"observation": observation, MASK: rows["mask"]} if "mask" in rows else observation
         buffer = ReplayBuffer(
             InfiniteBuffer(),
-            observation_signature=observation,
-            action_signature=Signature([leaf.dtype], [leaf.shape[1:]]),
+            observation_signature=Signature.of(tree, skip=1),
+            action_signature=Signature.of(taken, skip=1),
             action_space=ActionSpace.DISCRETE if action.discrete else ActionSpace.CONTINUOUS,
-            action_size=action.count if action.discrete else leaf.shape[1],
+            action_size=action.count if action.discrete else taken.shape[1],
             storage=self._storage,
         )
         buffer.storage.reserve(capacity)
@@ -270,7 +260,7 @@ class Importer:
         if schema.censored_after is not None:
             late = self.encoder.seconds(rows["time"])[order] >= self.encoder.parse_time(schema.censored_after)
             self.counts["censored"] = int((unmarked & late).sum())
-            self._censored = _spread_to_steps(unmarked & late, ends)
+            self._censored = (unmarked & late)[ends][np.cumsum(ends) - ends]  # of the last step, at each step
             unmarked &= ~late
         if unmarked.any() and schema.unmarked is None:
             row = order[int(np.argmax(unmarked))]
@@ -281,15 +271,17 @@ class Importer:
         return order, ends, terminal | (unmarked & (schema.unmarked == "terminated"))
 
     def _time_columns(self, rows: Mapping[str, Array], order: Array, ends: Array) -> dict[str, Array]:
-        """The extra columns that depend on the order of the steps: times, gaps and censoring."""
+        """Return the extra columns that depend on the order of the steps: times, gaps and censoring."""
         found: dict[str, Array] = {}
         if "time" in rows:
-            found["extra.time"] = times = self.encoder.seconds(rows["time"])[order]
+            found["time"] = times = self.encoder.seconds(rows["time"])
             if self.schema.unit_of_time is not None:
-                gaps = np.append(np.diff(times), 0) / self.schema.unit_of_time
-                found["extra.time_gap"] = np.where(ends, 1.0, gaps)
+                gaps = np.append(np.diff(times[order]), 0) / self.schema.unit_of_time
+                found["time_gap"] = np.zeros(self._count)
+                found["time_gap"][order] = np.where(ends, 1.0, gaps)
         if len(self._censored):
-            found["extra.censored"] = self._censored.astype(np.uint8)
+            found["censored"] = np.zeros(self._count, np.uint8)
+            found["censored"][order] = self._censored
         return found
 
     def _fill_forward(self, observation: Array, ends: Array) -> Array:
@@ -309,11 +301,6 @@ class Importer:
                     values = observation[np.maximum(last, 0), index]
                     observation[:, index] = np.where(known, values, np.float32(each.fill))  # type: ignore[arg-type]
         return observation
-
-
-def _spread_to_steps(last: Array, ends: Array) -> Array:
-    """Repeat the value at the last step of each episode for all of its steps."""
-    return last[ends][np.cumsum(ends) - ends]  # type: ignore[no-any-return]
 
 
 class _RowStore:
