@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -21,7 +21,7 @@ from birl.files import open_binary, parse_json
 from birl.files.reading import bytes_left, read_exactly
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
-from birl.types import JSONValue, Shape
+from birl.types import JSONValue, tree_of_json
 
 CONVERTIBLE: Final = (
     *("AWAC", "BC", "BEAR", "CQL", "CalQL", "CRR", "DDPG", "DQN", "DecisionTransformer", "DiscreteBC", "DiscreteBCQ"),
@@ -94,7 +94,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
             content = read_outer(read_exactly(file, bytes_left(file), label), fname)
         described = parse_json(content["config"].encode(), str(fname))
         config = _config(described["config"])
-        shape, action_size = _as_shape(described["observation_shape"]), int(described["action_size"])
+        shape, action_size = tree_of_json(described["observation_shape"]), int(described["action_size"])
         sizes = {"observation_shape": shape, "action_size": action_size}
         spec = checked_spec(config.algorithm.definition(), shape, action_size, None)
         modules = read_torch(content["torch"], fname)
@@ -158,11 +158,6 @@ def _value(value: JSONValue) -> JSONValue:
             ]
         return found
     return [_value(item) for item in value] if isinstance(value, list) else value
-
-
-def _as_shape(shape: Sequence[Any]) -> Shape:
-    nested = any(isinstance(item, list) for item in shape)
-    return tuple(_as_shape(item) for item in shape) if nested else tuple(int(size) for size in shape)
 
 
 # -- networks --------------------------------------------------------------------------------------------------

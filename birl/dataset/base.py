@@ -21,7 +21,6 @@ from birl.dataset.hdf5 import dump
 from birl.dataset.ingest import (
     add_row_axis,
     append_steps,
-    checked_flags,
     episode_rows,
     lane_numbers,
     observation_columns,
@@ -32,6 +31,7 @@ from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryM
 from birl.dataset.reader import Reader
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import Columns, TransitionPickerProtocol
+from birl.dataset.validation import as_flags
 from birl.dataset.views import M, SequenceView, TailView, TrajectoryView, TransitionView, View
 from birl.dataset.write_target import WriteTarget
 from birl.dataset.writers import process_observations, process_rows
@@ -117,9 +117,9 @@ class ReplayBufferBase(ABC):
             raise ShapeError(
                 f"{np.size(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
             )
-        terminated = checked_flags("terminated", terminated, count)
-        truncated = checked_flags("truncated", truncated, count)
-        mask = None if mask is None else checked_flags("mask", mask, count)
+        terminated = as_flags("terminated", terminated, count)
+        truncated = as_flags("truncated", truncated, count)
+        mask = None if mask is None else as_flags("mask", mask, count)
         writer = to.writer
         observation = process_observations(writer.process_observation, to.parts(observation))
         next_observation = process_observations(writer.process_observation, to.parts(next_observation))

@@ -34,8 +34,9 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode
 from birl.dataset.validation import detect_action_space
 from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
-from birl.files import atomic_write, open_binary, parse_json
-from birl.files.reading import MAX_JSON_BYTES, PACKED, MemoryBudget
+from birl.files import open_binary, parse_json
+from birl.files.atomic import write_binary
+from birl.files.reading import MAX_JSON_BYTES, PACKED, MemoryBudget, PathOrFile
 from birl.spaces import parse_actions
 from birl.spaces.observations import choices_to_json, observations_from_json
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
@@ -52,7 +53,6 @@ _DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at 
 _HEAP = 16  # bytes of the header of a heap of texts, of the header of each text in it, and of a reference to one
 _EPISODE = 1024  # bytes of the objects of an episode, without its arrays
 
-PathOrFile = str | os.PathLike[str] | BinaryIO
 Loaded = tuple[list[Episode], ActionSpace | None, int | None]
 Serialized = tuple[list[dict[str, Any]], ActionSpace | None, int | None, Any]
 
@@ -77,21 +77,7 @@ def dump(episodes: Sequence[Episode], f: PathOrFile, info: DatasetInfo | None = 
         ShapeError: if the observations of the episodes have different parts.
         WriteError: if the file cannot be written.
     """
-    if not isinstance(f, str | os.PathLike) and not hasattr(f, "write"):
-        raise ConfigError(
-            f"f is {f!r:.80}; it must be a path or a file opened with open(path, 'w+b'): the order is dump(episodes, f)"
-        )
-    if isinstance(f, str | os.PathLike):
-        atomic_write(f, lambda file: _write(file, episodes, info))
-        return
-    try:
-        _write(f, episodes, info)
-    except BirlError:
-        raise
-    except (OSError, ValueError, AttributeError) as error:
-        raise WriteError(
-            f"the file could not be written ({error}): open it with open(path, 'w+b'), or give the path"
-        ) from error
+    write_binary(f, lambda file: _write(file, episodes, info), "w+b", "; the order is dump(episodes, f)")
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:

@@ -114,21 +114,6 @@ def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
     return flags
 
 
-def checked_flags(name: str, given: npt.ArrayLike, count: int) -> Array:
-    """Convert booleans, or numbers 0 and 1, to bool ``[n]`` for ``count`` steps.
-
-    Raises:
-        ShapeError, DataError: if they are anything else.
-    """
-    flags = np.asarray(given)
-    _check_row_count(name, flags, count)
-    if flags.size != count:
-        raise ShapeError(f"{name} has shape {flags.shape}; it must have ({count},)")
-    if flags.dtype != np.bool_ and (flags.dtype.kind not in "iuf" or not ((flags == 0) | (flags == 1)).all()):
-        raise DataError(f"{name} is {given!r:.80}; it must be true or false for each step")
-    return flags.reshape(count).astype(np.bool_, copy=False)
-
-
 def add_row_axis(tree: Tree) -> Tree:
     """Convert one item to arrays with one row."""
     return tree_map(lambda leaf: np.asarray(leaf)[None], tree)

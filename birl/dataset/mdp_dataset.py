@@ -13,7 +13,7 @@ from birl.dataset.augmentation import Augmentation
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature, parts_as_tuple
-from birl.dataset.ingest import row_flags
+from birl.dataset.ingest import add_extra_columns, row_flags
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -45,7 +45,7 @@ from birl.spaces.observations import (
     widen_observations,
 )
 from birl.spaces.specs import Spec
-from birl.types import MASK, ActionSize, ActionSpace, Array, ArraySpec, Tree, parts_like, tree_leaves, tree_map
+from birl.types import MASK, ActionSize, ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
 _LIMIT = (20, 10)  # minimum length, and minimum number of episodes of that length, to suspect a time limit
@@ -174,9 +174,8 @@ class MDPDataset(ReplayBuffer):
         names = list(tree_leaves(self.storage.observation_names))
         steps = dict(zip(names, tree_leaves(observations), strict=True)) | {"action": actions, "reward": rewards}
         last = {} if finals is None else dict(zip(names, tree_leaves(finals), strict=True))
-        for name, array in extra_columns.items():
-            self.storage.add_extra(f"extra.{name}", ArraySpec(array.shape[1:], array.dtype))
-            steps[f"extra.{name}"] = array
+        steps |= {f"extra.{name}": array for name, array in extra_columns.items()}
+        add_extra_columns(self.storage, steps)
         self.storage.extend(0, flags, steps, last)
         self.flush()
 

@@ -84,12 +84,18 @@ def as_column(name: str, value: npt.ArrayLike) -> Array:
     return array
 
 
-def as_flags(name: str, value: npt.ArrayLike) -> Array:
-    """Convert zeros and ones ``[N]`` or ``[N, 1]`` to a new bool array ``[N]``."""
+def as_flags(name: str, value: npt.ArrayLike, count: int | None = None) -> Array:
+    """Convert booleans, or numbers 0 and 1, ``[N]`` or ``[N, 1]`` to a new bool array ``[N]``.
+
+    Raises:
+        ShapeError, DataError: if they are anything else, or not ``count`` flags.
+    """
     column = as_column(name, value)[:, 0]
+    if count is not None and len(column) != count:
+        raise ShapeError(f"{name} has shape {np.shape(value)} for {count} steps: give one row per step")
     wrong = np.flatnonzero((column != 0) & (column != 1))
     if wrong.size:
-        raise DataError(f"{name}[{wrong[0]}] is {column[wrong[0]]}; it must be 0 or 1: mark episode ends with 1")
+        raise DataError(f"{name}[{wrong[0]}] is {column[wrong[0]]}; it must be 0 or 1: give 1 for true")
     return column.astype(bool)
 
 

@@ -6,14 +6,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
-from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer, Sampler, Signature
-from birl.dataset.replay_buffer import StorageLocation
+from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
+from birl.dataset.replay_buffer import ReplayBufferOptions
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, FileError, MissingExtraError
-from birl.types import ActionSize, ActionSpace, Environment, Tree
+from birl.types import Environment
 
 _Env = TypeVar("_Env", bound=Environment)
 Where = str | os.PathLike[str] | None
@@ -55,17 +55,11 @@ def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:
     )
 
 
-class _BufferOptions(TypedDict, total=False):
-    """The arguments of `ReplayBuffer` that loaders of datasets set."""
+class _BufferOptions(ReplayBufferOptions, total=False):
+    """Arguments of `ReplayBuffer`."""
 
     transition_picker: TransitionPickerProtocol | None
     trajectory_slicer: TrajectorySlicerProtocol | None
-    action_signature: Signature | None
-    action_space: ActionSpace | None
-    action_size: ActionSize
-    storage: StorageLocation
-    sampler: Sampler | None
-    observation_space: Tree
 
 
 def store_episodes(
@@ -81,8 +75,8 @@ def store_episodes(
     dataset: ReplayBuffer | None = None
     for episode in episodes:
         if dataset is None:
-            signature = episode.observation_signature
-            dataset = ReplayBuffer(InfiniteBuffer(), observation_signature=signature, **options)
+            options["observation_signature"] = episode.observation_signature
+            dataset = ReplayBuffer(InfiniteBuffer(), **options)
             dataset.storage.reserve(rows)
         dataset.append_episode(episode)
     if dataset is not None:

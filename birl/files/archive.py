@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from birl.errors import ConfigError, ForeignFileError
-from birl.files.atomic import atomic_write, write_error
+from birl.files.atomic import write_binary
 from birl.files.reading import (
     MAX_JSON_BYTES,
     PathOrFile,
@@ -102,8 +102,6 @@ def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: Sta
         ConfigError: for a value that cannot be saved.
         WriteError: if the file cannot be written.
     """
-    if not isinstance(path, str | os.PathLike) and not hasattr(path, "write"):
-        raise ConfigError(f"{path!r:.80} is not a file: give a path, or a file opened with open(path, 'wb')")
     settings, config_arrays = pack(config)
     if config_arrays:
         raise ConfigError(
@@ -139,13 +137,7 @@ def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: Sta
             while len(view):  # an unbuffered file may write a part only
                 view = view[file.write(view) or len(view) :]
 
-    if isinstance(path, str | os.PathLike):
-        atomic_write(path, write)
-        return
-    try:
-        write(path)
-    except OSError as error:
-        raise write_error(repr(path), error) from error
+    write_binary(path, write)
 
 
 def load_archive(path: PathOrFile, kind: str) -> tuple[dict[str, Any], State]:

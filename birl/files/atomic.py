@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import secrets
@@ -12,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from birl.errors import FileError, WriteError
+from birl.errors import BirlError, ConfigError, FileError, WriteError
+from birl.files.reading import PathOrFile
 
 _STALE_SECONDS: Final = 600.0
 _TEMPORARY: Final = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")
@@ -50,7 +52,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
                 os.fsync(file.fileno())
             if mode is not None:
                 os.chmod(temporary, stat.S_IMODE(mode))
-            _remove_stale_files(target, temporary)
+            former = re.compile(re.escape(target.name))
+            remove_temporary_files(target.parent, former, temporary.stat().st_mtime - _STALE_SECONDS)
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -61,6 +64,35 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     except OSError as error:
         raise write_error(str(path), error) from error
     _sync_folder(target.parent)
+
+
+def write_binary(f: PathOrFile, write: Callable[[BinaryIO], object], mode: str = "wb", hint: str = "") -> None:
+    """Write to a path, atomically, or to an open file.
+
+    Args:
+        f: a path, or a binary file object to write to at its position.
+        write: writes to the open file.
+        mode: the mode in which to open files, for messages.
+        hint: advice at the end of the message about a value that is neither a path nor a file.
+
+    Raises:
+        ConfigError: for such a value.
+        WriteError: if the file cannot be written.
+    """
+    if isinstance(f, str | os.PathLike):
+        atomic_write(f, write)
+        return
+    if not hasattr(f, "write"):
+        raise ConfigError(f"{f!r:.80} is not a file: give a path, or a file opened with open(path, {mode!r}){hint}")
+    try:
+        write(f)
+    except BirlError:
+        raise
+    except (OSError, ValueError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise write_error(repr(f), error) from error
+        advice = f"open it with open(path, {mode!r}), or give the path"  # it is closed, read-only or holds text
+        raise WriteError(f"cannot write {f!r:.80}: {error} ({advice})") from error
 
 
 def _existing_mode(path: Path) -> int | None:
@@ -74,27 +106,18 @@ def _existing_mode(path: Path) -> int | None:
     return mode
 
 
-def _remove_stale_files(target: Path, temporary: Path) -> None:
-    """Remove old temporary files of killed processes; their age is measured by the clock of the file system."""
-    with contextlib.suppress(OSError):
-        now = temporary.stat().st_mtime
-        for other in target.parent.iterdir():
-            ours = other.name.startswith(f".{target.name}.") and other.name.endswith(".tmp")
-            if ours and other != temporary and now - other.stat().st_mtime > _STALE_SECONDS:
-                other.unlink()
-
-
-def remove_temporary_files(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove temporary files that killed processes left in a folder without other writers.
+def remove_temporary_files(folder: Path, names: re.Pattern[str], before: float = math.inf) -> None:
+    """Remove temporary files that killed processes left in a folder.
 
     Args:
         folder: the folder.
         names: names of the files that were to be replaced. Only temporary names of `atomic_write` match.
+        before: newest time of removed files, by the clock of the file system; later ones may be in use.
     """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             match = _TEMPORARY.fullmatch(path.name)
-            if match and names.fullmatch(match[1]):
+            if match and names.fullmatch(match[1]) and path.stat().st_mtime < before:
                 path.unlink(missing_ok=True)
 
 

@@ -107,11 +107,14 @@ def test_links_permissions_and_pipes_are_kept(tmp_path: Path) -> None:
     assert received == [b"hello"] and pipe.is_fifo()
 
 
+LEFT = (".a.000000000001.tmp", ".a.000000000002.tmp", ".b.000000000001.tmp")
+
+
 def test_leftovers_of_killed_processes_are_cleared(tmp_path: Path) -> None:
-    old, young, other = (tmp_path / name for name in (".a.1.tmp", ".a.2.tmp", ".b.1.tmp"))
+    old, young, other = (tmp_path / name for name in LEFT)
     for path in (old, young, other):
         path.write_bytes(b"left")
     for path in (old, other):
         os.utime(path, (0, 0))
     atomic_write(tmp_path / "a", write_hello)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".a.2.tmp", ".b.1.tmp", "a"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [*LEFT[1:], "a"]

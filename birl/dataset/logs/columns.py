@@ -292,7 +292,7 @@ def column_from_arrow(array: ArrowArray, name: str, where: RowLabel) -> Column:
                 "make it numbers, text, dates or lists of numbers"
             )
         fill = False if types.is_boolean(kind) else 0
-        values = array.fill_null(fill).to_numpy(zero_copy_only=False) if array.null_count else _to_numpy(array)
+        values = (array.fill_null(fill) if array.null_count else array).to_numpy(zero_copy_only=False)
     except arrow.ArrowException as error:
         if len(array) > 1:  # find the row
             for row in range(len(array)):
@@ -316,10 +316,6 @@ def _format(array: ArrowArray, row: int) -> str:
         return "not representable"
 
 
-def _to_numpy(array: ArrowArray) -> Array:
-    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-
-
 def _column_from_lists(array: ArrowArray, missing: Array, name: str, where: RowLabel) -> Column:
     """Convert lists of equal length to ``[n, k]``."""
     offsets = np.asarray(array.value_lengths().fill_null(0)) if len(array) else np.zeros(0, np.int64)
@@ -330,13 +326,9 @@ def _column_from_lists(array: ArrowArray, missing: Array, name: str, where: RowL
             f"{where(row)}, column {name!r:.60}: the list has {offsets[row]} numbers, but {offsets[first]} "
             f"in {where(first)}: give all lists the same length"
         )
-    widths = [
-        *lengths.tolist(),
-        getattr(array.type, "list_size", None),
-    ]  # a fixed-size type has a width even if all values are missing
-    if widths[0] is None:
+    if not len(lengths) and not hasattr(array.type, "list_size"):
         return Column(np.zeros((len(array), 0)), missing, untyped=True)
-    width = int(widths[0])
+    width = int(lengths[0] if len(lengths) else array.type.list_size)  # a fixed-size type knows it without values
     _check_width((width,), name)
     if width > _MAX_WIDTH:
         raise ShapeError(
