@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,13 +10,11 @@ import torch
 
 from birl.dataset import arrays
 from birl.dataset.arrays import AnyPlace, MemoryPlace, PinnedPlace, TorchPlace
-from birl.dataset.storage import Storage
-from birl.types import Array
+from birl.dataset.storage import Storage, StorageView
 
 DEVICE_MEMORY_SHARE: Final = 0.5
 """Maximum share of a device's free memory for the copy of a dataset. The rest is for networks and batches."""
 
-_MAX_WRITES: Final = 4096  # writes that are recorded one by one
 _MIRRORED: Final = (
     *("info", "lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
     *("start", "end", "steps", "offset", "open", "pending", "transition_count", "episode_count", "version"),
@@ -25,7 +22,7 @@ _MIRRORED: Final = (
 )
 
 
-class Mirror(Storage):
+class Mirror(StorageView):
     """A read-only mirror of another storage. `refresh` copies what has been written since.
 
     Args:
@@ -35,38 +32,29 @@ class Mirror(Storage):
     """
 
     def __init__(self, source: Storage, place: AnyPlace, *, growing: bool) -> None:
-        self._source, self.place = source, place
+        super().__init__(source, place)
         self.device_draws = place.device is not None and not growing
-        self._cache, self._generation = {}, -1
-        self.mirrors = weakref.WeakSet()
-        self.written: list[Array] = []
-        self.columns, self.version = {}, -1
-        source.mirrors.add(self)
+        self.columns = {}
         self.refresh()
 
     @property
     def source(self) -> Storage:
         """The mirrored storage."""
-        return self._source
-
-    def note_rows(self, rows: Array) -> None:
-        """Record that these rows of the source were written."""
-        self.written.append(rows)
-        if len(self.written) > _MAX_WRITES:
-            self.written = [np.unique(np.concatenate(self.written))]
+        return self._parent
 
     def refresh(self) -> None:
         """Copy the rows that were written to the source since the last call."""
-        source = self._source
+        source = self._parent
         if not isinstance(self.place, TorchPlace):
             source.refresh()
-        if self.version == source.version and self._generation == source.generation:
+        moved = self.generation != source.generation
+        if self.version == source.version and not moved:
             return
         for name in _MIRRORED:
             setattr(self, name, getattr(source, name))
         if not isinstance(self.place, TorchPlace):
             self.columns, self.device_flags = source.columns, source.flags
-        elif self._generation != source.generation:
+        elif moved:
             self.columns = {}  # frees the old copies before new ones are made
             self.columns = {name: self.place.send(column) for name, column in source.columns.items()}
             self.device_flags = self.place.send(source.flags)
@@ -76,7 +64,7 @@ class Mirror(Storage):
             for name, column in source.columns.items():
                 self.columns[name][index] = self.place.send(column[rows])
             self.device_flags[index] = self.place.send(source.flags[rows])
-        self.written, self._generation = [], source.generation
+        self.written = []
 
 
 def place_near(storages: Sequence[tuple[Storage, bool]], device: torch.device) -> AnyPlace | None:

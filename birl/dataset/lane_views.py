@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from birl.dataset.arrays import MemoryPlace
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FIRST, HEAD, NO_TRANSITION
-from birl.dataset.storage import Storage
+from birl.dataset.storage import Storage, StorageView
 from birl.errors import UnsupportedError
 from birl.types import Array, ArraySpec
 
@@ -42,7 +41,7 @@ class Changes(NamedTuple):
     columns: dict[str, Array]
 
 
-class LaneView(Storage):
+class LaneView(StorageView):
     """Consecutive lanes of another storage, read in place. `refresh` brings the view up to date.
 
     Args:
@@ -59,20 +58,12 @@ class LaneView(Storage):
             raise UnsupportedError(
                 "the lanes of a buffer on a device cannot be divided: make it without storage=, in memory"
             )
-        self._parent, self._first, self.lanes = source, first, count
-        self.info, self.limit, self.place, self.whole = source.info, source.limit, source.place, source.whole
+        super().__init__(source, source.place)
+        self._first, self.lanes, self.device_draws = first, count, False
+        self.info, self.limit, self.whole = source.info, source.limit, source.whole
         self.observation_names, self.choices = source.observation_names, source.choices
-        self.device_draws, self.journal, self.check_overwritten = False, None, None
-        self.mirrors, self._cache = weakref.WeakSet(), {}
-        self._written: list[Array] = []
         self._unsent: list[Array] | None = None  # row numbers; None for all rows
-        self.version = self.generation = -1
-        source.mirrors.add(self)
         self.refresh()
-
-    def note_rows(self, rows: Array) -> None:
-        """Record that these rows of the source were written."""
-        self._written.append(rows)
 
     def refresh(self) -> None:
         """Follow the writes to the source since the last call."""
@@ -89,14 +80,14 @@ class LaneView(Storage):
             self.flags = self.device_flags = flags.copy()
             self.transition_count, self.episode_count = count_rows(flags)
             self._unsent = None
-        elif self._written:
-            rows = np.unique(np.concatenate(self._written)) - begin
+        elif self.written:
+            rows = np.unique(np.concatenate(self.written)) - begin
             rows = rows[(rows >= 0) & (rows < size)]
             count_change(self, rows, flags[rows])
             self.flags[rows] = flags[rows]
             if self._unsent is not None:
                 self._unsent.append(rows)
-        self._written = []
+        self.written = []
         self.version, self.generation = source.version, source.generation
 
     def changes(self, whole: bool = False) -> Iterator[Changes]:

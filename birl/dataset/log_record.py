@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from birl.dataset.log_schema import LogSchema, ObservationColumn
-from birl.errors import ConfigError, CorruptFileError
+from birl.errors import ConfigError, CorruptFileError, FileError
 from birl.files import parse_json
 
 IMPORT: Final = "import.json"
@@ -113,25 +113,28 @@ def load_record(folder: Path) -> LogRecord | None:
     Raises:
         CorruptFileError: if it is damaged.
     """
-    file = folder / IMPORT
     try:
-        data = file.read_bytes()
-        text = (folder / SCHEMA).read_text(encoding="utf-8")
+        record, text, digest = read_import_files(folder)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, FileError):
+            raise
         raise CorruptFileError(f"{folder}: the record of the import cannot be read ({error}): import again") from error
-    record = parse_json(data, str(file))
     try:
         part, numbers = record.get("part"), tuple(map(str, record["observation"]))
-        origin = (
-            Origin(sha256_digest(data)) if part is None else Origin(sha256_digest(data), part["of"], split_digest(part))
-        )
+        origin = Origin(digest) if part is None else Origin(digest, part["of"], split_digest(part))
         return LogRecord(LogSchema.parse(text), numbers, (origin,))
     except (AttributeError, KeyError, TypeError, ConfigError) as error:
         raise CorruptFileError(
-            f"{file} is no record of an import ({type(error).__name__}: {error!s:.100}): import the logs again"
+            f"{folder / IMPORT} is no record of an import ({type(error).__name__}: {error!s:.100}): import again"
         ) from error
+
+
+def read_import_files(folder: Path) -> tuple[dict[str, Any], str, str]:
+    """Read the files of an import: return its record, the text of its schema, and the digest of its record."""
+    data, file = (folder / IMPORT).read_bytes(), folder / SCHEMA
+    return parse_json(data, str(folder / IMPORT)), file.read_text(encoding="utf-8"), sha256_digest(data)
 
 
 def sha256_digest(data: bytes) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -30,15 +30,11 @@ from birl.types import Array, ArrayOrTensor, ArraySpec, Tree, tree_leaves, tree_
 T = TypeVar("T")
 A = TypeVar("A", bound=ArrayOrTensor)
 
+MAX_WRITES = 4096
+"""Number of writes that a view of a storage records one by one."""
+
 _MINIMUM_CAPACITY = 64
 _BLOCK = 2**22  # bytes that are moved at a time
-
-
-class RowListener(Protocol):
-    """A mirror of a storage, which is notified of written rows."""
-
-    def note_rows(self, rows: Array) -> None:
-        """Record that ``rows`` were written."""
 
 
 class Storage:
@@ -78,7 +74,7 @@ class Storage:
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
         self.version = self.generation = 0  # change with the contents; with the arrays that hold them
-        self.mirrors: weakref.WeakSet[RowListener] = weakref.WeakSet()
+        self.mirrors: weakref.WeakSet[StorageView] = weakref.WeakSet()
         self.journal: Journal[Storage] | None = None  # set in the process that writes to a folder
         self.check_overwritten: Callable[[], None] | None = None  # set for readers of a folder: raises an error
         # On a device, rows are drawn from an index of all steps. For a ring it would be rebuilt after each step.
@@ -446,6 +442,24 @@ class Storage:
             value = make()
             self._cache[key] = (self.version, value)
         return cast(T, value)
+
+
+class StorageView(Storage):
+    """A storage that follows the writes to another one, its parent. `refresh` brings it up to date."""
+
+    def __init__(self, parent: Storage, place: AnyPlace) -> None:
+        self._parent, self.place = parent, place
+        self.journal, self.check_overwritten, self._cache = None, None, {}
+        self.mirrors = weakref.WeakSet()
+        self.version = self.generation = -1
+        self.written: list[Array] = []
+        parent.mirrors.add(self)
+
+    def note_rows(self, rows: Array) -> None:
+        """Record that ``rows`` of the parent were written."""
+        self.written.append(rows)
+        if len(self.written) > MAX_WRITES:
+            self.written = [np.unique(np.concatenate(self.written))]
 
 
 # -- eviction ------------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def test_restored_contents_and_new_columns_are_followed(room: Any) -> None:
 
 
 def test_unread_writes_do_not_accumulate(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(birl.dataset.device_mirror, "_MAX_WRITES", 10)
+    monkeypatch.setattr(birl.dataset.storage, "MAX_WRITES", 10)
     buffer = create_fifo_replay_buffer(20, **SIGNATURES)
     placed = buffer.placed_for(CPU, growing=True)
     for number in range(300):

@@ -16,13 +16,12 @@ from birl.dataset.arrays import ranges
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
 from birl.dataset.flags import FINAL
-from birl.dataset.log_record import IMPORT, SCHEMA, sha256_digest
+from birl.dataset.log_record import IMPORT, read_import_files
 from birl.dataset.logs.columns import chunk_rows
 from birl.dataset.logs.files import new_folder, write_import_record
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
-from birl.errors import ConfigError, DataError, ForeignFileError
-from birl.files import parse_json
+from birl.errors import ConfigError, DataError, FileError, ForeignFileError
 from birl.types import Array, tree_leaves
 
 MIN_EPISODES: Final = 30
@@ -100,14 +99,14 @@ def _check_shares(shares: Mapping[str, float]) -> None:
 def _load_import_record(folder: Path) -> tuple[dict[str, Any], str, str]:
     """Load the record of an import; return it with its schema and its digest."""
     try:
-        data = (folder / IMPORT).read_bytes()
-        record = parse_json(data, str(folder / IMPORT))
-        schema = (folder / SCHEMA).read_text(encoding="utf-8")
+        found = read_import_files(folder)
+    except FileError:
+        raise
     except OSError as error:
         raise ForeignFileError(f"{folder} has no {IMPORT}: give a folder that `birl data import` wrote") from error
-    if not isinstance(record, dict) or "part" in record:
+    if not isinstance(found[0], dict) or "part" in found[0]:
         raise DataError(f"{folder} is a part of a split itself: split the whole, so that all parts are disjoint")
-    return record, schema, sha256_digest(data)
+    return found
 
 
 def _order_episodes(
