@@ -1,4 +1,4 @@
-"""Minari: the Farama Foundation's datasets, and those that its ``DataCollector`` makes.
+"""Datasets of Minari: those of the Farama Foundation, and those that Minari's ``DataCollector`` makes.
 
 They need the extra ``minari``.
 """
@@ -41,7 +41,7 @@ from birl.errors import (
     WriteError,
     require,
 )
-from birl.spaces import actions_from_space, flatten_actions, space_from_actions, unflatten_actions
+from birl.spaces import Actions, actions_from_space, flatten_actions, space_from_actions, unflatten_actions
 from birl.spaces.observations import Choices, leaf_spaces, match_parts, observations_from_spaces, select_parts
 from birl.spaces.specs import Spec, environment_spec
 from birl.types import Array, Tree, tree_map
@@ -53,7 +53,7 @@ _GOAL = ("observation", "desired_goal")
 
 
 class _MinariEpisode(Protocol):
-    """`minari.EpisodeData`, as far as it is read here."""
+    """The attributes of `minari.EpisodeData` that birl reads."""
 
     observations: Tree
     actions: Tree
@@ -62,7 +62,7 @@ class _MinariEpisode(Protocol):
 
 
 class _MinariStorage(Protocol):
-    """`minari.dataset.minari_storage.MinariStorage`, as far as it is read here."""
+    """The attributes of `minari.dataset.minari_storage.MinariStorage` that birl reads."""
 
     FORMAT: str
 
@@ -71,7 +71,7 @@ class _MinariStorage(Protocol):
 
 
 class _MinariDataset(Protocol):
-    """`minari.MinariDataset`, as far as it is read here."""
+    """The attributes and methods of `minari.MinariDataset` that birl uses."""
 
     @property
     def observation_space(self) -> spaces.Space[Any]: ...
@@ -107,16 +107,16 @@ def get_minari(
     make_environment: bool = True,
     trust_environment: bool = False,
 ) -> tuple[ReplayBuffer, gymnasium.Env[Any, Any] | None]:
-    """Load a Minari dataset, one episode after the other.
+    """Load a Minari dataset, one episode at a time.
 
-    Minari keeps T + 1 observations of T steps; the last one becomes the final observation, so no step is lost.
-    Observations and goals of goal-conditioned environments are concatenated, as `birl.envs.GoalConcatWrapper` does;
-    images become channels first, as with `birl.envs.ChannelFirst`; other Dict and Tuple observations are unchanged.
+    Minari stores T + 1 observations for T steps. The last one becomes the final observation, so no step is lost.
+    Observations and goals of goal-conditioned environments are concatenated, as `birl.envs.GoalConcatWrapper` does.
+    Images become channels first, as with `birl.envs.ChannelFirst`. Other Dict and Tuple observations are unchanged.
 
-    A dataset describes its environment by an id, an entry point, arguments and wrappers. Only the id is used: the
-    environment must be registered in Gymnasium already, so import the package that registers it first. Arguments of
-    the dataset must be numbers, or equal those of the registration. So a dataset cannot choose the code that runs,
-    unless ``trust_environment`` allows it.
+    A dataset describes its environment by an id, an entry point, arguments and wrappers. birl uses the id alone, so
+    that a dataset cannot choose the code that runs, unless ``trust_environment`` allows it. The environment must be
+    registered in Gymnasium already: import the package that registers it first. Arguments in the dataset must be
+    numbers, or equal those of the registration.
 
     Differs from d3rlpy: observations are not shifted against actions, the environment keeps its time limit, Dict and
     Tuple observations are allowed, nothing is downloaded unless requested, and a dataset cannot run code.
@@ -126,36 +126,59 @@ def get_minari(
         transition_picker: makes transitions from steps.
         trajectory_slicer: makes windows of steps.
         render_mode: render mode of the environment.
-        tuple_observation: give ``(observation, goal)`` instead of one vector.
-        download: whether Minari may fetch what is not there.
+        tuple_observation: whether observations with goals are ``(observation, goal)`` instead of one vector.
+        download: whether Minari may download a dataset that is not on this machine.
         storage: ``"memory"``, a torch device, or the path of a new folder.
         sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
-        observation_keys: names of the parts of Dict and Tuple observations that are read; all if ``None``.
-        make_environment: whether to make the environment; ``None`` is returned for it otherwise.
-        trust_environment: whether to make whatever environment the dataset describes. It imports and calls what the
-            dataset names, as running a program from the same source would.
+        observation_keys: names of the parts of Dict and Tuple observations to read; ``None`` for all.
+        make_environment: whether to make the environment; otherwise ``None`` is returned for it.
+        trust_environment: whether to make any environment that the dataset describes. This imports and calls what the
+            dataset names, like a program from the same source.
 
     Returns:
-        The dataset and its environment (``None``, with a warning, if it cannot be made here, or must not be).
+        The dataset and its environment (``None``, with a warning, if it is not available or not trusted).
 
     Raises:
-        ConfigError: if ``env_name`` is no name of a Minari dataset, or Minari cannot read it, or only with an
-            environment that is not trusted.
+        ConfigError: if ``env_name`` is not a name of a Minari dataset, if Minari cannot read the dataset, or if reading
+            it requires an environment that is not trusted.
         MissingExtraError: if Minari is not installed.
         FileError: if the dataset is not on this machine, or damaged.
-        EmptyDataError: if it holds no step.
+        EmptyDataError: if the dataset has no step.
         ShapeError, ActionError: if its spaces are not supported.
     """
-    _check_name(env_name)
     check("make_environment", make_environment, bool)
-    check("trust_environment", trust_environment, bool)
+    source = _open_dataset(env_name, download, check("trust_environment", trust_environment, bool))
+    space, goal = source.observation_space, _is_goal(source.observation_space) and observation_keys is None
+    convert, observations = _converter(space, tuple_observation, goal, observation_keys)
+    actions = actions_from_space(source.action_space)
+    dataset = store_episodes(
+        _read_episodes(source, env_name, convert, actions),
+        transition_picker=transition_picker,
+        trajectory_slicer=trajectory_slicer,
+        action_signature=Signature.of(actions.storage_spec),
+        action_space=actions.kind,
+        action_size=actions.size_argument,
+        observation_space=observations,
+        storage=storage,
+        sampler=sampler,
+    )
+    if dataset is None:
+        raise EmptyDataError(f"the Minari dataset {env_name!r} has no step: collect some")
+
+    make = partial(_make_environment, source, render_mode, tuple_observation, goal, trust_environment)
+    return dataset, environment_or_none(repr(env_name), make) if make_environment else None
+
+
+def _open_dataset(env_name: str, download: bool, trusted: bool) -> _MinariDataset:
+    """Open a dataset with Minari. See `get_minari` for errors."""
+    _check_name(env_name)
     minari = require("minari", "minari")
     folder = require("minari.storage.datasets_root_dir", "minari").get_dataset_path(env_name) / "data"
     try:
         if download and not folder.exists():
             minari.download_dataset(env_name)
-        if not trust_environment:
-            _check_spaces(env_name, folder)  # before Minari reads them: it would make the environment without them
+        if not trusted:
+            _check_spaces(env_name, folder)  # if they are missing, Minari makes the environment to read them
         source: _MinariDataset = minari.load_dataset(env_name)
     except FileNotFoundError as error:
         raise FileError(
@@ -172,52 +195,33 @@ def get_minari(
             f"the Minari dataset {env_name!r} cannot be used: {why}: check {folder / 'metadata.json'}, or download it "
             "again"
         ) from error
+    return source
 
-    space, goal = source.observation_space, _is_goal(source.observation_space) and observation_keys is None
-    convert, observations = _converter(space, tuple_observation, goal, observation_keys)
-    actions = actions_from_space(source.action_space)
 
-    def episode(item: _MinariEpisode) -> Episode:
-        ended = bool(item.terminations[-1])
-        taken = actions.to_stored(flatten_actions(source.action_space, item.actions))
-        return Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
-
-    def episodes() -> Iterator[Episode]:
-        try:
-            _check_tables(source)
-            for item in source.iterate_episodes():
-                if len(item.rewards):
-                    yield episode(item)
-        except BirlError:
-            raise
-        except Exception as error:  # of Minari and the libraries under it, or of episodes that are not whole
-            raise CorruptFileError(
-                f"the Minari dataset {env_name!r} in {folder} cannot be read ({type(error).__name__}: {error!s:.200}): "
-                "it is damaged, or cut off: download or write it again"
-            ) from error
-
-    dataset = store_episodes(
-        episodes(),
-        transition_picker=transition_picker,
-        trajectory_slicer=trajectory_slicer,
-        action_signature=Signature([actions.storage_spec.dtype], [actions.storage_spec.shape]),
-        action_space=actions.kind,
-        action_size=actions.size_argument,
-        observation_space=observations,
-        storage=storage,
-        sampler=sampler,
-    )
-    if dataset is None:
-        raise EmptyDataError(f"the Minari dataset {env_name!r} holds no step: collect some")
-
-    make = partial(_make_environment, source, render_mode, tuple_observation, goal, trust_environment)
-    return dataset, environment_or_none(repr(env_name), make) if make_environment else None
+def _read_episodes(
+    source: _MinariDataset, name: str, convert: Callable[[Any], Tree], actions: Actions
+) -> Iterator[Episode]:
+    """Read the episodes of a dataset, with observations as ``convert`` returns them."""
+    try:
+        _check_tables(source)
+        for item in source.iterate_episodes():
+            if len(item.rewards):
+                ended = bool(item.terminations[-1])
+                taken = actions.to_stored(flatten_actions(source.action_space, item.actions))
+                yield Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
+    except BirlError:
+        raise
+    except Exception as error:  # Minari, the libraries below it and incomplete episodes can raise nearly anything
+        raise CorruptFileError(
+            f"the Minari dataset {name!r} in {source.storage.data_path} cannot be read ({type(error).__name__}: "
+            f"{error!s:.200}): it is damaged or incomplete: download or write it again"
+        ) from error
 
 
 def _make_environment(
     source: _MinariDataset, render_mode: str | None, tuple_observation: bool, goal: bool, trusted: bool
 ) -> gymnasium.Env[Any, Any]:
-    """Create the environment of a dataset, wrapped as its observations are converted."""
+    """Create the environment of a dataset, with a wrapper that converts its observations like those of the dataset."""
     options: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
         if trusted:
@@ -227,21 +231,21 @@ def _make_environment(
     except (gymnasium.error.Error, ImportError, AttributeError, ValueError, TypeError, AssertionError) as error:
         if isinstance(error, BirlError):
             raise
-        raise ConfigError(f"Minari cannot make it again: {error}") from error
+        raise ConfigError(f"it cannot be made again: {error}") from error
     if goal:
         return GoalConcatWrapper(env, *_GOAL, tuple_observation)
     return ChannelFirst(env) if is_channel_last(source.observation_space) else env
 
 
 def _check_spaces(name: str, folder: Path) -> None:
-    """Raise `ConfigError` if a dataset does not say its spaces."""
+    """Raise `ConfigError` if the metadata of a dataset lack its spaces."""
     about = json.loads((folder / "metadata.json").read_text())
     missing = [key for key in ("observation_space", "action_space") if not isinstance(about.get(key), str)]
     if missing:
         raise ConfigError(
-            f"the Minari dataset {name!r} has no {' and no '.join(missing)} in its metadata.json: both are needed, "
-            "unless Minari creates its environment to read them. Pass trust_environment=True if you trust the "
-            "dataset: the code that it names runs then"
+            f"the Minari dataset {name!r} has no {' and no '.join(missing)} in its metadata.json: without them, Minari "
+            "creates the environment to read its spaces. Pass trust_environment=True if you trust the dataset: the "
+            "code that it names runs then"
         )
 
 
@@ -252,25 +256,25 @@ def _check_tables(source: _MinariDataset) -> None:
         return
     for number in source.episode_indices:
         for file in sorted((folder / str(number)).rglob("*")):
-            if not file.is_file() or file.name.startswith(("_", ".", "metadata.json")):  # which Minari does not read
+            if not file.is_file() or file.name.startswith(("_", ".", "metadata.json")):  # Minari does not read it
                 continue
             if file.suffix != f".{kind}":
-                raise ForeignFileError(f"{file} is no file .{kind}, as all steps of this dataset are in: remove it")
+                raise ForeignFileError(f"{file} is not a .{kind} file, unlike all steps of this dataset: remove it")
             for _ in LogFile(file).read(None):
                 pass
 
 
 def _registered(spec: EnvSpec | None) -> EnvSpec:
-    """Return the specification in Gymnasium's registry that corresponds to the dataset's own.
+    """Return the specification in Gymnasium's registry with the id of the dataset's one.
 
-    What runs is what this process has registered: entry points and wrappers of the dataset are never used. Arguments
-    could name code or files as well: some environments of Gymnasium make others by their names.
+    Only code that this process has registered runs: entry points and wrappers in the dataset are never used. Arguments
+    could name code or files as well, because some environments of Gymnasium make others by name.
 
     Raises:
-        ConfigError: if there is none, or it is not enough to make the environment again.
+        ConfigError: if there is none, or the environment of the dataset differs from the registered one.
     """
     if spec is None:
-        raise ConfigError("the dataset does not say which one it is: make it yourself, as birl.envs.make_env(name)")
+        raise ConfigError("the dataset does not name it: make it yourself, as birl.envs.make_env(name)")
     own = gymnasium.registry.get(spec.id)
     if ":" in spec.id:
         why = "its id names a module to import"
@@ -281,7 +285,7 @@ def _registered(spec: EnvSpec | None) -> EnvSpec:
     elif not isinstance(spec.kwargs, dict):
         why = f"its arguments are {spec.kwargs!r:.60}, they must be names with values"
     else:
-        # how it was rendered is nothing to repeat
+        # the render mode is an argument of the caller
         given = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
         foreign = [name for name, value in given.items() if not (_is_number(value) or _is_same(value, name, own))]
         if not foreign:
@@ -292,23 +296,23 @@ def _registered(spec: EnvSpec | None) -> EnvSpec:
                 disable_env_checker=bool(spec.disable_env_checker),
             )
         name = foreign[0]
-        why = f"its argument {name!r:.60} is {given[name]!r:.60}, neither a number nor as it is registered"
+        why = f"its argument {name!r:.60} is {given[name]!r:.60}, neither a number nor the registered value"
     raise ConfigError(
-        f"{spec.id!r:.100} is not made because a dataset names it: {why}. Make the environment yourself, as "
+        f"{spec.id!r:.100} is not made just because a dataset names it: {why}. Make the environment yourself, as "
         "birl.envs.make_env(name), or pass trust_environment=True to get_minari or get_dataset if you trust the "
         "dataset: the code that it names runs then"
     )
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a JSON value holds nothing but numbers, true, false and null."""
+    """Return whether a JSON value holds only numbers, true, false and null."""
     if isinstance(value, list):
         return all(map(_is_number, value))
     return value is None or isinstance(value, bool | int | float)
 
 
 def _is_same(value: object, name: str, own: EnvSpec) -> bool:
-    """Return whether an argument has the value with which an environment is registered, in JSON form."""
+    """Return whether the JSON value of an argument equals the registered one."""
     try:
         return name in own.kwargs and bool(json.loads(json.dumps(own.kwargs[name])) == value)
     except (TypeError, ValueError):
@@ -318,26 +322,26 @@ def _is_same(value: object, name: str, own: EnvSpec) -> bool:
 def write_minari(
     dataset: ReplayBufferBase, name: str, env: gymnasium.Env[Any, Any] | str | None = None
 ) -> dict[str, int]:
-    """Write all episodes as a new Minari dataset, one after the other.
+    """Write all episodes as a new Minari dataset, one at a time.
 
-    Minari keeps T + 1 observations of T steps. The one after a termination is zeros if it is not known; where it is not
-    known after a cut, the last step is left out, so that its observation is the last one. Extra columns become
-    ``infos``, as the environment would return them: those of a step are the values after it.
+    Minari stores T + 1 observations for T steps. An unknown final observation of a terminated episode becomes zeros.
+    Of a truncated episode without a final observation the last step is left out, and its observation becomes the final
+    one. Extra columns become ``infos``, which Minari stores as the environment returns them: after each step.
 
     Args:
-        dataset: episodes.
-        name: of the new dataset, such as ``"shop/prices-v0"``.
-        env: the environment that the steps are from, or its id: Minari can make it again then. Without it the spaces
-            are those of the data, without bounds.
+        dataset: the episodes.
+        name: name of the new dataset, such as ``"shop/prices-v0"``.
+        env: the environment of the steps, or its id, so that Minari can make it again. Without it the spaces are those
+            of the data, without bounds.
 
     Returns:
-        The numbers of ``episodes`` and ``steps`` that were written, and of steps that were ``left_out``.
+        The numbers of ``episodes`` and ``steps`` that were written, and the number of steps that were ``left_out``.
 
     Raises:
         ConfigError: if ``name`` is not a name of a Minari dataset.
         EnvironmentMismatchError: if the environment has other observations or actions.
         EmptyDataError: if no step could be written.
-        WriteError: if there is such a dataset, or it cannot be written.
+        WriteError: if the dataset exists already, or cannot be written.
         MissingExtraError: if Minari is not installed.
     """
     _check_name(name)
@@ -345,7 +349,7 @@ def write_minari(
     buffer = require("minari.data_collector", "minari").EpisodeBuffer
     folder = require("minari.storage.datasets_root_dir", "minari").get_dataset_path(name)
     if folder.exists():
-        raise WriteError(f"there is a Minari dataset {name!r} at {folder} already: give another name or version")
+        raise WriteError(f"the Minari dataset {name!r} exists already at {folder}: give another name or version")
     info = dataset.dataset_info
     if env is None:
         action_space = space_from_actions(info.actions, -np.inf, np.inf)
@@ -385,7 +389,7 @@ def write_minari(
     spaces_of_data = {"observation_space": observation_space, "action_space": action_space}
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* is (set to )?None", UserWarning)  # who made it, and with what
+            warnings.filterwarnings("ignore", ".* is (set to )?None", UserWarning)  # author and environment
             minari.create_dataset_from_buffers(name, buffers(), env=env, jpeg_encoding=False, **spaces_of_data)
         if not found["episodes"]:
             raise EmptyDataError("no episode has a step with a next observation: there is nothing to export")
@@ -431,7 +435,7 @@ def _is_goal(space: object) -> bool:
 def _converter(
     space: spaces.Space[Any], tuple_observation: bool, goal: bool, keys: Sequence[str] | None
 ) -> tuple[Callable[[Any], Tree], Tree]:
-    """Return a function that converts Minari's observations, and the observations that it returns, if known."""
+    """Return a function that converts Minari's observations, and the spec of its results; ``None`` if unknown."""
     if goal:
         return lambda given: concatenate_goal(given, *_GOAL, tuple_observation), None
     if is_channel_last(space):

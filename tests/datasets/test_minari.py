@@ -340,9 +340,9 @@ def test_damaged_datasets_of_every_format(kind: str, tmp_path: Path, monkeypatch
     file, name = written(kind, tmp_path), f"formats/{kind}-v0"
     good = file.read_bytes()
     assert get_minari(name, make_environment=False)[0].transition_count == 8
-    for bad in (good[:1000], good.replace(b"\xff\xd8\xff", b"\0\0\0")):  # cut off; images that are none
+    for bad in (good[:1000], good.replace(b"\xff\xd8\xff", b"\0\0\0")):  # truncated; invalid images
         file.write_bytes(bad)
-        with pytest.raises(CorruptFileError, match=r"(damaged|cut off).* again"):
+        with pytest.raises(CorruptFileError, match=r"(damaged|incomplete).* again"):
             get_minari(name, make_environment=False)
     if kind == "arrow":  # where images end: Minari follows these numbers beyond the file
         sizes = np.cumsum([0, *[len(image(good))] * 4], dtype="<i4").tobytes()
@@ -353,7 +353,7 @@ def test_damaged_datasets_of_every_format(kind: str, tmp_path: Path, monkeypatch
     file.write_bytes(good)
     if kind != "hdf5":
         (file.parent / "more.ipc").write_bytes(good)
-        with pytest.raises(ForeignFileError, match=rf"more\.ipc is no file \.{kind}.*remove it"):
+        with pytest.raises(ForeignFileError, match=rf"more\.ipc is not a \.{kind} file.*remove it"):
             get_minari(name, make_environment=False)
 
 
@@ -423,7 +423,7 @@ def test_a_dataset_of_one_s_own_with_its_environment(tmp_path: Path, monkeypatch
     np.testing.assert_array_equal(first.infos["log_propensity"], [0, *extra["log_propensity"][:2]])
     with pytest.raises(EnvironmentMismatchError, match="the environment has .* but the data .*: leave it out"):
         write_minari(data, "pole/other-v0", "Pendulum-v1")
-    with pytest.raises(WriteError, match="there is a Minari dataset 'pole/own-v0' at .* already"):
+    with pytest.raises(WriteError, match="the Minari dataset 'pole/own-v0' exists already at "):
         write_minari(data, "pole/own-v0")
     with pytest.raises(ConfigError, match="'pole' is not a name of a Minari dataset"):
         write_minari(data, "pole")
