@@ -1,4 +1,4 @@
-"""Conversion of d3rlpy's models. `birl.compat.d3rlpy_pickles` reads them without running code."""
+"""Conversion of d3rlpy's models, which `birl.compat.d3rlpy_pickles` reads without running code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONVERTIBLE: Final = (
 """Algorithms whose models can be converted."""
 
 _ACTING_OTHERWISE: Final = ("BCQ", "PLAS", "PLASWithPerturbation")
-"""Algorithms whose decoder has a tanh in birl, and in d3rlpy while it learns, but not while it acts."""
+"""Algorithms whose decoder ends with a tanh, which d3rlpy applies in updates but not when it selects actions."""
 
 _Tensors = dict[str, Tensor]
 
@@ -65,17 +65,17 @@ _TRANSFORMER: Final = (
 )
 
 _SIMBA: Final = re.compile(r"_encoder\._layers\.(\d+)\._layers\.([013])\.(\w+)")
-"""A layer of a block: the numbers of the block, counted from 1, and of the layer."""
+"""Name of a layer in a block: the block's number, counted from 1, and the layer's number."""
 
 
 def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None = False) -> Algorithm[Any, Any]:
     """Read a model that d3rlpy 2 saved with ``save``. Import `birl.algos` first: algorithms are found by name.
 
-    Configuration, scalers, networks and targets are converted; policies and values predict the same, except for BEAR
-    and CRR, whose greedy actions are random in d3rlpy. With an IQN head values differ a little, and so may greedy
-    actions, because birl's fixed levels are midpoints and d3rlpy's reach from 0 to 1. BC's ``sample_action`` samples
-    (d3rlpy: the greedy action). Optimiser moments are not converted: training goes on with fresh ones. The file holds
-    no step counter.
+    Configuration, scalers, networks and targets are converted. Policies and values predict the same, with these
+    exceptions: greedy actions of BEAR and CRR are random in d3rlpy. Values of an IQN head differ a little, and greedy
+    actions may differ too, because birl's fixed levels are midpoints and d3rlpy's range from 0 to 1. BC's
+    ``sample_action`` samples, while d3rlpy's returns the greedy action. Moments of the optimisers are not converted:
+    training continues with new ones. The file has no step counter.
 
     Args:
         fname: path of the ``.d3`` file.
@@ -85,9 +85,9 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         The algorithm.
 
     Raises:
-        ForeignFileError: if it is not such a file, or its pickle names anything else. No code was run.
-        CorruptFileError: if it is damaged.
-        UnsupportedError: if it holds an algorithm or a network that cannot be converted.
+        ForeignFileError: if the file is of another kind, or its pickle names any other object. No code has run then.
+        CorruptFileError: if the file is damaged.
+        UnsupportedError: if the algorithm or a network cannot be converted.
     """
     try:
         with open_binary(fname) as (file, label):
@@ -103,7 +103,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         refuse_nonfinite("parameter", found)
         algorithm: Algorithm[Any, Any] = rebuild({"config": config.serialize(), **sizes}, device)
         for name, part in algorithm.nets.named_modules():
-            if isinstance(part, NormalPolicy):  # d3rlpy's parameter is the position in the range, through a sigmoid
+            if isinstance(part, NormalPolicy):  # the sigmoid of d3rlpy's parameter is the position in the range
                 low, high = part.log_std_range
                 found[f"{name}.log_std"] = low + (high - low) * found[f"{name}.log_std"].sigmoid()
         algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
@@ -111,7 +111,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise CorruptFileError(
-            f"{fname} is damaged, or no model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"
+            f"{fname} is damaged, or not a model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"
         ) from error
     return algorithm
 
@@ -124,28 +124,28 @@ def _config(data: dict[str, Any]) -> AlgorithmConfig:
     known = {cls.lower(): cls for cls in CONVERTIBLE}
     if name in map(str.lower, _ACTING_OTHERWISE):
         raise UnsupportedError(
-            f"models of {data['type']!r} cannot be converted: d3rlpy leaves out the tanh of their decoder to act; "
-            "in birl they would act otherwise. Train again with birl; d3rlpy itself can export the policy it has"
+            f"models of {data['type']!r} cannot be converted: d3rlpy omits the tanh of their decoder when it selects "
+            "actions, so birl would select others. Train again with birl, or export the policy with d3rlpy"
         )
     if name not in known:
-        raise UnsupportedError(f"models of {data['type']!r} cannot be converted, but those of {', '.join(CONVERTIBLE)}")
+        raise UnsupportedError(f"models of {data['type']!r} cannot be converted; those of {', '.join(CONVERTIBLE)} can")
     cls = AlgorithmConfig.named(known[name])
     params = {key: _value(value) for key, value in data["params"].items()}
     fields = {field.name for field in dataclasses.fields(cls)}
     if "layer_norm_eps" in fields:
-        params["layer_norm_eps"] = 3e-3  # d3rlpy's
+        params["layer_norm_eps"] = 3e-3  # d3rlpy's constant
     for key, value in (("clip_grad_norm", None), ("warmup_steps", 0)):
-        if key in fields and "transformer" in name:  # newer files have these in the optimiser factory
+        if key in fields and "transformer" in name:  # in newer files they belong to the optimiser factory
             params.setdefault(key, value)
     lacking = {key: value for key, value in params.items() if key not in fields}
-    if any(lacking.values()):  # harmless if off
+    if any(lacking.values()):  # zero and False have no effect
         raise UnsupportedError(f"birl's {known[name]} has no {lacking!s:.200}: this model cannot be converted")
     kept = {key: value for key, value in params.items() if key in fields}
     return cls.deserialize({"type": known[name], "params": kept})
 
 
 def _value(value: JSONValue) -> JSONValue:
-    """Convert d3rlpy's JSON to birl's: ``none`` becomes ``None``, and schedules are recognised by their field."""
+    """Convert d3rlpy's JSON to birl's: ``none`` becomes ``None``, and fields give schedules and scalers their kind."""
     if isinstance(value, dict):
         if value.get("type") == "none":
             return None
@@ -164,10 +164,15 @@ def _value(value: JSONValue) -> JSONValue:
 
 
 def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: object) -> _Tensors:
-    """Convert tensors to those of birl's networks.
+    """Rename and reshape the tensors of d3rlpy's networks for birl's networks.
+
+    Args:
+        content: tensors of each network by name.
+        wanted: birl's tensors by name, of which only the shapes matter.
+        fname: path of the file, for messages.
 
     Raises:
-        UnsupportedError: if one is not found, or one of d3rlpy's is left over.
+        UnsupportedError: if a tensor of birl has no counterpart, or a tensor of d3rlpy is left over.
     """
     found: _Tensors = {}
     for name, given in content.items():
@@ -175,11 +180,11 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
             continue
         target = _MODULES.get(name)
         if name == "imitator" and any(key.startswith("imitator.") for key in wanted):
-            target = name  # not the policy itself, as it is in behaviour cloning
+            target = name  # in behaviour cloning the imitator is the policy
         if name == "transformer" and any(key.startswith("actor.") for key in wanted):
             target = "actor"
         if target is None:
-            raise UnsupportedError(f"{fname} has a network {name!r}, for which birl has none")
+            raise UnsupportedError(f"{fname} has a network {name!r}, which birl lacks: this model cannot be converted")
         if name.startswith(("targ_", "log_")) and not any(key.startswith(f"{target}.") for key in wanted):
             continue  # AWAC's temperature and NFQ's target are never used
         if name == "transformer":
@@ -191,9 +196,9 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
         else:
             found |= {f"{target}.{key}": tensor for key, tensor in _network(given).items()}
     for key in wanted:
-        if key not in found and key.startswith("actor_target."):  # d3rlpy takes the policy itself
+        if key not in found and key.startswith("actor_target."):  # d3rlpy uses the policy in its place
             found[key] = found[key.replace("actor_target.", "actor.", 1)]
-    drawn = [key for key in wanted if "." not in key]  # random numbers drawn once
+    drawn = [key for key in wanted if "." not in key]  # random numbers that are drawn once
     found = {key: tensor for key, tensor in found.items() if not _is_shared(key, tensor, found, wanted)}
     shapes, expected = ({key: tensor.shape for key, tensor in each.items()} for each in (found, wanted))
     wrong = [key for key in {**wanted, **found} if shapes.get(key) != expected.get(key) and key not in drawn]
@@ -203,18 +208,18 @@ def _converted(content: Mapping[str, Any], wanted: Mapping[str, Tensor], fname: 
 
 
 def _is_shared(key: str, tensor: Tensor, found: _Tensors, wanted: Mapping[str, Tensor]) -> bool:
-    """Return whether it belongs to the encoder that discrete BCQ's imitator shares with birl's critic."""
+    """Return whether a tensor is the copy of the critic's encoder that d3rlpy saves with discrete BCQ's imitator."""
     if key in wanted or not key.startswith("imitator.encoder."):
         return False
     critic = found.get(key.replace("imitator.encoder.", "critic.encoder.members.0.", 1))
-    if critic is None:  # all critics' encoders, stacked
+    if critic is None:  # the encoders of all critics are stacked
         stacked = found.get(key.replace("imitator.", "critic.", 1))
         return stacked is not None and torch.equal(stacked[0], _stackable(tensor))
     return torch.equal(critic, tensor)
 
 
 def _network(given: Mapping[str, Tensor], head: str = "") -> _Tensors:
-    """Name the tensors of one network: the encoder, and the layers after it below ``head``."""
+    """Rename the tensors of one network: an encoder, and the layers after it, whose names get the prefix ``head``."""
     found: _Tensors = {}
     if any(_SIMBA.fullmatch(name) for name in given):
         given, found = _simba(given)
@@ -254,7 +259,7 @@ def _simba(given: Mapping[str, Tensor]) -> tuple[_Tensors, _Tensors]:
 
 
 def _layers(given: Mapping[str, Tensor], prefix: str, place: str) -> _Tensors:
-    """Renumber layers: d3rlpy counts activations too, and a norm belongs to the linear layer before it."""
+    """Renumber layers: d3rlpy also counts activations, and in birl a norm belongs to the linear layer before it."""
     numbers = sorted({int(name.removeprefix(prefix).split(".")[0]) for name in given if name.startswith(prefix)})
     found: _Tensors = {}
     layer, norm = -1, 0
@@ -276,14 +281,14 @@ def _below(given: Mapping[str, Tensor], prefix: str) -> _Tensors:
 
 
 def _ensemble(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, Tensor]) -> _Tensors:
-    """Arrange critics as birl keeps them: stacked, or one after the other if encoders cannot be stacked."""
+    """Arrange critics as birl stores them: stacked, or separately if their encoders cannot be stacked."""
     count = 1 + max(int(name.split(".")[0]) for name in given)
     members = [_network(_below(given, f"{index}."), "head.") for index in range(count)]
     found: _Tensors = {}
     for name in members[0]:
         stacked = f"{target}.{name}"
         if stacked in wanted and wanted[stacked].dim() == members[0][name].dim():
-            found[stacked] = members[0][name]  # an encoder that all share
+            found[stacked] = members[0][name]  # a shared encoder
         elif stacked in wanted:
             found[stacked] = torch.stack([_stackable(member[name]) for member in members])
         else:
@@ -320,10 +325,10 @@ def _transformer(given: Mapping[str, Tensor], target: str, wanted: Mapping[str, 
     if f"{target}.action_token.weight" in found and f"{target}.action_embedding.weight" in wanted:
         found[f"{target}.action_embedding.weight"] = found.pop(f"{target}.action_token.weight")
     block = f"{target}.block_embedding"
-    if block in found:  # d3rlpy has as many rows, but uses one per step; birl uses one per token, three per step
+    if block in found:  # d3rlpy uses one row per step, birl one per token: three per step
         rows = found[block].squeeze(0)
         found[block] = rows[: len(rows) // 3].repeat_interleave(3, 0)
     positions = f"{target}.position_embedding.weight"
-    if positions in found and positions in wanted:  # d3rlpy has one more, which it never uses
+    if positions in found and positions in wanted:  # d3rlpy never uses its last row
         found[positions] = found[positions][: len(wanted[positions])]
     return found

@@ -1,9 +1,9 @@
-"""Models of d3rlpy. Only this module reads pickles, with unpicklers that allow nothing but such a file.
+"""Reading of d3rlpy's models. This is the only module that reads pickles, with unpicklers that accept such files only.
 
-A ``.d3`` of d3rlpy 2 is a pickled dict: the configuration as JSON, and the bytes of a torch file, which is a zip of a
-pickle and the raw numbers. Unpickling calls any function that a pickle names. Here the outer pickle may name none, and
-the inner one only a dict class and the types of tensors, for which functions of this module stand in. Anything else is
-refused before anything is called.
+A ``.d3`` file of d3rlpy 2 is a pickled dict: the configuration as JSON, and the bytes of a torch file, which is a zip
+file of a pickle and of raw numbers. Unpickling usually calls every function that a pickle names. Here the outer pickle
+may not name any. The inner pickle may name only a dict class and the types of tensors, which functions of this module
+replace. All other names are refused before anything is called.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STORAGES: Final = {
 
 
 class _Operations(dict[int, Callable[..., None]]):
-    """The operations of which such files consist; each look-up is counted."""
+    """The operations that such files use. Each look-up counts as one operation."""
 
     left = _MOST_OPERATIONS
 
@@ -62,8 +62,8 @@ class _Operations(dict[int, Callable[..., None]]):
         return super().__getitem__(code)
 
 
-class _Unpickler(pickle._Unpickler):  # C's has an array for its memo, as long as the largest number in the file says
-    """Allows no class, function or storage."""
+class _Unpickler(pickle._Unpickler):  # the one in C allocates its memo for the largest number in the file
+    """Unpickler that refuses every class, function and storage."""
 
     stack: list[Any]
 
@@ -75,15 +75,15 @@ class _Unpickler(pickle._Unpickler):  # C's has an array for its memo, as long a
         self.dispatch[pickle.BUILD[0]] = type(self)._ignore_attributes
 
     def _ignore_attributes(self) -> None:
-        """Torch's dicts of tensors have attributes, which are of no use here; nothing else gets any."""
+        """Drop the attributes of torch's dicts of tensors; refuse attributes of other objects."""
         self.stack.pop()
         if type(self.stack[-1]) is not OrderedDict:
             raise ValueError(f"attributes for {type(self.stack[-1]).__name__}")
 
     def find_class(self, module: str, name: str) -> object:
         raise ForeignFileError(
-            f"{self.name} names {module:.100}.{name:.100}, which no model of d3rlpy needs. It was refused and nothing "
-            "was run: do not open the file with d3rlpy or torch.load either, unless you trust where it comes from"
+            f"{self.name} names {module:.100}.{name:.100}, which no model of d3rlpy needs. It was refused, and no code "
+            "has run: do not open the file with d3rlpy or torch.load either, unless you trust its source"
         )
 
     def persistent_load(self, key: object) -> object:
@@ -96,11 +96,11 @@ def read_outer(data: bytes, fname: object) -> dict[str, Any]:
     See `birl.compat.d3rlpy_models.read_d3rlpy` for errors.
     """
     if data[:1] != b"\x80":
-        raise ForeignFileError(f"{fname} is no model that d3rlpy 2 saved: give a .d3 file that its save(…) wrote")
+        raise ForeignFileError(f"{fname} is not a model that d3rlpy 2 saved: give a .d3 file that its save(…) wrote")
     content = _Unpickler(io.BytesIO(data), fname).load()
     kinds = {"torch": bytes, "config": str, "version": str}
     if not isinstance(content, dict) or any(not isinstance(content.get(key), kind) for key, kind in kinds.items()):
-        raise ForeignFileError(f"{fname} is no model that d3rlpy 2 saved: it lacks torch, config or version")
+        raise ForeignFileError(f"{fname} is not a model that d3rlpy 2 saved: it lacks torch, config or version")
     return content
 
 
@@ -110,7 +110,7 @@ class _Storage(NamedTuple):
 
 
 class _TorchUnpickler(_Unpickler):
-    """Allows dicts, tensors and their storages. Each storage is read once, and no tensor is larger than its storage."""
+    """Unpickler of dicts and tensors. Each storage is read once, and no tensor may be larger than its storage."""
 
     def __init__(self, archive: zipfile.ZipFile, folder: str, name: object, budget: MemoryBudget) -> None:
         program = _member(archive, f"{folder}/data.pkl", budget)
@@ -140,7 +140,7 @@ class _TorchUnpickler(_Unpickler):
         return _Storage(dtype, data)
 
     def _tensor(self, storage: _Storage, offset: int, size: Sequence[int], stride: Sequence[int], *_: object) -> Tensor:
-        """In the place of torch's function: a new tensor."""
+        """Return a new tensor, in place of torch's function."""
         numbers = (offset, *size, *stride)
         if len(size) > _MOST_DIMENSIONS or any(type(number) is not int or number < 0 for number in numbers):
             raise CorruptFileError(f"{self.name}: a tensor has the shape {reprlib.repr(size)}, which it cannot have")
@@ -151,7 +151,7 @@ class _TorchUnpickler(_Unpickler):
         if not count:
             return torch.empty(size, dtype=storage.dtype)
         self._budget.spend(count * storage.dtype.itemsize, f"a tensor of shape {size}")
-        with warnings.catch_warnings():  # the bytes cannot be written to, and nothing does
+        with warnings.catch_warnings():  # the bytes are read-only, and nothing writes to them
             warnings.simplefilter("ignore", UserWarning)
             flat = torch.frombuffer(storage.data, dtype=storage.dtype)
         return flat.as_strided(size, stride, offset).clone()
@@ -163,7 +163,7 @@ def _new_dict() -> OrderedDict[str, Any]:
 
 def _member(archive: zipfile.ZipFile, name: str, budget: MemoryBudget) -> bytes:
     member = archive.getinfo(name)
-    if member.compress_type != zipfile.ZIP_STORED:  # torch compresses nothing, so nothing can inflate
+    if member.compress_type != zipfile.ZIP_STORED:  # torch does not compress, so no member may expand
         raise CorruptFileError(f"the member {name} is compressed, which torch never does")
     budget.spend(max(member.file_size, member.compress_size), f"the member {name}")
     return archive.read(name)

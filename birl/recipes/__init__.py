@@ -1,7 +1,7 @@
 """Published hyper-parameters by name, each with its source.
 
 >>> recipe = birl.recipes.find("DQN", "atari")
->>> print(recipe)  # what it sets, and where each number comes from
+>>> print(recipe)  # its settings, each with its source
 >>> config = recipe.config()
 
 ``birl train DQN --env-id ALE/Breakout-v5 --recipe atari`` sets the options of the command line, too.
@@ -23,7 +23,7 @@ __all__ = ["RECIPES", "Recipe", "Setting", "find", "names"]
 
 
 def _recipe(algorithm: str, name: str, table: dict[str, Any], shared: dict[str, Any]) -> Recipe:
-    """A table of ``recipes.toml``, whose head describes it."""
+    """Make a recipe of a table of ``recipes.toml``, whose first lines describe the form."""
     origin, source = table.pop("origin"), table.pop("source", "")
     included, without = table.pop("include", ()), table.pop("without", ())
     updates, interval = table.pop("updates", (1, 1))
@@ -47,7 +47,7 @@ def find(algorithm: str, name: str) -> Recipe:
     """Find the recipe of an algorithm by its name.
 
     Raises:
-        ConfigError: if the algorithm has none of this name.
+        ConfigError: if the algorithm has no recipe of this name.
     """
     found = RECIPES.get((algorithm, name))
     if found is None:
@@ -59,5 +59,5 @@ def find(algorithm: str, name: str) -> Recipe:
 
 
 def names(algorithm: str) -> list[str]:
-    """Names of the recipes of an algorithm."""
+    """Return the names of the recipes of an algorithm."""
     return [name for owner, name in RECIPES if owner == algorithm]

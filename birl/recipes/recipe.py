@@ -1,4 +1,4 @@
-"""Published settings, each with its source, and how they become a configuration."""
+"""Published settings with their sources, and their conversion to a configuration."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from birl.config import AlgorithmConfig
 from birl.files.serializable import Serializable, kind_of
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value]"
-"""What a TOML file holds."""
+"""A value in a TOML file."""
 
 _UPDATES, _NONE = "$updates", "none"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value and where it comes from.
+    """One value and its source.
 
     Attributes:
-        name: of a config field, or of an option of ``birl train`` (with ``--``).
-        value: as in ``recipes.toml``.
-        source: a paper or library, and remarks.
+        name: name of a config field, or of an option of ``birl train`` (with ``--``).
+        value: the value in ``recipes.toml``.
+        source: the paper or library that gives the value, and remarks.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Recipe:
 
     Attributes:
         algorithm: name of the algorithm.
-        name: of the recipe.
+        name: name of the recipe.
         origin: papers and reproductions.
-        settings: what it sets; everything else keeps birl's defaults.
+        settings: the settings; all other fields and options keep birl's defaults.
         updates: ``(a, b)`` for ``a`` updates in ``b`` steps, for schedules that end with the run.
     """
 
@@ -68,7 +68,7 @@ class Recipe:
         return steps
 
     def fields(self, n_steps: int | None = None) -> dict[str, object]:
-        """Values of config fields; schedules are those of a run of ``n_steps`` steps, by default the recipe's."""
+        """Return the values of config fields; schedules span ``n_steps`` steps, by default the recipe's."""
         steps, (updates, interval) = n_steps or self.n_steps, self.updates
         total = max(1, steps * updates // interval)
         own = [each for each in self.settings if each.option is None]
@@ -90,7 +90,7 @@ class Recipe:
         return make(**self.fields(n_steps) | changes)
 
     def lines(self, n_steps: int | None = None, without: Collection[str] = ()) -> list[str]:
-        """Format the settings, one a line.
+        """Format the settings, one per line.
 
         Args:
             n_steps: see `config`.
@@ -107,7 +107,7 @@ class Recipe:
 
 
 def _build(owner: type, name: str, value: Value, n_updates: int) -> object:
-    """The value of the field ``name`` of ``owner``: with objects for tables, and the number of updates in schedules."""
+    """Return the value of the field ``name`` of ``owner``: tables become objects, ``"$updates"`` becomes a number."""
     if isinstance(value, dict):
         kind = kind_of(owner, name)
         assert kind is not None

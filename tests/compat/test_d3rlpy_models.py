@@ -65,7 +65,7 @@ def test_standard_deviations_are_those_of_d3rlpy(name: str, log_std: list[float]
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_fault_10_models_that_would_act_otherwise_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="leaves out the tanh of their decoder"):
+    with pytest.raises(UnsupportedError, match="omits the tanh of their decoder"):
         read_d3rlpy(DATA / f"{name}.d3")
 
 
@@ -118,7 +118,7 @@ def test_command(tmp_path: Path, capsys: Any) -> None:
     assert "DQN" in capsys.readouterr().out
     assert isinstance(birl.load_learnable(tmp_path / "new.d3"), DQN)
     assert main(["convert", str(tmp_path / "new.d3"), str(tmp_path / "newer.d3")]) == 1
-    assert "no model that d3rlpy 2 saved" in capsys.readouterr().err
+    assert "not a model that d3rlpy 2 saved" in capsys.readouterr().err
     assert not (tmp_path / "newer.d3").exists()
 
 
@@ -147,7 +147,7 @@ class Evil:
 def test_outer_pickles_that_would_run_code(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     for value in (Evil(mark), {**content(), "version": Evil(mark)}, {**content(), "more": [print]}, torch.nn.ReLU()):
-        with pytest.raises(ForeignFileError, match="names .*refused and nothing was run"):
+        with pytest.raises(ForeignFileError, match="names .*refused, and no code has run"):
             read_d3rlpy(write(tmp_path / "x.d3", value))
     assert not mark.exists()
     with pytest.raises(ForeignFileError, match="posix.system"):
@@ -246,7 +246,7 @@ def test_what_birl_does_not_have(tmp_path: Path) -> None:
         assert text != content("cql")["config"]
         return write(tmp_path / "x.d3", {**content("cql"), "config": text})
 
-    with pytest.raises(UnsupportedError, match="'a_later_one' cannot be converted, but those of AWAC"):
+    with pytest.raises(UnsupportedError, match="'a_later_one' cannot be converted; those of AWAC"):
         read_d3rlpy(changed('"type": "cql"', '"type": "a_later_one"'))
     with pytest.raises(UnsupportedError, match="a_later_option"):
         read_d3rlpy(changed('"max_q_backup": false', '"a_later_option": true'))
