@@ -15,7 +15,7 @@
     │   ├── CorruptFileError                          truncated, altered or damaged
     │   ├── ForeignFileError                          not a file of the expected kind, or from a newer birl
     │   └── WriteError                                could not be written; the former file is untouched
-    ├── ResumeError                   (RuntimeError)  a run folder holds a run with other settings, or a running one
+    ├── ResumeError                   (RuntimeError)  a folder contains a run with other settings, or a running one
     ├── MissingExtraError             (ImportError)   an optional package is missing; the message names the extra
     ├── NotBuiltError                 (RuntimeError)  an algorithm is used before it has networks
     ├── OrderError                    (RuntimeError)  a method is called too early or too late
@@ -23,7 +23,7 @@
     ├── UnsupportedError              (RuntimeError)  the algorithm does not support this by design
     └── WorkerError                   (RuntimeError)  a worker process has ended
 
-    ActionRangeWarning                (UserWarning)   actions reach beyond what an unscaled policy can express
+    ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
     ShortRunWarning                   (UserWarning)   a run is too short to learn anything
 
 Each message gives the value, the allowed values, and what to do.
@@ -115,7 +115,7 @@ class WriteError(FileError):
 
 
 class ResumeError(BirlError, RuntimeError):
-    """A run folder holds a run with other settings, or another run is using it."""
+    """A folder contains a run with other settings, or another run is using it."""
 
 
 class MissingExtraError(BirlError, ImportError):
@@ -147,7 +147,7 @@ class WorkerError(BirlError, RuntimeError):
 
 
 class ActionRangeWarning(UserWarning):
-    """Actions reach beyond what a policy in ``[-1, 1]`` can express, and no action scaler is set."""
+    """Actions are outside the range ``[-1, 1]`` of the policy, and no action scaler is set."""
 
 
 class ShortRunWarning(UserWarning):

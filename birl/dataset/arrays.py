@@ -23,7 +23,10 @@ from birl.errors import ConfigError, WriteError
 from birl.files.locks import FolderLock
 from birl.types import Array, ArrayOrTensor
 
-_FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)  # several times faster to compare with than the types
+_FLOAT32, _UINT8 = (
+    np.dtype(np.float32),
+    np.dtype(np.uint8),
+)  # dtypes compare several times faster than types
 _CPU = torch.device("cpu")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
@@ -72,7 +75,7 @@ class Place(ABC, Generic[A]):
 
     @abstractmethod
     def to_network(self, array: A) -> A:
-        """Convert to what networks take: float32, or uint8, which stays uint8 up to the training device."""
+        """Convert to the dtype of network inputs: float32, or uint8, which stays uint8 up to the training device."""
 
     @abstractmethod
     def to_action(self, array: A) -> A:
@@ -154,7 +157,7 @@ class FolderPlace(MemoryPlace):
         self._maps: dict[str, np.memmap[Any, Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, which holds no lock."""
+        """Return the state of a copy, which does not have the lock."""
         return {**vars(self), "lock": None}
 
     def _map(self, name: str, mapped: np.memmap[Any, Any]) -> Array:
@@ -166,7 +169,7 @@ class FolderPlace(MemoryPlace):
         path = self.folder / f"{name}.{shape[0]}.npy"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # left by a killed writer; other processes may map it, so do not truncate it
+            path.unlink(missing_ok=True)  # a killed writer left it, and other processes may map it: do not truncate it
             return self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
         except OSError as error:
             raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
@@ -180,7 +183,7 @@ class FolderPlace(MemoryPlace):
         path = self.folder / f"{name}.{shape[0]}.npy"
         if path.is_symlink() or path.is_fifo():  # the target of a link would be written to, and a pipe would block
             raise ValueError(f"{path.name} is a link or pipe, no file of this folder")
-        mapped = open_memmap(path, mode="c")  # "r+" would extend a file that is too short; "c" refuses it
+        mapped = open_memmap(path, mode="c")  # "c" refuses a file that is too short; "r+" would extend it
         mapped = open_memmap(path, mode="r+") if writing else mapped
         if mapped.shape != shape or mapped.dtype != dtype:
             raise ValueError(f"{path.name} has shape {mapped.shape} and dtype {mapped.dtype}")
@@ -240,13 +243,13 @@ class PinnedPlace(MemoryPlace):
         return array.take(rows, axis=0, out=out, mode="clip")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new uninitialised pinned array. It is a view of a tensor, which it keeps alive."""
+        """Return a new uninitialised pinned array, which is a view of a tensor."""
         like = torch.from_numpy(np.empty(0, dtype))
         return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
 
 class TorchPlace(Place[Tensor]):
-    """Tensors on a device. Row numbers are drawn, and rows gathered, on the device."""
+    """Tensors on a device, where row numbers are drawn and rows are gathered."""
 
     device: torch.device
 

@@ -77,7 +77,7 @@ class ReplayBufferBase(ABC):
             ShapeError, NonFiniteError, ActionError: if the step does not fit; it is not stored.
         """
         to = self.target
-        lanes, writer = to.lanes(lane), cast(Any, to.writer)  # it receives what the user gave, not only arrays
+        lanes, writer = to.lanes(lane), cast(Any, to.writer)  # it receives the user's values, which need not be arrays
         action, reward = writer.process_action(action), writer.process_reward(reward)
         step = (to.processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
         values = step_columns(to.storage, *add_row_axis(step))
@@ -106,7 +106,7 @@ class ReplayBufferBase(ABC):
             terminated, truncated: bool ``[n]``.
             next_observation: tree ``[n, …]``. Where an episode ended, it is the last observation before the reset.
             extra: extra arrays ``[n, …]`` by name.
-            mask: bool ``[n]``: the rows to store, for example all but those of steps that only reset; ``None`` for all.
+            mask: bool ``[n]``: the rows to store, for example without steps that only reset; ``None`` for all.
             lanes: the lane ``[n]`` of each row; ``None`` for one row in each lane. Rows of the same lane are
                 consecutive steps.
         """
@@ -274,7 +274,7 @@ class ReplayBufferBase(ABC):
     @property
     @abstractmethod
     def dataset_info(self) -> DatasetInfo:
-        """Signatures of what is stored, action space and size."""
+        """Signatures of the stored steps, action space and action size."""
 
     def action_bounds(self) -> tuple[Array, Array]:
         """Return the minimum and maximum ``[A]`` of all actions; infinite without steps. Cached until a write."""

@@ -1,4 +1,4 @@
-"""Retention: how many steps a replay buffer keeps."""
+"""Retention policies, which decide how many steps a replay buffer keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dataset holds: signatures of its steps, and the specs of observations and actions."""
+"""The info of a dataset: signatures of its steps, and the specs of observations and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors of a storage near a training device, whose rows are copied there or gathered into pinned memory."""
+"""Mirrors of a storage for a training device: copies on the device, or readers that use pinned memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIRRORED: Final = (
 
 
 class Mirror(StorageView):
-    """A read-only mirror of another storage. `refresh` copies what has been written since.
+    """A read-only mirror of another storage. `refresh` copies the rows that were written since the last call.
 
     Args:
         source: the mirrored storage.

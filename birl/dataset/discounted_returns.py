@@ -53,7 +53,7 @@ class DiscountedReturns:
         """Return float32 ``discounted_return`` ``[..., 1]`` of the steps at ``rows`` ``[...]``.
 
         Args:
-            storage: holds the steps.
+            storage: storage of the steps.
             rows: row numbers.
             failure: see `birl.dataset.SparseRewardTransitionPicker`.
         """

@@ -40,13 +40,13 @@ def episode_table(storage: Storage) -> EpisodeTable:
 class ChangedEpisodes:
     """Finds the steps of episodes that were written, or were still running, since the last call.
 
-    It holds for one layout of a storage: until the storage's ``generation`` changes.
+    Make a new one when the storage's ``generation`` changes.
 
     Args:
         storage: the storage.
 
     Attributes:
-        generation, version: those of the storage at the last call.
+        generation, version: generation and version of the storage at the last call.
         ended: position in each lane ``[lanes]`` up to which all episodes have ended.
     """
 
@@ -78,7 +78,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     Args:
         storage: the storage.
         index: index into `episode_table`.
-        copy: whether to copy rows that a later step may overwrite (those of a ring).
+        copy: whether to copy rows that a later step may overwrite, which are rows of a ring.
         for_picker: whether to append the final observation, if known, as a last row of ``observations``, and zeros as a
             last row of ``actions``, for per-item pickers that read ``observations[index + 1]``.
     """

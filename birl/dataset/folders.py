@@ -41,7 +41,7 @@ _RETRIES = 2
 
 
 def _lane_state(storage: Storage) -> State:
-    """Return where the lanes start and end. In a storage that only grows, later writes change nothing else."""
+    """Return where the lanes start and end. Later writes change nothing else in a storage that only grows."""
     state: State = {name: getattr(storage, name).copy() for name in LANE_ARRAYS}
     return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": storage.tail()}
 
@@ -105,7 +105,7 @@ def set_storage_state(storage: Storage, state: State) -> None:
 
 
 def _clean_flags(storage: Storage, tail: Array) -> None:
-    """Undo what a later, incomplete write did to the flags."""
+    """Undo the changes of a later, incomplete write to the flags."""
     size, capacity = storage.end - storage.start, storage.capacity
     for flags, first, count in zip(storage.flags.reshape(-1, capacity), storage.end % capacity, size, strict=True):
         last = first + capacity - count  # end of the free rows, which may wrap around
@@ -164,7 +164,7 @@ def _restore_rows(storage: Storage, state: State) -> None:
     for name in columns.keys() - storage.leaves.keys():
         storage.add_extra(name, ArraySpec(columns[name].shape[2:], columns[name].dtype))
     storage.reset_lanes()
-    if storage.journal is not None:  # after a kill it is empty, and the state can be set again
+    if storage.journal is not None:  # a kill after this leaves an empty storage, whose state can be set again
         storage.journal.write(storage)
     if storage.capacity != state["capacity"]:
         storage.resize(state["capacity"])
@@ -359,7 +359,7 @@ def open_folder(folder: Path) -> Storage:
         try:
             index = _read_index(folder)
             record = read_journal(folder, index["lanes"])
-            indexed = index.get("sequence", 0) - (not index["clean"])  # the index of a ring may be outdated
+            indexed = index.get("sequence", 0) - (not index["clean"])  # a ring's index may be older than its journal
             if record is not None and record.trusted and record.sequence > indexed:
                 index |= {**record.state, "sequence": record.sequence}
             elif not index["clean"]:
@@ -395,7 +395,7 @@ def _watch(storage: Storage) -> None:
     def watch() -> None:
         record = read_journal(place.folder, lanes)
         if record is None or record.sequence <= seen or record.state["capacity"] != capacity:
-            return  # a writer with a larger ring does not change these files
+            return  # a writer with a larger ring writes to other files
         if (record.state["end"] - capacity > start).any():
             raise DataError(
                 f"{place.folder} has been written to, and the oldest steps that were read here are overwritten: open "

@@ -280,8 +280,8 @@ class _File:
         """Open a dataset by h5py's low-level interface. All data are read from datasets that this method returns.
 
         It checks that the bytes are in this file, that only HDF5 and h5py decode them, and that they are within the
-        budget. It reads nothing of the content. Files have a few datasets per episode, for which h5py's high-level
-        objects would take most of the time.
+        budget. It does not read the content. Files have a few datasets per episode, and h5py's high-level objects for
+        them would take most of the time.
         """
         import h5py
 

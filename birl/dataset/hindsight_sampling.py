@@ -215,7 +215,7 @@ class HindsightSampler(Sampler):
         replaced: Array,
         goal: Array,
     ) -> None:
-        """Replace the goals of sequences ``[T, B, …]``, in place; ``window`` holds rows, and which are real steps."""
+        """Replace goals of sequences ``[T, B, …]``, in place; ``window``: rows, and whether each is a real step."""
         place, source = storage.place, storage.source
         rows, alive = (place.host(each)[:, replaced] for each in window)
         after = source.shift(rows, 1)

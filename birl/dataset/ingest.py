@@ -1,4 +1,4 @@
-"""Conversion of users' steps for a storage: checked columns, row flags, and several steps of a lane at once."""
+"""Conversion of users' steps for a storage: checked columns, flags of rows, and runs of steps in a lane."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def step_columns(
 ) -> dict[str, Array]:
     """Convert ``count`` steps ``[n, …]`` to columns in the storage's dtypes.
 
-    Extra columns that the storage does not have yet keep their dtypes; see `add_extra_columns`.
+    Extra columns that the storage lacks keep their dtypes; see `add_extra_columns`.
 
     Raises:
         ShapeError, NonFiniteError, ActionError: if the steps do not fit.
@@ -165,7 +165,7 @@ def lane_numbers(lanes: int | Sequence[int] | Array, count: int) -> Array:
     """Return the lanes ``[N]`` of steps as int64; a single number is one lane.
 
     Args:
-        lanes: what the user gave.
+        lanes: the user's argument.
         count: number of lanes of the storage.
 
     Raises:
@@ -202,7 +202,7 @@ def append_steps(
         values, following, ending: columns ``[N, …]`` and uint8 ``[N]``, see `Storage.append`.
         mask: bool ``[N]``: the steps to store; ``None`` for all.
     """
-    turn = None  # index of each step among those of its lane
+    turn = None  # index of each step among the steps of its lane
     if lanes is None:
         lanes = np.arange(storage.lanes)
     elif len(lanes) > 1 and (counts := np.bincount(lanes)).max() > 1:
@@ -227,7 +227,7 @@ def _append_turns(
     ending: Array,
     turn: Array,
 ) -> None:
-    """Append the steps of all lanes, at once where possible, else in two halves of the turns."""
+    """Append the steps of all lanes: together if possible, else in two halves of the turns."""
     first, last = turn.min(), turn.max()
     if first == last:
         storage.append(lanes, values, following, ending)
@@ -250,8 +250,8 @@ def _append_turns(
 def _evicted_by(storage: Storage, lanes: Array, counts: Array, ending: Array) -> Array | None:
     """Return how many steps each lane evicts for ``counts`` new ones; ``None`` if they may not be written at once.
 
-    Steps are written one after another if a kill may cost only the step that is being written, if some of the new steps
-    might be evicted again, or if the ring might have grown on the way: samples depend on the rows of the steps.
+    Steps are written one at a time if a journal limits the loss by a kill to one step, if some of the new steps might
+    be evicted again, or if the ring might have grown in between, because samples depend on the rows of the steps.
     """
     if storage.whole or storage.journal is not None:
         return None
@@ -262,7 +262,7 @@ def _evicted_by(storage: Storage, lanes: Array, counts: Array, ending: Array) ->
     evicted, written = steps_to_evict(storage, excess, complete + counts), counts > 0
     if excess < counts.sum() or ((evicted >= storage.steps) & (evicted > 0))[written].any():
         return None
-    # the largest number of rows that each lane would have had if the steps had been written one after another
+    # the largest number of rows in each lane if the steps were written one at a time
     steps = np.minimum(storage.steps + counts, storage.steps.max() + np.count_nonzero(written))
     finals = storage.end - storage.start - storage.steps + np.bincount(lanes, ending > 0, storage.lanes)
     return evicted if (steps + finals + 2)[written].max() <= storage.capacity else None

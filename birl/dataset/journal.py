@@ -17,7 +17,7 @@ NAME: Final = "journal.bin"
 LANE_ARRAYS: Final = ("start", "end", "offset", "open", "pending")
 MAX_SEQUENCE: Final = 2**62
 """Upper bound of the numbers of writes."""
-_HEAD: Final = 4  # numbers before those of the lanes: sequence, capacity, and two of the boot
+_HEAD: Final = 4  # numbers before the lanes' numbers: sequence, capacity, and two numbers of the boot
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 

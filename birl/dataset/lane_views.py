@@ -66,7 +66,7 @@ class LaneView(StorageView):
         self.refresh()
 
     def refresh(self) -> None:
-        """Follow the writes to the source since the last call."""
+        """Apply the writes to the source since the last call."""
         source = self._parent
         if self.version == source.version and self.generation == source.generation:
             return
@@ -91,7 +91,7 @@ class LaneView(StorageView):
         self.version, self.generation = source.version, source.generation
 
     def changes(self, whole: bool = False) -> Iterator[Changes]:
-        """Yield what was written since the last call, in parts; all rows if ``whole``, or if rows have moved."""
+        """Yield the rows written since the last call, in parts; all rows if ``whole``, or if rows have new numbers."""
         self.refresh()
         whole = whole or self._unsent is None
         unsent = [] if self._unsent is None else self._unsent

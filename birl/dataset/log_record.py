@@ -64,7 +64,7 @@ class LogRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LogRecord:
-        """Inverse of `to_json`."""
+        """Make a record from the result of `to_json`."""
         origins = tuple(Origin(*map(str, each)) for each in data["origins"])
         return cls(LogSchema.parse(data["schema"]), tuple(map(str, data["numbers"])), origins)
 
@@ -100,7 +100,7 @@ class LogRecord:
         return {"column": each.column, "size": max(length, 1) + each.indicator, "missing": each.missing, **described}
 
     def action(self) -> dict[str, Any]:
-        """The columns of actions and, for discrete actions, the value of each index, in JSON form."""
+        """Return the columns of actions and, for discrete actions, the value of each index, in JSON form."""
         action = self.schema.action
         if action.discrete:
             return {"column": action.column, "values": list(action.values) or list(range(action.count))}

@@ -225,14 +225,14 @@ class LogSchema:
         time: name of the column of times (numbers or dates) that order the steps; ``None`` for the order of the log.
         order: ``"sort"`` by time, or ``"given"``: a decreasing time is then an error.
         duplicates: treatment of steps of an episode at the same time: ``"error"``, or keep only the ``"first"``, which
-            is marked as an end if one of them is.
+            is marked as an end if any of them is.
         unit_of_time: length of one step, in seconds if times are dates. It adds the extra column ``time_gap``: the
             number of units until the next step (1 for the last step of an episode).
         terminated: name of the column that is 1 where the task ended with this step.
         truncated: name of the column that is 1 where the episode was cut after this step.
         unmarked: how to treat an episode whose last step has neither mark: as ``"truncated"`` or ``"terminated"``.
-        censored_after: time (a number, or a date in ISO 8601) from which on unmarked episodes count as still running
-            when the log ended. The extra column ``censored`` is 1 for their steps.
+        censored_after: an unmarked episode whose last step is at this time (a number, or a date in ISO 8601) or later
+            counts as still running when the log ended. The extra column ``censored`` is 1 for its steps.
         logger: name of the column of the policy or version that selected the action.
         cluster: name of the column of groups of dependent episodes, such as a user or a machine.
     """

@@ -53,11 +53,11 @@ class Rows(NamedTuple):
         weight: float32 importance weights ``[B, 1]``; ``None`` if all are 1 and priorities are not used.
         generation: the numbers ``[B]`` of the steps in the rows (see `Storage.numbers`), which the reader adds if there
             are weights.
-        goal: row numbers ``[B]``, numpy, of the states that replace the steps' goals, -1 to keep a goal; ``None``
-            except for a `birl.dataset.HindsightSampler`.
+        goal: numpy row numbers ``[B]`` of the states that replace the steps' goals, -1 to keep a goal; ``None`` unless
+            the sampler is a `birl.dataset.HindsightSampler`.
         augmented: random numbers ``[B, 2, k]`` for the observations and the next observations, which the reader adds
             for an augmentation.
-        scale: factor that makes weights comparable with those of other samplers.
+        scale: factor that makes weights of several samplers comparable.
     """
 
     index: Any
@@ -87,8 +87,8 @@ class MiniBatch:
         terminals: float32 ``[..., 1]``: 1 where the environment ended the episode, 0 at a time limit.
         intervals: float32 ``[..., 1]``: number of steps; ``None`` if all are 1.
         weights: float32 ``[..., 1]``: importance weights; ``None`` if all are 1.
-        extra: extra columns by name, without start states. Losses do not read the columns of the data. Computed columns
-            (`birl.dataset.transitions.Columns`) are here, too.
+        extra: extra columns of the data, without start states, which losses do not read; and computed columns
+            (`birl.dataset.transitions.Columns`).
         masks: float32 without the last dimension: 0 for padding and steps with an unknown next observation; ``None`` if
             all are 1.
         is_first: bool without the last dimension: an episode starts with this step, so recurrent states are reset.
@@ -97,7 +97,7 @@ class MiniBatch:
         rows: the parts of the minibatch, in order, with the samplers that `update_priorities` notifies; ``None`` if
             priorities are not used.
         transitions: the transitions that were stacked; ``None`` if the minibatch was gathered from arrays.
-        augmentation: changes the observations on the training device; ``None`` for nothing.
+        augmentation: changes the observations on the training device; ``None`` for no augmentation.
         augmented: random numbers ``[..., 2, k]`` of the augmentation.
     """
 

@@ -42,7 +42,7 @@ class Source:
     """A storage, or a mirror of one near the training device, with the objects that sample from it.
 
     Attributes:
-        storage: holds the steps.
+        storage: storage of the steps.
         picker: makes transitions.
         slicer: makes windows of trajectories.
         sampler: selects rows.

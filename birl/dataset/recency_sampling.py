@@ -44,7 +44,7 @@ class RecentSampler(Sampler):
         self._draws = 0
 
     def window(self, count: int) -> int:
-        """Return how many of the newest of ``count`` steps the next minibatch is drawn from."""
+        """Return the number of newest steps, of ``count`` steps, from which the next minibatch is drawn."""
         eta = self.eta
         if self.anneal_steps is not None:
             eta += (1 - eta) * min(self._draws / self.anneal_steps, 1.0)

@@ -185,7 +185,7 @@ class ReplayBuffer(ReplayBufferBase):
 
     @property
     def buffer(self) -> BufferProtocol:
-        """The object that decides how many steps are kept, such as a `FIFOBuffer`."""
+        """The retention policy, such as a `FIFOBuffer`."""
         return self._buffer
 
     @property
@@ -234,7 +234,7 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         """Read a file that `dump`, or d3rlpy (versions 1 and 2), wrote.
 
-        The other arguments are those of the class. Spaces and sizes can be left out for files that `dump` wrote, which
+        The other arguments are described in `ReplayBuffer`. Spaces and sizes can be left out for files of `dump`, which
         contain them.
 
         Raises:

@@ -87,7 +87,7 @@ class Sampler:
         """Draw ``count`` rows.
 
         Args:
-            storage: holds the rows.
+            storage: storage of the rows.
             count: number of rows.
             generators: source of randomness.
             reject: rows with any of these flags are not drawn.

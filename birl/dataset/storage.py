@@ -34,7 +34,7 @@ MAX_WRITES = 4096
 """Number of writes that a view of a storage records one by one."""
 
 _MINIMUM_CAPACITY = 64
-_BLOCK = 2**22  # bytes that are moved at a time
+_BLOCK = 2**22  # bytes that are copied at a time
 
 
 class Storage:
@@ -73,11 +73,11 @@ class Storage:
         self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}  # by column name
         self.columns: dict[str, Any] = {}
         self._cache: dict[str, tuple[int, Any]] = {}
-        self.version = self.generation = 0  # change with the contents; with the arrays that hold them
+        self.version = self.generation = 0  # version changes with the contents, generation with the arrays
         self.mirrors: weakref.WeakSet[StorageView] = weakref.WeakSet()
         self.journal: Journal[Storage] | None = None  # set in the process that writes to a folder
         self.check_overwritten: Callable[[], None] | None = None  # set for readers of a folder: raises an error
-        # On a device, rows are drawn from an index of all steps. For a ring it would be rebuilt after each step.
+        # Devices draw rows from an index of all steps. For a ring the index would be rebuilt after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
         for name in self.leaves:
@@ -136,7 +136,7 @@ class Storage:
             self.place.put(self.device_flags, rows, values)
 
     def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows per lane: double the capacity, or grow to the limit at once if that is enough."""
+        """Make room for ``rows`` rows per lane by doubling the capacity, up to the rows that the limit needs."""
         if rows <= self.capacity:
             return
         capacity = max(2 * self.capacity, _MINIMUM_CAPACITY)
@@ -155,7 +155,7 @@ class Storage:
         self.columns = {}
         for name, column in columns.items():
             moved, block = self._allocate(name), max(1, _BLOCK // max(1, column[:1].nbytes))
-            for begin in range(0, len(old), block):  # in blocks: an index of all rows would be a third copy in memory
+            for begin in range(0, len(old), block):  # an index of all rows would take as much memory as a third copy
                 part = slice(begin, begin + block)
                 moved[self.place.indices(new[part])] = column[self.place.indices(old[part])]
             self.columns[name] = moved
@@ -322,15 +322,15 @@ class Storage:
         self.end_write(enforce_limit(self))
 
     def end_write(self, in_journal: bool = False) -> None:
-        """Complete a write, and record it in the journal unless it is there already, as it is after an eviction."""
+        """Complete a write, and record it in the journal unless an eviction has recorded it (``in_journal``)."""
         self.version += 1
         if self.journal is not None and not in_journal:
             self.journal.write(self)
 
     def _mark_pending(self, lanes: Array, rows: Array, values: Mapping[str, Array], known: Array) -> None:
-        """Mark steps as pending whose next observation, at ``rows`` ``[k]``, is about to be replaced by another one.
+        """Mark steps as pending if their next observation, at ``rows`` ``[k]``, is about to be replaced.
 
-        If the process is killed while it replaces them, the steps remain, without a next observation.
+        If the process is killed during the replacement, the steps remain without a next observation.
         """
         other = np.zeros(len(lanes), np.bool_)
         for name in tree_leaves(self.observation_names):
@@ -425,7 +425,7 @@ class Storage:
         step_rows, final_rows = rows[is_step], rows[~is_step]
         for name, column in self.columns.items():
             self.place.put(column, step_rows, steps.get(name, 0))
-            self.place.put(column, final_rows, finals.get(name, 0))  # rows of a ring hold old data
+            self.place.put(column, final_rows, finals.get(name, 0))  # rows of a ring contain old data
         self.set_flags(rows, flags)
         self.end[lane] = begin + len(flags)
         self.steps[lane] += len(step_rows)
@@ -463,15 +463,15 @@ class StorageView(Storage):
 
 
 # -- eviction ------------------------------------------------------------------------------------------------------
-# Steps beyond the limit are the oldest ones of the fullest lanes. If all lanes are written in step, those are the
-# oldest steps of all.
+# The oldest steps of the fullest lanes are evicted. If all lanes are written together, these are the oldest of all
+# steps.
 
 
 def enforce_limit(storage: Storage) -> bool:
     """Evict the steps beyond the limit. The newest step counts once its next observation is stored.
 
     Returns:
-        Whether there were any.
+        Whether steps were evicted.
     """
     if storage.limit is None:
         return False

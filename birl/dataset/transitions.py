@@ -78,7 +78,7 @@ def stack_frames(episode: EpisodeBase, index: int, n_frames: int) -> Observation
 
 
 def newest_mask(stacked: Tree, frame: Tree, read: Callable[[Tree], Tree]) -> Tree:
-    """Replace the action mask of stacked observations by that of the newest ``frame``."""
+    """Replace the action mask of stacked observations by the mask of the newest ``frame``."""
     return {**stacked, MASK: read(frame[MASK])} if isinstance(frame, dict) and MASK in frame else stacked
 
 
@@ -145,7 +145,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
     """Transitions whose observations are the last ``n_frames`` stored ones, stacked on their first axis, oldest first.
 
     Stored observations are single frames ``[C, H, W]``, channel first (or vectors), and stacks are ``[n_frames * C, H,
-    W]``. Frames before the first step of an episode are zeros. Memory holds each frame once. Steps with an evicted
+    W]``. Frames before the first step of an episode are zeros. Each frame is stored once. Steps with an evicted
     frame are not sampled.
 
     Args:

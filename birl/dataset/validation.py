@@ -1,4 +1,4 @@
-"""Checks and conversions of users' data. Each error names the given and the allowed values and says what to do."""
+"""Checks and conversions of users' data. Each error gives the value, the allowed values, and what to do."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class TransitionView(View[TransitionMiniBatch]):
     columns: Columns = NO_COLUMNS
 
     def read(self, storage: Storage, part: Part, rows: ArrayOrTensor) -> TransitionMiniBatch:
-        """Return the transitions at ``rows`` ``[B]``, made at once if the picker can do so, else one by one."""
+        """Return the transitions at ``rows`` ``[B]``. A picker without ``batch`` makes them one by one."""
         place, columns, picker = storage.place, self.columns, cast(TransitionPickerProtocol, part)
         own: dict[str, Array] = {}  # columns that the picker's own transitions have
         if is_batch_picker(picker):
@@ -106,7 +106,7 @@ class TrajectoryView(View[TrajectoryMiniBatch]):
         check("length", self.length, int, low=1)
 
     def read(self, storage: Storage, part: Part, rows: ArrayOrTensor) -> TrajectoryMiniBatch:
-        """Return the windows that end with ``rows`` ``[B]``, made at once if the slicer can do so, else one by one."""
+        """Return the windows that end with ``rows`` ``[B]``. A slicer without ``batch`` makes them one by one."""
         if is_batch_slicer(part):
             return part.batch(storage, rows, self.length)
         windows = self.items(storage, cast(TrajectorySlicerProtocol, part), storage.place.host(rows))
@@ -257,7 +257,7 @@ def _single_step_picker(part: Part, purpose: str, multi_step: bool = False) -> B
 
     Args:
         part: the dataset's transition picker.
-        purpose: what it is used for, for the error.
+        purpose: use of the picker, for the message.
         multi_step: whether a `MultiStepTransitionPicker` is also allowed.
     """
     basic = BasicTransitionPicker

@@ -1,4 +1,4 @@
-"""The storage that a replay buffer appends steps to, and what changes them before."""
+"""The storage that a replay buffer appends steps to, with the preprocessing of the steps."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from birl.types import Array, Observation, Tree, as_parts, map_unmasked, parts_l
 
 @runtime_checkable
 class WriterPreprocessProtocol(Protocol):
-    """Preprocessor that changes each step before it is stored. Methods that are not overridden change nothing."""
+    """Preprocessor that changes each step before it is stored. Methods return their argument unless overridden."""
 
     def process_observation(self, observation: Observation) -> Observation:
         """Return the observation to store. It is also called for final observations."""
@@ -34,7 +34,7 @@ class BasicWriterPreprocess(WriterPreprocessProtocol):
 
 
 class LastFrameWriterPreprocess(BasicWriterPreprocess):
-    """Preprocessor that keeps only the newest frame ``[1, …]`` of stacked observations ``[n, …]``, and action masks.
+    """Preprocessor that stores only the newest frame ``[1, …]`` of stacked observations ``[n, …]``, and action masks.
 
     `birl.dataset.FrameStackTransitionPicker` makes the stacks again when they are sampled, so frames are stored once.
     """
@@ -54,7 +54,7 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
         return observations
     if getattr(method, "__func__", method) is LastFrameWriterPreprocess.process_observation:
         return _last_frames(np.s_[:, -1:], tree_map(np.asarray, observations))
-    observations = tree_map(np.array, observations)  # copies, because the policy reads the observations, too
+    observations = tree_map(np.array, observations)  # copies, because the policy also reads the observations
 
     def process(index: int) -> Tree:
         one = tree_map(lambda leaf: leaf[index], observations)

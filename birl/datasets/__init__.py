@@ -1,7 +1,7 @@
 """Named datasets with their environments: built-in, D4RL, Minari, Atari.
 
 ``scripts/collect_datasets.py`` collected the first four, which are part of the package. The others are read from local
-files; nothing is downloaded.
+files, which birl does not download.
 
 =========================================== ====================================================================
 name                                        content
@@ -61,16 +61,16 @@ def get_dataset(
     render_mode: str | None = None,
     **options: object,
 ) -> tuple[ReplayBuffer, Any]:
-    """Load a dataset by its name: one of `NAMES`, or one that `get_d4rl`, `get_atari` or `get_minari` knows.
+    """Load a dataset by its name: one of `NAMES`, or a name of `get_d4rl`, `get_atari` or `get_minari`.
 
-    Minari's names must have a slash here; `get_minari` takes those without one as well.
+    Minari's names must contain a slash here; `get_minari` also takes names without one.
 
     Args:
         env_name: name.
         transition_picker: makes transitions from steps. For Atari ``num_stack`` selects it.
         trajectory_slicer: makes windows of steps.
         render_mode: render mode of the environment.
-        **options: further arguments of the loading function; for `NAMES` those of `ReplayBuffer.load`.
+        **options: further arguments of the loading function, which is `ReplayBuffer.load` for `NAMES`.
 
     Returns:
         The dataset and its environment.
@@ -126,7 +126,7 @@ def get_cartpole(
     render_mode: str | None = None,
     **options: object,
 ) -> tuple[ReplayBuffer, Any]:
-    """CartPole-v1: ``"replay"`` (of an online DQN run) or ``"random"`` data. See `get_dataset`."""
+    """Load data of CartPole-v1: ``"replay"``, of an online DQN run, or ``"random"``. See `get_dataset`."""
     return get_dataset(f"cartpole-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)
 
 
@@ -137,5 +137,5 @@ def get_pendulum(
     render_mode: str | None = None,
     **options: object,
 ) -> tuple[ReplayBuffer, Any]:
-    """Pendulum-v1: ``"replay"`` (of an online SAC run) or ``"random"`` data. See `get_dataset`."""
+    """Load data of Pendulum-v1: ``"replay"``, of an online SAC run, or ``"random"``. See `get_dataset`."""
     return get_dataset(f"pendulum-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)

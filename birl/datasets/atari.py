@@ -1,8 +1,8 @@
-"""The DQN replay datasets of Atari games (Agarwal et al. 2020, arXiv:1907.04543), as d4rl-atari names them.
+"""The DQN replay datasets of Atari games (Agarwal et al. 2020, arXiv:1907.04543), under d4rl-atari's names.
 
 An epoch is a million steps: ``observation.gz``, ``action.gz``, ``reward.gz`` and ``terminal.gz``, each a gzipped
-``.npy`` array. Frames are uint8 ``[84, 84]``; uncompressed they take 7 GB per epoch. They are read in one pass, and
-only one episode is in memory in addition to the kept ones.
+``.npy`` array. Frames are uint8 ``[84, 84]``; uncompressed they take 7 GB per epoch. They are read in one pass, which
+needs memory for one episode in addition to the stored ones.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def get_atari(
         sticky_action: see `birl.envs.make_atari`.
         pre_stack: without effect, kept for d3rlpy code; samples are the same.
         render_mode: render mode of the environment.
-        path: folder that holds ``<Game>/<run>/<epoch>/observation.gz`` and the others (d4rl-atari's), or
-            ``<Game>/<run>/replay_logs/$store$_observation_ckpt.<epoch>.gz`` (the original); ``None`` for
+        path: folder with ``<Game>/<run>/<epoch>/observation.gz`` and the other files (d4rl-atari's layout), or
+            ``<Game>/<run>/replay_logs/$store$_observation_ckpt.<epoch>.gz`` (the original layout); ``None`` for
             ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and ``~/.d4rl/datasets``.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
@@ -86,7 +86,7 @@ def get_atari(
         The dataset, and its environment (``None``, with a warning, without the extra ``atari``).
 
     Raises:
-        ConfigError: if the name is not one of d4rl-atari's.
+        ConfigError: if the name is not a name of d4rl-atari.
         FileError: if a file is missing; the message says what to download and where to put it.
         CorruptFileError: if a file is damaged.
     """

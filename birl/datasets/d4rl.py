@@ -52,7 +52,7 @@ _ENVIRONMENTS: Final = {
     "walker2d": ("Walker2d-v4", {}),
     "ant": ("Ant-v4", {"use_contact_forces": True}),
 }
-_SAME: Final = 1e-4  # next observations are copies of observations, with fewer digits in some files
+_SAME: Final = 1e-4  # tolerance: some files store next observations with fewer digits
 
 
 def get_d4rl(
@@ -73,7 +73,7 @@ def get_d4rl(
     Arrays below ``infos/`` are left out.
 
     Differs from d3rlpy: neither d4rl nor an old gym is needed, a step may be both terminal and a time limit, and
-    episodes of one step and steps after the last end are kept.
+    episodes of one step and steps after the last end are included.
 
     Args:
         env_name: such as ``"hopper-medium-v0"``.
@@ -81,7 +81,7 @@ def get_d4rl(
         trajectory_slicer: makes windows of steps.
         render_mode: render mode of the environment.
         max_episode_steps: time limit of the environment, and of the data if the file has no ``timeouts``.
-        path: the file, or a folder that holds it; ``None`` for ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and
+        path: the file, or its folder; ``None`` for ``BIRL_DATA_DIR`` (else ``~/.birl/datasets``) and
             ``~/.d4rl/datasets``.
         storage: ``"memory"``, a torch device, or the path of a new folder.
         sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
@@ -93,7 +93,7 @@ def get_d4rl(
     Raises:
         FileError: if the file is missing; the message says what to download and where to put it.
         CorruptFileError, ForeignFileError: if it cannot be used.
-        EnvironmentMismatchError: if its shapes are not those of the environment.
+        EnvironmentMismatchError: if its shapes differ from the environment's.
     """
     check("max_episode_steps", max_episode_steps, int, low=1)
     relative = _file_name(check("env_name", env_name, str))

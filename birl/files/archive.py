@@ -77,7 +77,7 @@ _MAX_ELEMENTS: Final = 2**60
 
 _VERSION: Final = "2"
 _START: Final = b'{"__metadata__":{"sha256":"'
-_DIGEST_END: Final = 8 + len(_START) + 64  # the digest covers the header from here on
+_DIGEST_END: Final = 8 + len(_START) + 64  # the digest covers the rest of the header
 _READERS: Final = {
     "model": "birl.load_learnable(path)",
     "parameters": "load_model(path) of an algorithm with the same networks",
@@ -109,7 +109,7 @@ def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: Sta
         )
     tree, arrays = pack(state)
     encoded = [(name, *array_bytes(name, value)) for name, value in arrays.items()]
-    # Widest items first: every array is then aligned for readers that map the file into memory.
+    # Arrays with the widest items come first, which aligns every array for readers that map the file into memory.
     encoded.sort(key=lambda entry: (-entry[1].itemsize, entry[0]))
     content: list[bytes | memoryview] = [data for *_, data in encoded]
     header: dict[str, Any] = {
@@ -267,7 +267,7 @@ def load_tensors(source: str | os.PathLike[str] | bytes, header: object, label: 
         label: its name for messages.
 
     Raises:
-        CorruptFileError: if it is not a safetensors file, or holds arrays that `array_bytes` does not write.
+        CorruptFileError: if it is not a safetensors file, or has arrays that `array_bytes` does not write.
     """
     if not isinstance(header, dict):
         raise corrupt_file_error(label, "its list of arrays is not an object")
@@ -283,7 +283,7 @@ def load_tensors(source: str | os.PathLike[str] | bytes, header: object, label: 
     except safetensors.SafetensorError as error:
         raise corrupt_file_error(label, str(error)) from error
     for name, tensor in tensors.items():
-        # A bool that is neither 0 nor 1 is undefined behaviour in the code that uses it.
+        # A bool other than 0 and 1 causes undefined behaviour.
         if tensor.dtype is torch.bool and tensor.numel() and tensor.view(torch.uint8).max() > 1:
             raise corrupt_file_error(label, f"array {name!r:.100} is not bool")
     return tensors

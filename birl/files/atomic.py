@@ -26,7 +26,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     The content goes to a temporary file in the same folder, which is flushed to the disk and then renamed over
     ``path``. On any exception it is removed and ``path`` is unchanged. A process that is killed leaves a hidden
     ``.<name>.<random>.tmp``; a later write of the same file removes it once it is ten minutes old. Symbolic links
-    are followed and permissions are kept. A device or pipe, which a rename would destroy, is written in place.
+    are followed, and permissions stay. A device or pipe, which a rename would destroy, is written in place.
 
     Args:
         path: the file.
@@ -73,10 +73,10 @@ def write_binary(f: PathOrFile, write: Callable[[BinaryIO], object], mode: str =
         f: a path, or a binary file object to write to at its position.
         write: writes to the open file.
         mode: the mode in which to open files, for messages.
-        hint: advice at the end of the message about a value that is neither a path nor a file.
+        hint: advice at the end of the message if ``f`` is not a path or file.
 
     Raises:
-        ConfigError: for such a value.
+        ConfigError: if ``f`` is not a path or file.
         WriteError: if the file cannot be written.
     """
     if isinstance(f, str | os.PathLike):

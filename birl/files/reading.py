@@ -1,14 +1,14 @@
-"""Reading files that may be damaged or hostile: the limits, and the functions that keep them.
+"""Reading of files that may be damaged or hostile, within limits of memory.
 
-A small file can ask for a lot of memory. These limits hold for all files:
+A small file can request a lot of memory. These limits apply to all files:
 
 - The arrays of a file may take 64 MiB plus `PACKED` times the size of a file that may be compressed, or `PLAIN` times
   the size of any other file. Their size is known before memory is allocated. The environment variable
   ``BIRL_FILE_MEMORY``, a number of GiB, allows more.
 - JSON texts, pickles and everything else that becomes Python objects have at most `MAX_JSON_BYTES` bytes and
   `MAX_VALUES` values.
-- Networks that a file describes have at most `MAX_NETWORK_ARRAYS` parameters, and not many more than the file holds.
-  They are counted on the meta device, before they get memory.
+- Networks that a file describes have at most `MAX_NETWORK_ARRAYS` parameters, and not many more than the file has.
+  They are counted on the meta device, before memory is allocated.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MemoryBudget:
         self._total = self.left = max(_ALWAYS_ALLOWED + ratio * size, _limit_of_user())
 
     def spend(self, nbytes: int, what: str) -> None:
-        """Count ``nbytes``, which are about to be allocated for ``what``.
+        """Subtract ``nbytes``, which are about to be allocated for ``what``, from the budget.
 
         Raises:
             CorruptFileError: if the file would take more memory than allowed.
@@ -114,10 +114,10 @@ def foreign_file_error(label: str, head: bytes) -> ForeignFileError:
 
 @contextlib.contextmanager
 def open_binary(path: PathOrFile) -> Iterator[tuple[BinaryIO, str]]:
-    """Open a path, or take an open file as it is; give the file and its name for messages.
+    """Open a path, or use an open file; yield the file and its name for messages.
 
     Raises:
-        ConfigError: if ``path`` is neither.
+        ConfigError: if ``path`` is not a path or file.
         FileError: if the file cannot be read, on entry or in the block, or is a pipe.
     """
     if not isinstance(path, str | os.PathLike) and not (hasattr(path, "read") and hasattr(path, "seek")):
@@ -147,10 +147,10 @@ def bytes_left(file: BinaryIO) -> int:
 
 
 def read_exactly(file: BinaryIO, count: int, label: str) -> bytes:
-    """Read exactly ``count`` bytes; check that the file has them before allocating anything.
+    """Read exactly ``count`` bytes, after a check that the file has them.
 
     Raises:
-        CorruptFileError: if the file ends before.
+        CorruptFileError: if the file has fewer bytes.
     """
     if not 0 <= count <= bytes_left(file):
         raise corrupt_file_error(label, f"it ends after {file.seek(0, os.SEEK_END)} bytes")

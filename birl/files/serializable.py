@@ -47,7 +47,7 @@ class Serializable:
             ConfigError: naming the most similar field, or a missing one.
         """
         try:
-            if args or kwargs:  # copies are made without arguments
+            if args or kwargs:  # `copy` passes no arguments
                 _signature(cls.__init__).bind(cls, *args, **kwargs)
         except TypeError as error:
             known = list(_signature(cls.__init__).parameters)[1:]
@@ -72,7 +72,7 @@ class Serializable:
 
     @classmethod
     def register(cls, known: type[Serializable]) -> None:
-        """Do nothing but check the class: it is registered by its definition. Kept for d3rlpy code.
+        """Check the class, which its definition has registered already. For compatibility with d3rlpy.
 
         Raises:
             ConfigError: if ``known`` is not a class of this kind with a name.

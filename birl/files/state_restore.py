@@ -15,14 +15,14 @@ from birl.types import Array, State
 
 _SCALARS: Final = (bool | np.bool_, int | np.integer, float | np.floating | int | np.integer, str, dict)
 _UNCOMPARED: Final = ("explorer", "sampler", "optimizers", "torch_generator", "policy")
-"""Keys whose states are not compared. Only users know the states of their explorers and samplers;
+"""Keys whose states are not compared. States of users' explorers and samplers can have any form. The module
 `birl.optimizers.saved_state` checks optimisers, generators of another kind of device are not used, and a learner
-compares its policy itself."""
+compares its policy."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object whose state a checkpoint can hold."""
+    """An object whose state can be saved in a checkpoint."""
 
     def get_state(self) -> State:
         """Return a copy of everything that later behaviour depends on."""
@@ -35,7 +35,7 @@ class Stateful(Protocol):
 
 @contextlib.contextmanager
 def convert_to_corrupt_error(label: object, what: str = "its content is inconsistent") -> Iterator[None]:
-    """Raise a `CorruptFileError` in place of any untyped error: the form of the file was valid, its content is not."""
+    """Raise a `CorruptFileError` in place of any untyped error, for files of a valid form with invalid content."""
     try:
         yield
     except BirlError:
@@ -48,7 +48,7 @@ def convert_to_corrupt_error(label: object, what: str = "its content is inconsis
 
 @contextlib.contextmanager
 def restore_on_error(parts: Mapping[str, Stateful]) -> Iterator[None]:
-    """If the block raises, restore the former states of the parts."""
+    """Restore the former states of the parts if the block raises an exception."""
     before = {}
     for name, part in parts.items():
         with contextlib.suppress(NonFiniteError):  # a diverged learner has no valid state
@@ -90,7 +90,7 @@ def restore_states(
 
 
 def compare_states(saved: object, own: object, where: str, label: object) -> None:
-    """Compare types, dtypes and shapes of a saved state with those of a valid one.
+    """Compare types, dtypes and shapes in a saved state with a valid state.
 
     Dicts are compared by their common keys, tensors by dtype and shape, and arrays by dtype and number of dimensions,
     because arrays of data grow. Lists may have any items, and ``None`` in the valid state matches anything.

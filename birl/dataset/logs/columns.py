@@ -57,7 +57,7 @@ class Column:
     untyped: bool = False
 
     def distinct(self) -> tuple[list[Any], Array]:
-        """The distinct values (including those of missing rows), and the index ``[n]`` of each row's value in them."""
+        """Return the distinct values, also of missing rows, and the index ``[n]`` of each row's value in them."""
         if self.labels is not None:
             return list(self.labels), self.values
         values, index = np.unique(self.values, return_inverse=True)
@@ -65,14 +65,14 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """The kind of values, as a word for messages."""
+        """The kind of values, for messages."""
         if self.labels is not None:
             return "text"
         return {"M": "dates", "b": "true/false", "f": "numbers"}.get(self.values.dtype.kind, "whole numbers")
 
 
 def chunk_rows(width: float) -> int:
-    """Number of rows of ``width`` bytes that are processed at a time, at least 1."""
+    """Return the number of rows of ``width`` bytes to process at a time, at least 1."""
     return max(1, min(MAX_CHUNK_ROWS, int(MAX_CHUNK_BYTES / max(width, 1))))
 
 
@@ -229,12 +229,12 @@ def column_from_array(given: Array | Sequence[object], name: str, where: RowLabe
 
 
 def _row_index(array: Array, position: int) -> int:
-    """The row of an index into the flattened array."""
+    """Return the row of an index into the flattened array."""
     return position // max(1, array[:1].size)
 
 
 def _ragged_error(given: Array | Sequence[Any], name: str, where: RowLabel) -> ShapeError:
-    """An error that names the first row whose length differs from that of the first row."""
+    """Return the error for the first row whose length differs from the length of row 0."""
     lengths = [len(each) if hasattr(each, "__len__") and not isinstance(each, str) else None for each in given]
     row = next((row for row, length in enumerate(lengths) if length != lengths[0]), 0)
     return ShapeError(
@@ -258,7 +258,7 @@ def _check_text_or_numbers(array: Array, missing: Array, name: str, where: RowLa
 
 
 def _any_missing(missing: Array) -> Array:
-    """True for each row with a missing number."""
+    """Return whether each row has a missing number."""
     return np.asarray(missing.reshape(len(missing), -1).any(1)) if missing.size else np.zeros(len(missing), bool)
 
 
@@ -309,7 +309,7 @@ def _first_true(chosen: Array) -> int:
 
 
 def _format(array: ArrowArray, row: int) -> str:
-    """The value of a row as text. Some values have none, such as dates that Python cannot represent."""
+    """Return the value of a row as text, if it has one: Python cannot represent some dates."""
     try:
         return f"{array[row].as_py()!r:.60}"
     except (ValueError, OverflowError, IndexError):
@@ -328,7 +328,7 @@ def _column_from_lists(array: ArrowArray, missing: Array, name: str, where: RowL
         )
     if not len(lengths) and not hasattr(array.type, "list_size"):
         return Column(np.zeros((len(array), 0)), missing, untyped=True)
-    width = int(lengths[0] if len(lengths) else array.type.list_size)  # a fixed-size type knows it without values
+    width = int(lengths[0] if len(lengths) else array.type.list_size)  # fixed-size types have a width
     _check_width((width,), name)
     if width > _MAX_WIDTH:
         raise ShapeError(

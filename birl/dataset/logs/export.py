@@ -99,7 +99,7 @@ def _episode_chunks(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
 
 
 def _named_arrays(tree: Tree) -> dict[str, Any]:
-    """The leaves of an observation tree, by column name."""
+    """Return the leaves of an observation tree, by column name."""
     found: dict[str, Any] = {}
 
     def add(leaf: object, name: str) -> None:
@@ -112,7 +112,7 @@ def _named_arrays(tree: Tree) -> dict[str, Any]:
 
 
 def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[object]) -> ArrowTable:
-    """A table with the steps of these episodes; ``first`` is the number of the first one."""
+    """Make a table of the steps of these episodes; ``first`` is the number of the first episode."""
     arrow = require("pyarrow", "logs")
     lengths = np.array([len(episode) for episode in episodes])
     ends = lengths.cumsum() - 1
@@ -158,13 +158,13 @@ def _make_column(name: str, values: Array, missing: Array | None) -> ArrowArray:
 
 
 def _has_increasing_times(episode: Episode) -> bool:
-    """Whether the extra column ``time`` orders the steps."""
+    """Return whether the extra column ``time`` increases from step to step."""
     time = (episode.extra or {}).get("time")
     return time is not None and time.ndim == 1 and bool(np.isfinite(time).all() and (np.diff(time) > 0).all())
 
 
 def _make_schema(dataset: ReplayBufferBase, has_times: bool) -> LogSchema | None:
-    """The schema of the exported columns; ``None`` if there is none for these observations or actions."""
+    """Return the schema of the exported columns; ``None`` if these observations or actions have none."""
     info = dataset.dataset_info
     actions, parts = info.actions, _named_arrays(info.observations)
     mask = parts.pop(MASK, None)

@@ -80,7 +80,7 @@ class Source(Protocol):
         """
 
     def describe(self) -> dict[str, Any]:
-        """The description of the source in an import record, in JSON form."""
+        """Return the description of the source in an import record, in JSON form."""
 
 
 Logs: TypeAlias = Iterable[str | os.PathLike[str] | Source]
@@ -89,7 +89,8 @@ Logs: TypeAlias = Iterable[str | os.PathLike[str] | Source]
 def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> dict[str, Any]:
     """Read files into a new folder of episodes, for `ReplayBuffer.open`.
 
-    Memory holds one chunk of rows, and three numbers for every row. The folder appears when the import is complete.
+    Memory is needed for one chunk of rows, and for three numbers per row. The folder appears when the import is
+    complete.
 
     Args:
         logs: files, patterns such as ``"logs/*.parquet"``, or other sources.
@@ -121,7 +122,7 @@ def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> 
 
 @contextlib.contextmanager
 def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of a folder to make, which moves to ``out`` at the end of the block.
+    """Yield the path of a folder to make. At the end of the block it is renamed to ``out``.
 
     Raises:
         WriteError: if there are files at ``out``, or its folder cannot be written.
@@ -230,7 +231,7 @@ class LogFile:
 
 
 def table_format(file: Path) -> str | None:
-    """The format of a table by the suffix of its file, or ``None`` if it is unknown."""
+    """Return the format of a table by the suffix of its file; ``None`` if it is unknown."""
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
     kind = FORMATS.get(suffixes[-1].lower()) if suffixes else None
     return None if file.suffix == ".gz" and kind not in ("csv", "json") else kind
@@ -416,7 +417,7 @@ def _text_blocks(file: Path) -> Iterator[bytes]:
 
 
 def _infer_arrow_schema(file: Path, lines: bytes) -> ArrowSchema:
-    """The schema that Arrow infers from a block of lines."""
+    """Return the schema that Arrow infers from a block of lines."""
     data, kind = io.BytesIO(lines), _file_format(file)
     if kind == "json":
         text = require("pyarrow.json", "logs")
@@ -427,13 +428,13 @@ def _infer_arrow_schema(file: Path, lines: bytes) -> ArrowSchema:
 
 
 def _is_untyped(kind: ArrowType | None) -> bool:
-    """Whether a type is unknown: missing, null or a list of nulls."""
+    """Return whether a type is unknown: missing, null or a list of nulls."""
     types = require("pyarrow", "logs").types
     return kind is None or types.is_null(kind) or (types.is_list(kind) and types.is_null(kind.value_type))
 
 
 def _float_type(kind: ArrowType) -> ArrowType:
-    """The float type for numbers (or lists of them) of an inferred type; booleans are kept."""
+    """Return the float type for an inferred type of numbers or lists of numbers; booleans do not change."""
     arrow = require("pyarrow", "logs")
     if arrow.types.is_list(kind):
         return arrow.list_(_float_type(kind.value_type))

@@ -21,7 +21,7 @@ _MAX_CATEGORIES: Final = 20  # largest number of categories that are proposed
 _MAX_COLUMNS: Final = 2000
 _NESTED: Final = "structures, or lists of zero or different lengths"
 
-# Common names, and those of d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW.
+# Common names, and names in d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW.
 _NAMES: Final = {
     "episode": "episode|episode_?ids?|episode_?index|eps_?id|mdp_?id|traj(ectory)?(_?id)?|session(_?id)?|trip(_?id)?",
     "time": "time|times|timestamp|time_?step|ts|t|at|step|step_?(id|index)|sequence_?number|date|datetime",
@@ -161,7 +161,7 @@ def _match_roles(names: list[str]) -> dict[str, list[str]]:
 
 
 def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows: int, files: list[str]) -> str:
-    """The text of the proposed schema."""
+    """Return the text of the proposed schema."""
     assigned = {name for names in found.values() for name in names}
     lines = [
         f"# Proposed for {rows} rows of {_comment(', '.join(files[:5]))}{' and others' * (len(files) > 5)}.",
@@ -217,7 +217,7 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
 
 
 def _missing_roles(found: dict[str, list[str]]) -> list[str]:
-    """Sentences about required roles that no column, or more than one, could have."""
+    """Return sentences about required roles that no column, or more than one, could have."""
     none = [role for role in _REQUIRED if not found[role]]
     several = [role for role in _REQUIRED if len(found[role]) > 1]
     others = [role for role in none if role != "reward"]
@@ -254,7 +254,7 @@ _CONTENT_RULES: Final[dict[str, Callable[[Profile, int], bool]]] = {
 
 
 def _candidates(role: str, profiles: dict[str, Profile], assigned: set[str], rows: int) -> list[str]:
-    """The columns whose contents could have a role."""
+    """Return the columns whose contents fit a role."""
     fits = _CONTENT_RULES[role]
     return [
         name for name, profile in profiles.items() if name not in assigned and not profile.width and fits(profile, rows)
@@ -264,7 +264,7 @@ def _candidates(role: str, profiles: dict[str, Profile], assigned: set[str], row
 def _role_lines(
     role: str, key: str, names: list[str], profiles: dict[str, Profile], needed: bool, candidates: Sequence[str] = ()
 ) -> list[str]:
-    """The lines of a role: assigned if one column matches; otherwise comments with the candidates."""
+    """Return the lines of a role: an assignment if one column matches, otherwise comments with the candidates."""
     if len(names) == 1:
         return [f"{key} = {to_toml(names[0])}   # its name; {_comment(profiles[names[0]])}"]
     if names:

@@ -112,7 +112,7 @@ def _load_import_record(folder: Path) -> tuple[dict[str, Any], str, str]:
 def _order_episodes(
     storage: Storage, by: str, first: Array, cluster: Array | None, rng: np.random.Generator
 ) -> tuple[Array, Array | None]:
-    """The order of the episodes in the parts, and the cluster of each episode if clusters must stay whole."""
+    """Return the order of the episodes in the parts, and the cluster of each episode if clusters must stay whole."""
     if by == "time":
         if "extra.time" not in storage.leaves:
             raise DataError("the steps have no times: name their column in the schema, or split by episode")

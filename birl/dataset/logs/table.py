@@ -1,9 +1,9 @@
 """Convert tables to episodes: `from_table`, and the chunked importer that it uses.
 
 The importer checks and encodes the rows chunk by chunk and stores them in the order of the log: in memory, or in files
-of a temporary folder if the result is a folder. Only episode, time and flags of each row always stay in memory. They
-determine the order of the rows and the ends of episodes. The importer then writes the episodes in chunks, with the same
-checks as all other data.
+of a temporary folder if the result is a folder. Only episode, time and flags of each row, which determine the order of
+the rows and the ends of episodes, always stay in memory. The importer then writes the episodes in chunks, with the same
+checks as for all other data.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Importer:
         return np.diff([*self._begins, self._count]).tolist()
 
     def _label(self, row: int) -> str:
-        """The label of a row for messages."""
+        """Return the label of a row for messages."""
         origin = bisect.bisect_right(self._begins, row) - 1
         number = row - self._begins[origin] + 1
         return f"row {number} of {self._origins[origin]}"
@@ -186,7 +186,7 @@ class Importer:
         return buffer
 
     def _order_rows(self, rows: Mapping[str, Array]) -> tuple[Array, Array]:
-        """The order of the rows, and a mask ``[n]`` in that order of the last row of each episode."""
+        """Return the order of the rows, and in that order a mask ``[n]`` of the last row of each episode."""
         schema, episode, time = self.schema, rows["episode"], rows.get("time")
         if time is None:
             order = np.argsort(episode, kind="stable")
@@ -233,7 +233,7 @@ class Importer:
         return order[keep], same[~duplicate]
 
     def _select_episodes(self, rows: Mapping[str, Array], order: Array, ends: Array) -> tuple[Array, Array, Array]:
-        """Order, ends and terminations of the rows whose episodes no rule drops."""
+        """Return order, ends and terminations of the rows whose episodes no rule drops."""
         schema = self.schema
         terminal, cut = rows["terminated"][order], rows["truncated"][order]
         wrong = np.flatnonzero((terminal | cut) & ~ends)
