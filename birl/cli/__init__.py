@@ -188,7 +188,7 @@ def _hyperparameter_hint(error: Exception, words: Sequence[str]) -> str:
     option = str(getattr(error, "option_name", ""))
     name = option.lstrip("-").replace("-", "_")
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
-    if words[0] not in ("train", "tune") or not any(name in hyperparameters(each) for each in configs):
+    if words[0] not in ("train", "tune") or not any(name in hyperparameters(config) for config in configs):
         return ""
     position = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
     value = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2]) or "…"

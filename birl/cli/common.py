@@ -99,7 +99,7 @@ def with_options(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
         hints = typing.get_type_hints(kind, include_extras=True)
-        parameters = [each for name, each in own.items() if name != "options"]
+        parameters = [parameter for name, parameter in own.items() if name != "options"]
         for field in dataclasses.fields(kind):
             keyword, default = inspect.Parameter.KEYWORD_ONLY, default_of(field)
             parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name]))
@@ -110,7 +110,7 @@ def with_options(
             command(**values, options=options)
 
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
 
     return decorate
@@ -184,14 +184,14 @@ def algorithm_class(name: str) -> type[AnyAlgorithm]:
     if ":" in name:
         return _user_algorithm(name)
     known = {_plain(key): value for key, value in algorithm_classes().items()}
-    found = known.get(_plain(name))
+    algorithm = known.get(_plain(name))
     for evaluation in ope.__all__:
         if _plain(name) == _plain(evaluation):
             raise ConfigError(
                 f"{evaluation} evaluates the policy of a trained algorithm and is not trained by itself: in Python, "
                 f"birl.ope.{evaluation}(algo).fit(dataset, …)"
             )
-    if found is None:
+    if algorithm is None:
         if alias := alias_hint(name):
             raise ConfigError(f"no algorithm is called {name!r}{alias}")
         near = difflib.get_close_matches(_plain(name), known, 2)
@@ -200,7 +200,7 @@ def algorithm_class(name: str) -> type[AnyAlgorithm]:
         raise ConfigError(
             f"no algorithm is called {name!r}. {hint}The algorithms are: {names}; for one of your own give module:Class"
         )
-    return found
+    return algorithm
 
 
 def _user_algorithm(name: str) -> type[AnyAlgorithm]:
@@ -253,8 +253,8 @@ def step_of(model: Path) -> int:
 
 def newest_model(folder: Path) -> Path | None:
     """Return the model of a run folder with the most steps, or ``None``."""
-    found = models_of(folder)
-    return found[-1] if found else None
+    models = models_of(folder)
+    return models[-1] if models else None
 
 
 def load_model(path: Path, device: str, module: str | None = None, best: bool = False) -> tuple[Path, AnyAlgorithm]:
@@ -314,20 +314,20 @@ def load_policy(
     Raises:
         ConfigError: if several policies are asked for, or a saved policy is to be changed.
     """
-    given = {name: value for name, value in sampling.items() if value is not None}
-    if len(given) > 1:
-        raise ConfigError(f"give one of {flags(given)}: they make different policies")
+    asked = {name: value for name, value in sampling.items() if value is not None}
+    if len(asked) > 1:
+        raise ConfigError(f"give one of {flags(asked)}: they make different policies")
     if path.is_file() and not best:
         try:
             policy = ope.load_policy(path, device)
         except ForeignFileError:
             pass  # a model, or no file of birl's, which load_model reports
         else:
-            if given:
-                raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(given)}")
+            if asked:
+                raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(asked)}")
             return path, policy
     file, algorithm = load_model(path, device, module, best)
-    for name, value in given.items():
+    for name, value in asked.items():
         return file, _SAMPLED_POLICIES[name](algorithm, value)
     return file, algorithm
 

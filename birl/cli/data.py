@@ -78,17 +78,17 @@ def export(
     """Write all episodes of DATA for other programs. A Parquet file comes with the schema that reads it again."""
     dataset = load_dataset(data)
     if PATTERN.fullmatch(to):
-        found = write_minari(dataset, to, env_id)
-        print(f"{to}: {found['episodes']} episodes, {found['steps']} steps")
-        if found["left_out"]:
-            note(f"left out: {found['left_out']} last steps of truncated episodes, whose next observation is unknown")
+        counts = write_minari(dataset, to, env_id)
+        print(f"{to}: {counts['episodes']} episodes, {counts['steps']} steps")
+        if counts["left_out"]:
+            note(f"left out: {counts['left_out']} last steps of truncated episodes, whose next observation is unknown")
         return
     if env_id is not None or not to.endswith(".parquet"):
         what = f"--env-id {env_id} is for Minari" if env_id is not None else f"{to!r:.80} has an unknown format"
         raise ConfigError(f"{what}: write to a .parquet file, or to the name of a Minari dataset, such as my/shop-v0")
-    found = write_parquet(dataset, to, loggers=_import_record(data).get("loggers", []))
-    print(f"{to}: {found['episodes']} episodes, {found['rows']} rows")
-    if not found["schema"]:
+    counts = write_parquet(dataset, to, loggers=_import_record(data).get("loggers", []))
+    print(f"{to}: {counts['episodes']} episodes, {counts['rows']} rows")
+    if not counts["schema"]:
         note("without a schema: birl data import reads only vector observations, and discrete or continuous actions")
 
 
@@ -108,7 +108,7 @@ def report(
     DATA is not changed. The page is self-contained and runs no scripts.
     """
     record = _import_record(data)
-    found = report_data(
+    result = report_data(
         load_dataset(data),
         others={name: load_dataset(name) for name in other or ()},
         gamma=gamma,
@@ -119,15 +119,15 @@ def report(
         seed=seed,
     )
     if out is not None or json is not None:
-        found.save(html=_in_folder(out, "report.html"), json=_in_folder(json, "report.json"))
-    messages = found.messages().values()
-    size = {name: value for check in found.checks[:1] for name, value in {**check.facts, **check.numbers}.items()}
+        result.save(html=_in_folder(out, "report.html"), json=_in_folder(json, "report.json"))
+    messages = result.messages().values()
+    size = {name: value for check in result.checks[:1] for name, value in {**check.facts, **check.numbers}.items()}
     print(
         f"{data}: {size['episodes']} episodes, {size['steps']} steps; {len(messages)} doubt{'s' * (len(messages) != 1)}"
     )
     for refused, message in messages:
         print(f"{'refused' if refused else 'doubtful'}: {printable(message)}")
-    for advice in found.advice:
+    for advice in result.advice:
         print(f"advice: {advice.pattern}: {advice.advice} ({advice.source})")
 
 
@@ -144,12 +144,14 @@ def split(
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
     """Split a folder of episodes into disjoint parts: to train, to select and to certify policies with."""
-    given = _shares(shares)
-    found = split_folder(data, by, given, out=out, seed=seed)
-    columns = list(next(iter(found.values())))
-    rows = [[str(Path(data if out is None else out) / name), *map(str, each.values())] for name, each in found.items()]
+    parts = _shares(shares)
+    written = split_folder(data, by, parts, out=out, seed=seed)
+    columns = list(next(iter(written.values())))
+    rows = [
+        [str(Path(data if out is None else out) / name), *map(str, counts.values())] for name, counts in written.items()
+    ]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
-    if (total := math.fsum(given.values())) < 1 - 1e-9:
+    if (total := math.fsum(parts.values())) < 1 - 1e-9:
         note(f"the shares sum to {total:.6g}: the remaining episodes are in no part")
 
 
@@ -161,10 +163,10 @@ def _in_folder(path: Path | None, name: str) -> Path | None:
 def _import_record(data: str) -> dict[str, Any]:
     """Return the contents of ``import.json`` of an imported folder; empty for other data."""
     file = Path(data) / IMPORT
-    found = parse_json(file.read_bytes(), str(file)) if file.is_file() else {}
-    if not isinstance(found, dict):
+    record = parse_json(file.read_bytes(), str(file)) if file.is_file() else {}
+    if not isinstance(record, dict):
         raise CorruptFileError(f"{file} is not a JSON object: import the logs again")
-    return found
+    return record
 
 
 def _sources(logs: list[str] | None, sql: str | None, database: Path | None) -> list[str | Query]:

@@ -76,8 +76,8 @@ def export(
 
 
 def _read_logs(dataset: Path, policy: AnyAlgorithm | StochasticPolicy, source: Path) -> LogRecord:
-    found = load_record(dataset)
-    if found is None:
+    record = load_record(dataset)
+    if record is None:
         raise ForeignFileError(f"{dataset} has no import.json: give a folder that `birl data import` or `split` wrote")
-    check_same_columns(policy.logs, found, str(source), str(dataset))
-    return found
+    check_same_columns(policy.logs, record, str(source), str(dataset))
+    return record

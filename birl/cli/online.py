@@ -202,7 +202,7 @@ def exploration(
     if name not in allowed:
         kind = "discrete" if actions.discrete else "continuous"
         raise ConfigError(f"--explorer {name}: the actions are {kind}; give --explorer {' or '.join(allowed)}")
-    wrong = [each for each in options.given() if TABLE[each].explorers and name not in TABLE[each].explorers]
+    wrong = [option for option in options.given() if TABLE[option].explorers and name not in TABLE[option].explorers]
     if wrong:
         needed = TABLE[wrong[0]].explorers[0]
         reason = "whose policy explores by itself" if explores else f"which explores by {name}"
@@ -230,7 +230,7 @@ def _make_explorer(
         if options.collectors is None:
             raise ConfigError("--explorer epsilon-ladder: one for each collector; give --collectors N, too")
         ladder = epsilon_ladder(options.collectors)
-        highest, lowest = (each.compute_epsilon(0) for each in (ladder[0], ladder[-1]))
+        highest, lowest = (member.compute_epsilon(0) for member in (ladder[0], ladder[-1]))
         return list(ladder), f"epsilon-greedy actions ({highest:.2g} to {lowest:.2g}, by collector)"
     if name == ExplorerName.BOLTZMANN:
         temperature = 1.0 if options.temperature is None else options.temperature
@@ -311,16 +311,18 @@ def minibatch_sampler(env: Environment, options: TrainOptions, n_minibatches: in
         sampler = RecentSampler(options.recent, anneal_steps=max(1, n_minibatches))
     if options.hindsight is None:
         return sampler
-    own = getattr(env, "envs", [env])[0].unwrapped
-    if not callable(getattr(own, "compute_reward", None)):
+    unwrapped = getattr(env, "envs", [env])[0].unwrapped
+    if not callable(getattr(unwrapped, "compute_reward", None)):
         raise ConfigError(
-            f"--hindsight {options.hindsight}: the environment {type(own).__name__} has no compute_reward("
+            f"--hindsight {options.hindsight}: the environment {type(unwrapped).__name__} has no compute_reward("
             "achieved_goal, desired_goal, info), which computes rewards for other goals, as in Gymnasium's GoalEnv: "
             "leave the option out"
         )
-    ends = getattr(own, "compute_terminated", None)
+    ends = getattr(unwrapped, "compute_terminated", None)
     k = _HINDSIGHT_K if options.hindsight_k is None else options.hindsight_k
-    return HindsightSampler(own.compute_reward, str(options.hindsight), k, compute_terminated=ends, sampler=sampler)
+    return HindsightSampler(
+        unwrapped.compute_reward, str(options.hindsight), k, compute_terminated=ends, sampler=sampler
+    )
 
 
 def replay_buffer(

@@ -156,7 +156,9 @@ def report(
         for name, policy in policies.items()
     }
     verdicts = ope.verdicts(evaluations, min_gain)
-    if all(each.decides is None and each.facts.get("no_propensities") for each in evaluations.values()):
+    if all(
+        evaluation.decides is None and evaluation.facts.get("no_propensities") for evaluation in evaluations.values()
+    ):
         note(f"no estimate is shown, so the episodes of {dataset} stay unused")  # no policy could be estimated
         _print_verdicts(evaluations, verdicts, None, options.as_json, estimates=False)
         raise typer.Exit(_exit_status(verdicts))
@@ -204,15 +206,15 @@ def rank(
         print(json.dumps(ranking_as_json(ranking, notes)))
         return
     rows = [["POLICY", "RANK", *_GAIN_COLUMNS]]
-    for name, each in ranking.evaluations.items():
+    for name, evaluation in ranking.evaluations.items():
         best, worst = ranking.ranges[name]
-        rows.append([plain_text(name), f"{best}" if best == worst else f"{best}-{worst}", *_gain_cells(each)])
+        rows.append([plain_text(name), f"{best}" if best == worst else f"{best}-{worst}", *_gain_cells(evaluation)])
     print_table(rows)
     remedies = []
-    for name, each in ranking.evaluations.items():
-        if contradicts(each):
+    for name, evaluation in ranking.evaluations.items():
+        if contradicts(evaluation):
             note(f"{plain_text(name)}: {CONTRADICTED}")
-        refusals = [finding for finding in each.findings if finding.refused and each.decides is None]
+        refusals = [finding for finding in evaluation.findings if finding.refused and evaluation.decides is None]
         for text in dict.fromkeys(finding.text for finding in refusals):
             note(f"{plain_text(name)}: {plain_text(text)}")
         remedies += [finding.remedy for finding in refusals]
@@ -267,9 +269,9 @@ def _choose_models(
     files: Mapping[str, Sequence[Path]], dataset: Path, options: EvaluationOptions, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, ope.Choice], list[str]]:
     """Choose a model of each run by one dataset; also return notes."""
-    policies = options.load_policies([file for each in files.values() for file in each])
+    policies = options.load_policies([file for run_files in files.values() for file in run_files])
     data, contents = _load_data(dataset)
-    runs = {run: {str(file): policies[str(file)] for file in each} for run, each in files.items()}
+    runs = {run: {str(file): policies[str(file)] for file in run_files} for run, run_files in files.items()}
     choices = ope.choose(runs, data, seen=_names_of_seen(policies, dataset, data, contents), **arguments)
     notes = _select_notes(dataset, contents, options.allow_reuse)
     if set_aside := [run for run in files if run not in choices]:
@@ -295,9 +297,9 @@ def _print_choices(choices: Mapping[str, ope.Choice]) -> None:
 
 def _print_settings(choices: Mapping[Path, dict[str, ope.Choice]], notes: Sequence[str], as_json: bool) -> None:
     """Print settings by their mean ranks over splits."""
-    means = ope.mean_ranks([{Path(run).name: one for run, one in each.items()} for each in choices.values()])
+    means = ope.mean_ranks([{Path(run).name: choice for run, choice in split.items()} for split in choices.values()])
     if as_json:
-        data = {str(path): _choices_as_json(each) for path, each in choices.items()}
+        data = {str(path): _choices_as_json(split) for path, split in choices.items()}
         print(json.dumps({"notes": notes, "mean_ranks": means, "splits": data}))
         return
     print_table([["SETTING", "MEAN RANK"], *([plain_text(name), f"{mean:.1f}"] for name, mean in means.items())])
@@ -318,8 +320,11 @@ def _splits(runs: Sequence[Path], part: str) -> dict[Path, list[Path]]:
         if not isinstance(trained, str) or not Path(trained).is_dir():
             raise ConfigError(f"{run} does not name the folder that it learned from: --part needs runs of birl train")
         splits.setdefault(Path(trained).parent / part, []).append(run)
-    names = [sorted(run.name for run in each) for each in splits.values()]
-    odd = next((each for each in names if each != names[0] or len(set(each)) < len(each)), None)
+    names = [sorted(run.name for run in folders) for folders in splits.values()]
+    odd = next(
+        (split_names for split_names in names if split_names != names[0] or len(set(split_names)) < len(split_names)),
+        None,
+    )
     if odd is not None:
         raise ConfigError(
             f"splits have runs named {', '.join(names[0])} and {', '.join(odd)}: give one run of each setting in each "
@@ -330,8 +335,8 @@ def _splits(runs: Sequence[Path], part: str) -> dict[Path, list[Path]]:
 
 def _choices_as_json(choices: dict[str, ope.Choice]) -> list[JSONObject]:
     return [
-        {"run": run, "model": each.name, "ranks": dict(zip(each.evaluations, each.ranks.tolist(), strict=True))}
-        for run, each in choices.items()
+        {"run": run, "model": choice.name, "ranks": dict(zip(choice.evaluations, choice.ranks.tolist(), strict=True))}
+        for run, choice in choices.items()
     ]
 
 
@@ -352,15 +357,15 @@ def _print_verdicts(
     if json_only:
         hidden = () if estimates else ("estimates",)
         data = [as_json(evaluations[name], verdicts[name]) for name in evaluations]
-        visible = [{key: value for key, value in each.items() if key not in hidden} for each in data]
+        visible = [{key: value for key, value in row.items() if key not in hidden} for row in data]
         print(json.dumps({"notes": list(notes), "policies": visible}))
         return
-    for name, each in verdicts.items():
-        print(f"{plain_text(name)}: {each.verdict}")
-        for text in (*each.reasons, *each.remedies):
+    for name, verdict in verdicts.items():
+        print(f"{plain_text(name)}: {verdict.verdict}")
+        for text in (*verdict.reasons, *verdict.remedies):
             print(f"  {plain_text(text)}")
-        if each.flips_at is not None:
-            print(f"  hidden confounding may change the verdict from a Gamma of {each.flips_at:.3g} on")
+        if verdict.flips_at is not None:
+            print(f"  hidden confounding may change the verdict from a Gamma of {verdict.flips_at:.3g} on")
     if out is not None:
         note(f"{out / 'report.html'}: the evidence, and the assumptions that logs cannot check")
 
@@ -389,7 +394,7 @@ def _overfitting_note(models: Sequence[Path], options: EvaluationOptions, data: 
     loaded = [load_model(file, options.device, options.import_)[1] for file in models]
     if not isinstance(loaded[0], CQL | CalQL | DiscreteCQL):
         return None
-    peak = ope.turns_down([AverageValueEstimationEvaluator()(each, data) for each in loaded])
+    peak = ope.turns_down([AverageValueEstimationEvaluator()(model, data) for model in loaded])
     if peak is None:
         return None
     return f"{models[peak]}: after this model, values of logged states fall, which is overfitting; prefer earlier ones"
@@ -398,7 +403,7 @@ def _overfitting_note(models: Sequence[Path], options: EvaluationOptions, data: 
 def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
     """Return the status of the verdict that comes first in the order of `ope.STATUS` by what can be done."""
     order = ("ship", "more_data", "do_not_ship", "cannot_tell")
-    return ope.STATUS[min((each.verdict for each in verdicts.values()), key=order.index)]
+    return ope.STATUS[min((verdict.verdict for verdict in verdicts.values()), key=order.index)]
 
 
 def _policy_text(description: Mapping[str, object]) -> str:

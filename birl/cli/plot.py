@@ -88,9 +88,9 @@ def draw(
     figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
     largest: list[float] = []
     for number, (files, name) in enumerate(zip(curves, labels, strict=True)):
-        found = draw_curve(axes, files, f"C{number}", window=window, show_steps=show_steps)
-        finite = [value for value in np.asarray(found.get_ydata(), float).tolist() if math.isfinite(value)]
-        found.set_label(f"{name} (max {max(finite):.4g})" if show_max and finite else name)
+        curve = draw_curve(axes, files, f"C{number}", window=window, show_steps=show_steps)
+        finite = [value for value in np.asarray(curve.get_ydata(), float).tolist() if math.isfinite(value)]
+        curve.set_label(f"{name} (max {max(finite):.4g})" if show_max and finite else name)
         largest += [max(finite)] if finite else []
     if not any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in axes.lines):
         pyplot.close(figure)
@@ -119,8 +119,8 @@ def draw_curve(axes: Axes, files: Sequence[Path], color: str, *, window: int = 1
     values = np.array([_moving_average(curve.value[:shared], window) for curve in seeds])
     mean = values.mean(0)
     (line,) = axes.plot(places, mean, marker="o" if shared < 30 else "", markersize=4, color=color)
-    for each in values if len(values) > 1 else ():
-        axes.plot(places, each, linewidth=0.7, alpha=0.4, color=color)
+    for seed_curve in values if len(values) > 1 else ():
+        axes.plot(places, seed_curve, linewidth=0.7, alpha=0.4, color=color)
     if len(seeds) == 1 and seeds[0].is_gradient:
         low, high = (_moving_average(values, window) for values in (seeds[0].low, seeds[0].high))
         axes.fill_between(places, low, high, alpha=0.2, color=color)

@@ -86,10 +86,10 @@ def target_of(path: Path, target_return: float | None) -> float | None:
 
 def _read_settings(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or not isinstance(found.get("n_steps"), int):
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict) or not isinstance(settings.get("n_steps"), int):
             raise ValueError("it holds no settings of a run")
-        return found
+        return settings
     except (ValueError, RecursionError) as error:
         raise ForeignFileError(f"{file} cannot be read ({error}): give another --out, or --fresh") from error
 
@@ -155,8 +155,8 @@ class RunFolder(LoggerAdapterFactory):
         file = self.path / _SETTINGS
         if self.path.exists() and not self.path.is_dir():
             raise FileError(f"{self.path} is a file: give another --out")
-        found = self.path.iterdir() if self.path.exists() else ()
-        if not file.exists() and any(not each.name.startswith(".run.") for each in found):
+        entries = self.path.iterdir() if self.path.exists() else ()
+        if not file.exists() and any(not entry.name.startswith(".run.") for entry in entries):
             raise ForeignFileError(f"{self.path} has files but no run of `birl train`: give another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         with only_run(self.path):
@@ -212,8 +212,8 @@ def _result(folder: Path) -> str:
     newest, best = newest_model(folder), folder / "model_best.json"
     line = "" if newest is None else f"done: {newest.stem.removeprefix('model_')} steps, model {newest}"
     if best.is_file():
-        found = json.loads(best.read_text(encoding="utf-8"))
-        line += f"; the best, with {found['metric']} {found['score']:.5g} at step {found['step']}: {BEST_MODEL}"
+        score = json.loads(best.read_text(encoding="utf-8"))
+        line += f"; the best, with {score['metric']} {score['score']:.5g} at step {score['step']}: {BEST_MODEL}"
     return line
 
 

@@ -117,18 +117,18 @@ def last_line(folder: Path) -> str:
 def end_processes(running: Sequence[Process]) -> None:
     """Ask runs to end, so that they write checkpoints, and kill those that do not within a minute or after Ctrl-C."""
     try:
-        for each in running:
-            each.terminate()
+        for process in running:
+            process.terminate()
         deadline = monotonic() + GRACE_PERIOD
-        for each in running:
-            each.wait(max(0.0, deadline - monotonic()))
+        for process in running:
+            process.wait(max(0.0, deadline - monotonic()))
     except subprocess.TimeoutExpired:
         note("runs that do not end are killed")
     finally:
-        for each in running:
-            if each.poll() is None:
-                each.kill()
-                each.wait()
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
 
 def command_words(context: typer.Context, without: Sequence[str] = ()) -> list[str]:
@@ -141,9 +141,9 @@ def command_words(context: typer.Context, without: Sequence[str] = ()) -> list[s
             continue
         values = list(value) if isinstance(value, list | tuple) else [value]
         if param.param_type_name == "argument":
-            arguments += [str(each) for each in values]
+            arguments += [str(item) for item in values]
         elif getattr(param, "is_flag", False):
             options.append(param.opts[0])
         else:
-            options += [word for each in values for word in (param.opts[0], str(each))]
+            options += [word for item in values for word in (param.opts[0], str(item))]
     return [*arguments, *options]

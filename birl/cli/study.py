@@ -182,12 +182,12 @@ class HyperparameterSearch:
                     running.append(self._start(unfinished.pop(0) if unfinished else None, start))
                 if not running:
                     return
-                ended = [each for each in running if self._has_ended(each)]
-                running = [each for each in running if each not in ended]
-                for each in ended:
-                    failures = 0 if self._record_result(each) else failures + 1
+                ended = [run for run in running if self._has_ended(run)]
+                running = [run for run in running if run not in ended]
+                for run in ended:
+                    failures = 0 if self._record_result(run) else failures + 1
                     if failures >= _MOST_FAILURES and not self._any_success():
-                        folder = self._folder(each.trial.number)
+                        folder = self._folder(run.trial.number)
                         raise BirlError(
                             f"{failures} trials failed and none succeeded: {last_line(folder)} (see {folder}.log); "
                             "after a repair the same command continues the search"
@@ -196,9 +196,9 @@ class HyperparameterSearch:
                     sleep(_POLL_INTERVAL)
         finally:
             if running:
-                numbers = ", ".join(str(each.trial.number) for each in running)
+                numbers = ", ".join(str(run.trial.number) for run in running)
                 note(f"stopping trials ({numbers}), which write checkpoints; the same command continues in {self._out}")
-                end_processes([each.process for each in running])
+                end_processes([run.process for run in running])
 
     def _trials(self) -> list[RecordedTrial]:
         found: list[RecordedTrial] = self._study.get_trials(deepcopy=False)
@@ -207,7 +207,7 @@ class HyperparameterSearch:
     def _unfinished(self, trials: int) -> list[int]:
         """Return the trials that an earlier process started and did not finish."""
         recorded = self._trials()
-        unfinished = [each.number for each in recorded if _STATES[each.state.name] == "running"]
+        unfinished = [trial.number for trial in recorded if _STATES[trial.state.name] == "running"]
         if len(recorded) > len(unfinished):
             note(f"{self._out}: {len(recorded) - len(unfinished)} of {trials} trials are finished")
         for number in unfinished:
@@ -240,7 +240,7 @@ class HyperparameterSearch:
         else:
             key = self._storage.get_study_id_from_name(_STUDY), number
             trial = self._optuna.trial.Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(*key))
-        values = {each.name: each.suggest(trial) for each in self._ranges}
+        values = {search.name: search.suggest(trial) for search in self._ranges}
         described = " ".join(f"{name}={_format_cell(value)}" for name, value in values.items())
         note(f"trial {number}: {described}{'' if new else ', resumed'} -> {self._folder(number)}")
         process = start(self._command(number, values), self._folder(number))
@@ -285,7 +285,7 @@ class HyperparameterSearch:
         return False
 
     def _any_success(self) -> bool:
-        return any(each.state.name in ("COMPLETE", "PRUNED") for each in self._trials())
+        return any(trial.state.name in ("COMPLETE", "PRUNED") for trial in self._trials())
 
     def _evaluations(self, number: int) -> list[tuple[int, float]]:
         """Return the steps and scores that a trial has written, without a line that is still being written."""
@@ -303,12 +303,12 @@ class HyperparameterSearch:
             BirlError: if no trial reached its end.
         """
         trials = sorted(self._trials(), key=_rank)
-        names = [each.name for each in self._ranges]
+        names = [search.name for search in self._ranges]
         rows: list[list[str | int | float]] = []
-        for each in trials:
-            steps = max(each.intermediate_values, default=0)
-            values = [each.params.get(name, "") for name in names]
-            rows.append([each.number, _score(each), _STATES[each.state.name], steps, *values])
+        for trial in trials:
+            steps = max(trial.intermediate_values, default=0)
+            values = [trial.params.get(name, "") for name in names]
+            rows.append([trial.number, _score(trial), _STATES[trial.state.name], steps, *values])
         head = ["trial", "score", "state", "steps"]
         print_table([[*map(str.upper, head), *names], *([_format_cell(cell) for cell in row] for row in rows)])
         text = io.StringIO()
@@ -334,13 +334,13 @@ class HyperparameterSearch:
         lines = -(-panels // columns)
         figure.set_size_inches(4 * columns, 3.2 * lines)
         axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
-        done = sorted((each for each in trials if each.state.name == "COMPLETE"), key=lambda each: each.number)
-        best_so_far = np.maximum.accumulate([each.value for each in done])
-        axes[0].step([each.number for each in done], best_so_far, where="post", color="C1", label="best so far")
+        done = sorted((trial for trial in trials if trial.state.name == "COMPLETE"), key=lambda each: each.number)
+        best_so_far = np.maximum.accumulate([trial.value for trial in done])
+        axes[0].step([trial.number for trial in done], best_so_far, where="post", color="C1", label="best so far")
         axes[0].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes[0].set(xlabel="trial")
         for state, color, marker in (("COMPLETE", "C0", "o"), ("PRUNED", "C7", "x")):
-            some = [each for each in trials if each.state.name == state and math.isfinite(_score(each))]
+            some = [trial for trial in trials if trial.state.name == state and math.isfinite(_score(trial))]
             if some:
                 self._scatter(axes, some, {"color": color, "marker": marker, "s": 22, "label": _STATES[state]})
         for search, panel in zip(self._ranges, axes[1:], strict=False):
@@ -356,10 +356,10 @@ class HyperparameterSearch:
 
     def _scatter(self, axes: Sequence[Axes], trials: Sequence[RecordedTrial], style: dict[str, Any]) -> None:
         """Draw the scores of trials over their numbers, and over the values of each field."""
-        scores = [_score(each) for each in trials]
-        axes[0].scatter([each.number for each in trials], scores, **style)
+        scores = [_score(trial) for trial in trials]
+        axes[0].scatter([trial.number for trial in trials], scores, **style)
         for search, panel in zip(self._ranges, axes[1:], strict=False):
-            values = [each.params[search.name] for each in trials]
+            values = [trial.params[search.name] for trial in trials]
             panel.scatter([search.choices.index(str(v)) for v in values] if search.choices else values, scores, **style)
 
 

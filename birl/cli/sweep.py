@@ -60,8 +60,8 @@ def train_seeds(
 
 
 def _command(words: Sequence[str], seed: int, out: Path) -> list[str]:
-    own = ["--seed", str(seed), "--out", str(out / f"seed_{seed}")]
-    return [sys.executable, "-m", "birl", "train", *words, *own]
+    options = ["--seed", str(seed), "--out", str(out / f"seed_{seed}")]
+    return [sys.executable, "-m", "birl", "train", *words, *options]
 
 
 def _report(out: Path, seeds: Sequence[int]) -> None:

@@ -139,8 +139,8 @@ def _train_each_seed(
     """Train each seed in an environment, in a process of its own."""
     out = options.out or _default_folder(algorithm, options)
     address = options.address if options.collectors is None else None  # else it places the collectors of each run
-    own = ("seeds", "seed", "out", "jobs", *([] if address is None else ["address"]))
-    train_seeds(command_words(context, own), seeds, out, options.jobs or 1, address, options.device)
+    per_seed = ("seeds", "seed", "out", "jobs", *([] if address is None else ["address"]))
+    train_seeds(command_words(context, per_seed), seeds, out, options.jobs or 1, address, options.device)
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -269,14 +269,14 @@ def configure(
         ConfigError: if a field or a value does not exist or does not fit, or if a field is set twice.
     """
     params: dict[str, Any] = (base or algorithm.config_class()).serialize()["params"]
-    given: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     for word in assignments:
         path, equals, text = word.partition("=")
         if not equals or not path:
             raise ConfigError(f"{word!r} has no value: write field=value, such as gamma=0.9 or q_func_factory=qr")
-        if path in given:
-            raise ConfigError(f"{path} is set twice, to {given[path]} and to {text}: leave one out")
-        given[path] = text
+        if path in assigned:
+            raise ConfigError(f"{path} is set twice, to {assigned[path]} and to {text}: leave one out")
+        assigned[path] = text
         _assign(algorithm.config_class, params, path, "", _parse_value(text))
     return AlgorithmConfig.deserialize({"type": algorithm.config_class.get_type(), "params": params})
 
@@ -362,8 +362,8 @@ class _Run:
     @property
     def environment(self) -> EnvironmentSettings:
         """How its environments are made."""
-        given = self.options.given("frame_stack", "action_mask", "atari")
-        return EnvironmentSettings(str(self.options.env_id), **given)
+        settings = self.options.given("frame_stack", "action_mask", "atari")
+        return EnvironmentSettings(str(self.options.env_id), **settings)
 
     def load(self) -> None:
         """Load logged data and make the environment."""

@@ -440,12 +440,12 @@ class TrainOptions:
 
     def feeding(self, *calls: str) -> dict[str, Any]:
         """Return the given arguments of these calls (see `Option.feeds`), by the names of their parameters."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in self.given().items():
             call, _, parameter = TABLE[name].feeds.partition(".")
             if call in calls:
-                found[parameter or name] = str(value) if isinstance(value, StrEnum) else value
-        return found
+                arguments[parameter or name] = str(value) if isinstance(value, StrEnum) else value
+        return arguments
 
     def settings(self) -> dict[str, Any]:
         """Return the options that must be the same when the run is resumed."""

@@ -44,13 +44,13 @@ class TuneCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""
-        found: list[str] = []
+        words: list[str] = []
         in_search = False
         for word in args:
-            repeated = in_search and not word.startswith("-") and found[-1] != "--search"
-            found += ["--search", word] if repeated else [word]
+            repeated = in_search and not word.startswith("-") and words[-1] != "--search"
+            words += ["--search", word] if repeated else [word]
             in_search = word == "--search" or (in_search and not word.startswith("-"))
-        return super().parse_args(ctx, found)
+        return super().parse_args(ctx, words)
 
 
 COMMAND: Final[dict[str, Any]] = {
@@ -103,7 +103,7 @@ def tune(
         "trials": trials,
         "seed": seed,
         "prune": not no_prune,
-        "search": {each.name: each.text for each in ranges},
+        "search": {search.name: search.text for search in ranges},
         "train": options,
     }
     with only_run(out):
@@ -157,11 +157,13 @@ def _train_options(algo: str, words: Sequence[str]) -> dict[str, Any]:
     command = typer.main.get_command(_trainer)
     context = command.make_context("birl train", [algo, *words])
     sources = {name: context.get_parameter_source(name) for name in context.params if name != "algo"}
-    found = {name: context.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    options = {
+        name: context.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    }
     for name, instead in _REFUSED.items():
-        if name in found:
+        if name in options:
             raise ConfigError(f"{flags([name])}: not in a search: leave it out; {instead}")
-    return dict(json.loads(json.dumps(found, default=str)))
+    return dict(json.loads(json.dumps(options, default=str)))
 
 
 def _check(
@@ -188,12 +190,12 @@ def _check(
         base = find(algorithm.__name__, options["recipe"]).config(options.get("n_steps") or 1)
     configure(algorithm, words, base)
     checked: dict[str, SearchRange] = {}
-    for each in ranges:
-        if each.name in checked:
-            raise ConfigError(f"--search {each.name} is given twice: leave one out")
-        if each.name in fixed:
-            raise ConfigError(f"--search {each.name} and --set {fixed[each.name]} are both given: leave one out")
-        checked[each.name] = _check_range(algorithm, words, each, base)
+    for search in ranges:
+        if search.name in checked:
+            raise ConfigError(f"--search {search.name} is given twice: leave one out")
+        if search.name in fixed:
+            raise ConfigError(f"--search {search.name} and --set {fixed[search.name]} are both given: leave one out")
+        checked[search.name] = _check_range(algorithm, words, search, base)
     return algorithm, list(checked.values())
 
 
@@ -240,6 +242,6 @@ def _prepare_folder(out: Path, settings: Mapping[str, Any]) -> None:
                 f"{out} holds a search with other settings: {'; '.join(different)}. Give the same ones to continue, "
                 "with at least as many --trials, or another --out"
             )
-    elif any(not each.name.startswith(".run.") for each in out.iterdir()):
+    elif any(not entry.name.startswith(".run.") for entry in out.iterdir()):
         raise ForeignFileError(f"{out} has files but no search of `birl tune`: give another --out")
     atomic_write(file, json.dumps(settings, indent=2).encode())

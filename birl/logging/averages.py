@@ -156,10 +156,10 @@ class GradientStatistics:
     def pop(self) -> dict[str, dict[str, float]]:
         """Read the statistics by parameter, and reset them."""
         result: dict[str, dict[str, float]] = {}
-        every = [name for own in self._steps.values() for name in own["names"]]
-        for step, own in self._steps.items():
-            rows = torch.cat([own["extremes"], own["sums"] / own["count"]], -1).tolist()
-            for name, (low, high, *rest) in zip(own["names"], rows, strict=True):
+        every = [name for statistics in self._steps.values() for name in statistics["names"]]
+        for step, statistics in self._steps.items():
+            rows = torch.cat([statistics["extremes"], statistics["sums"] / statistics["count"]], -1).tolist()
+            for name, (low, high, *rest) in zip(statistics["names"], rows, strict=True):
                 label = name if every.count(name) == 1 else f"{step}.{name}"
                 result[label] = dict(zip(GRADIENT_STATISTICS, (low, -high, *rest), strict=True))
         self._steps = {}
@@ -172,10 +172,10 @@ class GradientStatistics:
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
         steps = {}
-        for step, own in state.items():
-            names, count = [str(name) for name in own["names"]], int(own["count"])
+        for step, statistics in state.items():
+            names, count = [str(name) for name in statistics["names"]], int(statistics["count"])
             shape = (len(names), 2)  # reshaping checks the number of values
-            extremes, sums = (own[key].reshape(shape).to(torch.float32) for key in ("extremes", "sums"))
+            extremes, sums = (statistics[key].reshape(shape).to(torch.float32) for key in ("extremes", "sums"))
             steps[step] = {"names": names, "extremes": extremes, "sums": sums, "count": count}
         self._steps = steps
 

@@ -81,17 +81,17 @@ class FileAdapter(EpochAdapter):
         """Write the epoch's metrics."""
         line: dict[str, Any] = {"epoch": epoch, "step": step, **_json_numbers(self._metrics)}
         if self._gradients:
-            line[_GRADIENTS] = {name: _json_numbers(each) for name, each in self._gradients.items()}
+            line[_GRADIENTS] = {name: _json_numbers(statistics) for name, statistics in self._gradients.items()}
         self._names |= _logged(line)
         # This line is written first: if the process dies before the rest, it names the CSV files that the epoch made.
         self._append(_LINES, json.dumps(line))
         for name, value in self._metrics.items():
             self._append(_csv(name), f"{epoch},{step},{value}")
-        for name, each in self._gradients.items():
+        for name, statistics in self._gradients.items():
             file = _csv(f"{name}_grad")
             if not (self._folder / file).exists():
                 self._append(file, ",".join(["epoch", "step", *GRADIENT_STATISTICS]))
-            self._append(file, ",".join(map(str, [epoch, step, *each.values()])))
+            self._append(file, ",".join(map(str, [epoch, step, *statistics.values()])))
 
     def _append(self, name: str, line: str) -> None:
         try:
@@ -135,7 +135,9 @@ class FileAdapter(EpochAdapter):
         lengths: dict[str, int] = state["bytes"]
         models = list(state["models"])
         logs = {_LINES, *(name for name in lengths if name == _csv(name.removesuffix(".csv")))}
-        if lengths.keys() - logs or any(type(each) is not int or each < 0 for each in (*lengths.values(), *models)):
+        if lengths.keys() - logs or any(
+            type(number) is not int or number < 0 for number in (*lengths.values(), *models)
+        ):
             raise CorruptFileError(
                 f"the checkpoint has logs {lengths!s:.200} and models {models!s:.80}, which no run writes: use a copy"
             )

@@ -50,8 +50,10 @@ class MLflowAdapter(EpochAdapter):
     def run_id(self) -> str:
         """The run's id. The first access starts the run."""
         if self._id is None:
-            found = self._client.get_experiment_by_name(self._experiment)
-            experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+            existing = self._client.get_experiment_by_name(self._experiment)
+            experiment = (
+                self._client.create_experiment(self._experiment) if existing is None else existing.experiment_id
+            )
             self._id = str(self._client.create_run(experiment, run_name=self._run_name).info.run_id)
         return self._id
 

@@ -69,7 +69,7 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         "decides": evaluation.decides,
         "differs_from_logs": _number(evaluation.differs),
         "facts": {key: _number(value) for key, value in evaluation.facts.items() if value is not None},
-        "findings": [each.as_dict() for each in evaluation.findings],
+        "findings": [finding.as_dict() for finding in evaluation.findings],
         "drift": drift,
     }
     if verdict is not None:
@@ -113,44 +113,46 @@ def write_report(
     """
     described, inputs = dict(policies or {}), dict(inputs or {})
     lead: list[Part] = [Note("bad", text) for text in notes]
-    lead += [Note(_MARKS[each.verdict], f"{name}: {_LABELS[each.verdict]}") for name, each in verdicts.items()]
+    lead += [Note(_MARKS[verdict.verdict], f"{name}: {_LABELS[verdict.verdict]}") for name, verdict in verdicts.items()]
     if described or inputs:
         lead.append(Table(["evaluated", ""], [[*row] for row in (*described.items(), *inputs.items())]))
     sections = [part for name in evaluations for part in _sections(evaluations[name], verdicts[name])]
     page = render_page("From logs to a decision", sections, lead)
     data = [as_json(evaluations[name], verdicts[name]) for name in evaluations]
-    asked = {"policies": described, **inputs} if described or inputs else {}
-    _write(folder, "report", page, {"notes": list(notes), "asked": asked, "policies": data})
+    subjects = {"policies": described, **inputs} if described or inputs else {}
+    _write(folder, "report", page, {"notes": list(notes), "asked": subjects, "policies": data})
 
 
 def ranking_as_json(ranking: Ranking, notes: Sequence[str] = ()) -> JSONObject:
     """Return a ranking as JSON values, without the policies that a screen set aside."""
-    ranked = [{**as_json(each), "rank": list(ranking.ranges[name])} for name, each in ranking.evaluations.items()]
+    ranked = [{**as_json(result), "rank": list(ranking.ranges[name])} for name, result in ranking.evaluations.items()]
     return {"notes": list(notes), "advice": ranking.advice, "policies": ranked, "differences": ranking.differences}
 
 
 def write_ranking(folder: str | Path, ranking: Ranking, notes: Sequence[str] = ()) -> None:
     """Write ``ranking.html`` and ``ranking.json``; see `write_report`."""
     rows = []
-    for name, each in ranking.evaluations.items():
-        row, (best, worst) = each.gain, ranking.ranges[name]
+    for name, result in ranking.evaluations.items():
+        row, (best, worst) = result.gain, ranking.ranges[name]
         ends = (None, None) if row is None else _ends(row.gain_interval)
         gain = None if row is None else float(row.gain.value)
         ranks = f"{best}" if best == worst else f"{best} to {worst}"
-        rows.append([name, ranks, gain, *ends, each.decides or "none", *second_opinions(each), each.differs])
+        rows.append([name, ranks, gain, *ends, result.decides or "none", *second_opinions(result), result.differs])
     table = Table(["policy", "rank", "gain", "from", "to", "by", *SECOND_OPINIONS.values(), "differs"], rows)
     lead: list[Part] = [Note("bad", text) for text in notes]
     lead += [Note("info", ranking.advice), table, _COLUMNS_NOTE]
     lead += [
-        Note("doubtful", f"{name}: {CONTRADICTED}") for name, each in ranking.evaluations.items() if contradicts(each)
+        Note("doubtful", f"{name}: {CONTRADICTED}")
+        for name, result in ranking.evaluations.items()
+        if contradicts(result)
     ]
     set_aside = {name: _number(value) for name, value in ranking.set_aside.items()}
     if set_aside:
         lead.append(Table(["set aside by the screen", "value"], [[*row] for row in set_aside.items()]))
     if len(ranking.differences) > 1:
         lead.append(_differences_table(ranking.differences))
-    lead += _gains_figure("Gains over the logs", {name: each.gain for name, each in ranking.evaluations.items()})
-    sections = [Section(name, _estimates(each)) for name, each in ranking.evaluations.items()]
+    lead += _gains_figure("Gains over the logs", {name: result.gain for name, result in ranking.evaluations.items()})
+    sections = [Section(name, _estimates(result)) for name, result in ranking.evaluations.items()]
     page = render_page("Ranks of policies", sections, lead)
     _write(folder, "ranking", page, {**ranking_as_json(ranking, notes), "set_aside": set_aside})
 
@@ -215,7 +217,7 @@ def _flip_text(verdict: Verdict) -> str:
 def _estimates(evaluation: Evaluation) -> list[Part]:
     families = {family for family, names in FAMILIES.items() if any(name in evaluation.rows for name in names)}
     families |= {"data"}
-    findings = [each for each in evaluation.findings if each.family in families]
+    findings = [finding for finding in evaluation.findings if finding.family in families]
 
     def cells(name: str, row: Row) -> list[object]:
         label = f"{name}{' (decides)' if name == evaluation.decides else ''}"
@@ -234,8 +236,8 @@ def _estimates(evaluation: Evaluation) -> list[Part]:
     if "direct_method" in evaluation.rows:
         parts.append(_MODEL_ONLY)
     families_of: dict[tuple[bool, str], list[str]] = {}
-    for each in findings:
-        families_of.setdefault((each.refused, each.message), []).append(each.family)
+    for finding in findings:
+        families_of.setdefault((finding.refused, finding.message), []).append(finding.family)
     # If an estimator decides, refusals of others do no harm.
     mark: Literal["bad", "info"] = "bad" if evaluation.decides is None else "info"
     parts += [
@@ -257,7 +259,8 @@ def _estimates(evaluation: Evaluation) -> list[Part]:
 
 def _refused_for(name: str, findings: Sequence[Finding]) -> str:
     """Return the facts for which an estimator is refused; the notes below the table have the full messages."""
-    return ", ".join(dict.fromkeys(each.fact for each in findings if each.refused and name in FAMILIES[each.family]))
+    facts = (finding.fact for finding in findings if finding.refused and name in FAMILIES[finding.family])
+    return ", ".join(dict.fromkeys(facts))
 
 
 def _gains_figure(caption: str, rows: Mapping[str, Row | None]) -> list[Part]:

@@ -97,8 +97,8 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     assumptions = _assumptions(evaluation)
     row = evaluation.gain
     if row is None:
-        refusals = [each for each in evaluation.findings if each.refused and each.family != "kernel"]
-        why, helps = _unique([each.text for each in refusals]), _unique([each.remedy for each in refusals])
+        refusals = [finding for finding in evaluation.findings if finding.refused and finding.family != "kernel"]
+        why, helps = _unique([finding.text for finding in refusals]), _unique([finding.remedy for finding in refusals])
         return Verdict("cannot_tell", why, helps, assumptions, min_gain, confidence=confidence)
     interval = t_interval(row.gain, confidence, evaluation.clusters)
     lower, upper = float(interval.lower), float(interval.upper)
@@ -121,14 +121,14 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     elif label == "more_data":
         unknown = "the number of episodes that would decide is unknown: the estimate is too close to the limit"
         remedies.append(unknown if times is None else f"log about {_rounded(max(times, 1.1))} times as many episodes")
-        if any(each.refused and each.fact == "ess" for each in evaluation.findings):  # other logs help more
+        if any(finding.refused and finding.fact == "ess" for finding in evaluation.findings):  # other logs help more
             remedies.append("or log with a minimum propensity, or evaluate a policy nearer to the logs")
     if label == "ship":
         remedies.append("ship behind a guarded online test, which also shows what logs cannot")
     doubts = [
-        f"doubtful: {each.message}"
-        for each in evaluation.findings
-        if not each.refused and _concerns(each.family, evaluation)
+        f"doubtful: {finding.message}"
+        for finding in evaluation.findings
+        if not finding.refused and _concerns(finding.family, evaluation)
     ]
     flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
     return Verdict(
@@ -157,12 +157,12 @@ def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> di
         evaluations: by name, of the same logs and confidence.
         min_gain: see `verdict`.
     """
-    rows = {name: row for name, each in evaluations.items() if (row := each.gain) is not None}
+    rows = {name: row for name, evaluation in evaluations.items() if (row := evaluation.gain) is not None}
     p_values = [p_value(row.gain, min_gain, evaluations[name].clusters) for name, row in rows.items()]
-    (confidence,) = {each.confidence for each in evaluations.values()} or {0.95}
+    (confidence,) = {evaluation.confidence for evaluation in evaluations.values()} or {0.95}
     errors = dict(zip(rows, holm(p_values, (1 - confidence) / 2), strict=True))  # of one side each
     confidences = {name: 1 - 2 * error for name, error in errors.items()}
-    return {name: verdict(each, min_gain, confidences.get(name)) for name, each in evaluations.items()}
+    return {name: verdict(evaluation, min_gain, confidences.get(name)) for name, evaluation in evaluations.items()}
 
 
 def p_value(gain: Estimate, min_gain: float, clusters: Array | None = None) -> float:
@@ -214,7 +214,7 @@ def _concerns(family: str, evaluation: Evaluation) -> bool:
 
 def _finding(evaluation: Evaluation, fact: str | None) -> Finding | None:
     """Return the first finding about a fact."""
-    return next((each for each in evaluation.findings if each.fact == fact), None)
+    return next((finding for finding in evaluation.findings if finding.fact == fact), None)
 
 
 def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Evaluation) -> str:

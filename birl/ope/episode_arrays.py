@@ -19,13 +19,7 @@ from birl.models import is_recurrent
 from birl.ope.diagnostics import calibration_error, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.importance_weights import Trajectories, log_ratios, padded
-from birl.ope.linear_models import (
-    MAX_FEATURES,
-    StepFeatures,
-    cross_fitted_q,
-    estimate_propensities,
-    quadratic_features,
-)
+from birl.ope.linear_models import MAX_FEATURES, StepFeatures, cross_fitted_q, estimate_propensities, quadratic_features
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.spaces import Discrete
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
@@ -306,16 +300,16 @@ def read_episodes(
     """
     check("gamma", gamma, float, low=0, high=1)
     check("horizon", horizon, int, low=1, optional=True)
-    episodes = [each for each in dataset.episodes if len(each.rewards)]
+    episodes = [episode for episode in dataset.episodes if len(episode.rewards)]
     if len(episodes) < 2:
         raise EmptyDataError(f"there are {len(episodes)} episodes with steps; an evaluation needs 2, and 30 to answer")
-    limit = max(len(each.rewards) for each in episodes) if horizon is None else horizon
+    limit = max(len(episode.rewards) for episode in episodes) if horizon is None else horizon
     info = dataset.dataset_info
     n_actions = info.actions.size if isinstance(info.actions, Discrete) else 0
-    reward, mask = padded([np.asarray(each.rewards, np.float64).reshape(-1)[:limit] for each in episodes])
-    rows = [tree_map(lambda leaf: leaf[:limit], each.observations) for each in episodes]
+    reward, mask = padded([np.asarray(episode.rewards, np.float64).reshape(-1)[:limit] for episode in episodes])
+    rows = [tree_map(lambda leaf: leaf[:limit], episode.observations) for episode in episodes]
     observations = tree_map(lambda *leaves: np.concatenate(leaves), *rows)
-    action = np.concatenate([each.actions[:limit] for each in episodes])
+    action = np.concatenate([episode.actions[:limit] for episode in episodes])
     action = action[:, 0].astype(np.int64) if n_actions else action
     cluster, time = _first_values(episodes, "cluster"), _first_values(episodes, "time")
     groups = np.arange(len(episodes)) if cluster is None else cluster
@@ -325,8 +319,12 @@ def read_episodes(
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
     # Estimators take rewards after the end of an episode for 0, which holds after terminations only.
-    open_ended = (not each.terminated or np.any((each.extra or {}).get("censored", False)) for each in episodes)
-    short = (len(each.rewards) < limit and gamma ** len(each.rewards) > _NEGLIGIBLE_DISCOUNT for each in episodes)
+    open_ended = (
+        not episode.terminated or np.any((episode.extra or {}).get("censored", False)) for episode in episodes
+    )
+    short = (
+        len(episode.rewards) < limit and gamma ** len(episode.rewards) > _NEGLIGIBLE_DISCOUNT for episode in episodes
+    )
     facts["censored"] = float(np.mean([a and b for a, b in zip(open_ended, short, strict=True)]))
     gaps = _column(episodes, "time_gap", limit)
     if gaps is not None and gamma < 1:
@@ -444,7 +442,7 @@ def _propensities(
 
 def _column(episodes: Sequence[Episode], name: str, limit: int | None) -> Array | None:
     """Return an extra column of all steps; ``None`` if no episode has it."""
-    extras = [each.extra or {} for each in episodes]
+    extras = [episode.extra or {} for episode in episodes]
     present = [name in extra for extra in extras]
     if not any(present):
         return None
@@ -457,16 +455,16 @@ def _first_values(episodes: Sequence[Episode], name: str) -> Array | None:
     """Return the value of an extra column at the first step of each episode; ``None`` if no episode has it."""
     if _column(episodes, name, None) is None:
         return None
-    return np.array([np.asarray((each.extra or {})[name]).reshape(-1)[0] for each in episodes])
+    return np.array([np.asarray((episode.extra or {})[name]).reshape(-1)[0] for episode in episodes])
 
 
 def _in_batches(log_probability: LogProbability, x: Tree, action: Array | None = None) -> Array:
-    found = []
+    parts = []
     for begin in range(0, len(next(tree_leaves(x))), _BATCH):
         rows = slice(begin, begin + _BATCH)
         batch = tree_map(lambda leaf, rows=rows: leaf[rows], x)
-        found.append(log_probability(batch, None if action is None else action[rows]))
-    return np.concatenate(found)
+        parts.append(log_probability(batch, None if action is None else action[rows]))
+    return np.concatenate(parts)
 
 
 def _check_probabilities(

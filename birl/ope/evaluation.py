@@ -209,11 +209,11 @@ def evaluate_view(
     if versus is not None:
         other_findings = check_limits(_facts(logs, versus[1], baseline, False))
         usable &= set(allowed(other_findings))
-        known = {(each.family, each.message) for each in findings}
+        known = {(finding.family, finding.message) for finding in findings}
         findings += tuple(
-            replace(each, text=f"{versus[0]}: {each.text}")
-            for each in other_findings
-            if (each.family, each.message) not in known
+            replace(finding, text=f"{versus[0]}: {finding.text}")
+            for finding in other_findings
+            if (finding.family, finding.message) not in known
         )
     rows = {}
     for key, estimate in estimates.items():
@@ -222,7 +222,7 @@ def evaluate_view(
         gain, refused = estimate - baseline[key], ""
         if key not in usable:
             family = next(family for family, names in FAMILIES.items() if key in names)
-            refused = next(each.message for each in findings if each.refused and each.family == family)
+            refused = next(finding.message for finding in findings if finding.refused and finding.family == family)
         model_only = key == "direct_method"
         interval = None if model_only else t_interval(estimate, confidence, logs.cluster)
         gain_interval = None if model_only else t_interval(gain, confidence, logs.cluster)

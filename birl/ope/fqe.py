@@ -200,12 +200,12 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"
             )
         if isinstance(config, FQEConfig) and config.algorithm is not type(self):  # d3rlpy has one for both
-            own = {item.name: getattr(config, item.name) for item in dataclasses.fields(FQEConfig)}
-            config = cast(FQEConfig, self.config_class(**own))
+            shared_fields = {item.name: getattr(config, item.name) for item in dataclasses.fields(FQEConfig)}
+            config = cast(FQEConfig, self.config_class(**shared_fields))
         super().__init__(cast(Any, config), device, **fields)
         check_actions(self.definition(), algo.spec.actions, f"the policy of {type(algo).__name__}")
         algos = [member.algo for _, member in algo.members()] if isinstance(algo, StochasticPolicy) else [algo]
-        if other := [each.torch_device for each in algos if each.torch_device != self.torch_device]:
+        if other := [member.torch_device for member in algos if member.torch_device != self.torch_device]:
             raise ConfigError(
                 f"the policy is on {other[0]}, {name} on {self.torch_device}: give both the same device "
                 "(load_learnable(file, device=...) moves a saved policy)"
@@ -281,13 +281,15 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         """Build the Q-functions for all actions of the policy, including those that are not in the data."""
-        own = self._algo.spec
-        if not own.accepts(spec):
+        policy_spec = self._algo.spec
+        if not policy_spec.accepts(spec):
             raise ShapeError(
                 f"{type(self).__name__} is to be built for {spec}, but the policy of {type(self._algo).__name__} was "
-                f"built for {own}; both must be the same: give data like those of the policy"
+                f"built for {policy_spec}; both must be the same: give data like those of the policy"
             )
-        return super()._build(own, self._algo if isinstance(self._algo, StochasticPolicy) else self._algo.learner)
+        return super()._build(
+            policy_spec, self._algo if isinstance(self._algo, StochasticPolicy) else self._algo.learner
+        )
 
 
 def _raise_no_policy(name: str, config_name: str) -> NoReturn:

@@ -77,12 +77,12 @@ def record_query(dataset: str | Path, digest: str, purpose: str, question: str, 
             lock.write_holder()
         queries = _read(file)
         query = {"digest": digest, "purpose": purpose, "question": question}
-        same = [all(each[key] == value for key, value in query.items()) for each in queries]
+        same = [all(entry[key] == value for key, value in query.items()) for entry in queries]
         repeated = purpose == CERTIFY and any(same)
         earlier = queries[: same.index(True)] if repeated else queries
-        conflicts = [(file, each) for each in earlier if each["digest"] == digest and _conflicts(each, query)]
+        conflicts = [(file, entry) for entry in earlier if entry["digest"] == digest and _conflicts(entry, query)]
         since = queries[same.index(True)]["when"] if repeated else None
-        conflicts += [(path, each) for path, each in _related(Path(dataset), since) if _conflicts(each, query)]
+        conflicts += [(path, entry) for path, entry in _related(Path(dataset), since) if _conflicts(entry, query)]
         if conflicts and not reuse:
             path, first = conflicts[0]
             raise DataError(
@@ -114,7 +114,7 @@ def _related(folder: Path, since: str | None) -> Iterator[tuple[Path, Query]]:
             other = load_record(place)
             if other is not None and record.shares(other):
                 queries = _read(ledger_path(place))
-                yield from ((ledger_path(place), each) for each in queries if since is None or each["when"] < since)
+                yield from ((ledger_path(place), query) for query in queries if since is None or query["when"] < since)
 
 
 def _conflicts(earlier: Query, query: Query) -> bool:

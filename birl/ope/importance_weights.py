@@ -181,10 +181,10 @@ def mixture_log_ratios(log_target: Array, log_loggers: Array, logger: Array, mas
         raise ShapeError(f"logger has the shape {logger.shape}; it must hold {n} numbers from 0 to {count - 1}")
     every = np.broadcast_to(mask[..., None, :, :], loggers.shape)
     loggers = _steps("log_loggers", loggers, every, lowest_is_allowed=True).cumsum(-1)
-    own = loggers[..., logger, np.arange(n), :]
-    if np.isneginf(own).any():
+    acting = loggers[..., logger, np.arange(n), :]
+    if np.isneginf(acting).any():
         raise DataError(
-            f"the logging policy of step {_first(np.isneginf(own))} never takes the logged action: check logger"
+            f"the logging policy of step {_first(np.isneginf(acting))} never takes the logged action: check logger"
         )
     share = np.bincount(logger, minlength=count) / n
     with np.errstate(divide="ignore"):

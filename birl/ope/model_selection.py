@@ -82,24 +82,26 @@ def choose(
     logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed)
     if len(runs) > keep:
         value = screening_values(policies, logs, seed)
-        unseen = [-np.inf if name in seen else each for name, each in value.items()]
+        unseen = [-np.inf if name in seen else estimate for name, estimate in value.items()]
         by_value = dict(zip(value, ranks(unseen), strict=True))
         best = {
-            run: average_neighbours([by_value[name] for name in own], neighbours).min() for run, own in runs.items()
+            run: average_neighbours([by_value[name] for name in names], neighbours).min() for run, names in runs.items()
         }
         runs = {run: runs[run] for run in sorted(runs, key=best.__getitem__)[:keep]}
     kept = {name: policy for run in runs.values() for name, policy in run.items()}
     evaluations = evaluate_all(kept, logs, behaviour, 0.95, seen)
-    rank = dict(zip(evaluations, ranks([lower_bound(each) for each in evaluations.values()]), strict=True))
-    choices = {run: _choice({name: evaluations[name] for name in own}, rank, neighbours) for run, own in runs.items()}
+    rank = dict(zip(evaluations, ranks([lower_bound(evaluation) for evaluation in evaluations.values()]), strict=True))
+    choices = {}
+    for run, names in runs.items():
+        choices[run] = _choice({name: evaluations[name] for name in names}, rank, neighbours)
     return dict(sorted(choices.items(), key=lambda item: item[1].rank))
 
 
 def _choice(evaluations: Mapping[str, Evaluation], rank: Mapping[str, float], neighbours: int) -> Choice:
-    own = [rank[name] for name in evaluations]
-    averaged = average_neighbours(own, neighbours)
-    decided = [index for index, each in enumerate(evaluations.values()) if each.decides is not None]
-    best = min(decided, key=lambda index: (averaged[index], own[index]), default=None)
+    model_ranks = [rank[name] for name in evaluations]
+    averaged = average_neighbours(model_ranks, neighbours)
+    decided = [index for index, evaluation in enumerate(evaluations.values()) if evaluation.decides is not None]
+    best = min(decided, key=lambda index: (averaged[index], model_ranks[index]), default=None)
     return Choice(evaluations, averaged, None if best is None else list(evaluations)[best])
 
 

@@ -142,10 +142,10 @@ class _SinglePolicy(StochasticPolicy):
                 "(FrameStackTransitionPicker)"
             )
         self.algo = algo
-        own = self._policy(built)
-        sample = _sampler(own)
+        distribution = self._policy(built)
+        sample = _sampler(distribution)
         clipped = built.policy.clipped or isinstance(self, Gaussian)
-        policy = replace(built.policy, greedy=sample, sample=sample, distribution=own, clipped=clipped)
+        policy = replace(built.policy, greedy=sample, sample=sample, distribution=distribution, clipped=clipped)
         parts = built.nets, built.spec, built.units, built.set_mode
         self._acting = BuiltPolicy(f"{name} of {built.name}", policy, *parts)
 
@@ -198,20 +198,22 @@ class Sampled(_SinglePolicy):
     """
 
     def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
-        own = built.policy.distribution
-        if own is None and built.spec.actions.discrete and not built.policy.explores:
+        distribution = built.policy.distribution
+        if distribution is None and built.spec.actions.discrete and not built.policy.explores:
             return _epsilon_greedy(built, 0.0)
-        unfit = own is None or built.noisy
+        unfit = distribution is None or built.noisy
         if not unfit:
             built.set_mode(True)
             with torch.no_grad():
-                unfit = isinstance(cast(Any, own)(built.nets, Inputs(built.units.as_input(example_of(built)))), Tensor)
+                unfit = isinstance(
+                    cast(Any, distribution)(built.nets, Inputs(built.units.as_input(example_of(built)))), Tensor
+                )
         if unfit:
             raise UnsupportedError(
                 f"{built.name} samples no actions with a known probability: use Gaussian(algo, std) for continuous "
                 "actions, EpsilonGreedy(algo, epsilon) for discrete ones"
             )
-        return cast(DistributionFunction[Any], own)
+        return cast(DistributionFunction[Any], distribution)
 
 
 class EpsilonGreedy(_SinglePolicy):
@@ -293,8 +295,8 @@ class Gaussian(_SinglePolicy):
 
     def __init__(self, algo: Algorithm[Any, Any], std: float | Sequence[float] = 0.1) -> None:
         several = isinstance(std, list | tuple | np.ndarray) and np.ndim(std) > 0
-        given = np.asarray(std).tolist() if several else [std]
-        numbers = [float(check("std", each, float, above=0)) for each in given]
+        values = np.asarray(std).tolist() if several else [std]
+        numbers = [float(check("std", value, float, above=0)) for value in values]
         self.std: float | list[float] = numbers if several else numbers[0]
         super().__init__(algo)
 
@@ -338,13 +340,13 @@ class Mixture(StochasticPolicy):
             raise ConfigError(
                 f"there are {len(policies)} policies and {len(weights)} weights: give one weight for each policy"
             )
-        weights = [float(check("weights", each, float, above=0)) for each in weights]
+        weights = [float(check("weights", weight, float, above=0)) for weight in weights]
         if abs(sum(weights) - 1) > 1e-6:
             raise ConfigError(f"weights {weights} have the sum {sum(weights):g}; it must be 1")
         self._members: list[tuple[float, _SinglePolicy]] = []
         for weight, policy in zip(weights, policies, strict=True):
             each = policy if isinstance(policy, StochasticPolicy) else Sampled(policy)
-            self._members += [(weight * own, member) for own, member in each.members()]
+            self._members += [(weight * share, member) for share, member in each.members()]
         specs = [member.spec for _, member in self._members]
         for spec in specs:
             if spec != specs[0]:
@@ -411,15 +413,15 @@ def load_policy(fname: File, device: bool | int | str | None = False) -> Stochas
 def restore_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> StochasticPolicy:
     """Rebuild a policy from the results of `StochasticPolicy.describe` and `StochasticPolicy.policy_state`."""
     loaded: list[tuple[float, _SinglePolicy]] = []
-    for index, each in enumerate(data["members"]):
-        description = each["policy"]
+    for index, member in enumerate(data["members"]):
+        description = member["policy"]
         policy_type = _TYPES.get(description["type"])
         if policy_type is None or set(description["params"]) != set(policy_type.fields):
             raise CorruptFileError(
                 f"the policy type is {description['type']!r:.80}; it must be one of {', '.join(_TYPES)}: save it again"
             )
         algo = saved_policy(description["algorithm"], state[str(index)], device)
-        loaded.append((each["weight"], policy_type(algo, **description["params"])))
+        loaded.append((member["weight"], policy_type(algo, **description["params"])))
     if len(loaded) == 1:
         return loaded[0][1]
     return Mixture([policy for _, policy in loaded], [weight for weight, _ in loaded])

@@ -123,8 +123,8 @@ class WithPolicyActions(Transitions):
                 policy.units.observation(minibatch.observations), None, is_first, following, later=batch.later
             )
 
-        found = dict(zip((POLICY_SHARE, POLICY_ACTION), policy_choices(learner, inputs), strict=True))
-        extra = {name: each for name, each in found.items() if each is not None}
+        choices = dict(zip((POLICY_SHARE, POLICY_ACTION), policy_choices(learner, inputs), strict=True))
+        extra = {name: values for name, values in choices.items() if values is not None}
         if learner.config.resample_episodes:
             extra[COUNTS] = learner.units.tensor(minibatch.extra[COUNTS])
         batch = replace(batch, state=None, extra=extra)
@@ -139,7 +139,7 @@ class WithPolicyActions(Transitions):
         gamma, interval = learner.config.gamma, learner.config.target_update_interval
         copies = (learner.engine.grad_step + count) // interval
         reader = getattr(source, "reader", source)
-        steps = min(getattr(each.picker, "n_steps", 1) for each in reader.sources)  # back, with each copy
+        steps = min(getattr(part.picker, "n_steps", 1) for part in reader.sources)  # back, with each copy
         ends = max(longest_horizon(storage) for storage in reader.storages)
         horizon = min(ends, np.inf if gamma == 1 else 1 / (1 - gamma))
         if gamma == 1 and not any((storage.flags & TERMINATED).any() for storage in reader.storages):
@@ -213,8 +213,8 @@ def _share(policy: BuiltPolicy, inputs: Inputs, count: int) -> Tensor:
 
 def _actions(policy: BuiltPolicy, inputs: Inputs, count: int, learner: Learner) -> Tensor:
     """Return actions ``[..., K, *shape]`` in the units of the Q-functions."""
-    own, function, actions = learner.spec.actions, policy.function(greedy=not count), []
+    space, function, actions = learner.spec.actions, policy.function(greedy=not count), []
     for _ in range(max(count, 1)):
         action = policy.environment_tensor(function(policy.nets, inputs))
-        actions.append(learner.units.action(action if own.shape else action.unsqueeze(-1)))
-    return torch.stack(actions, -1 - len(own.shape))
+        actions.append(learner.units.action(action if space.shape else action.unsqueeze(-1)))
+    return torch.stack(actions, -1 - len(space.shape))

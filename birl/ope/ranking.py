@@ -139,7 +139,7 @@ def _ranges(evaluations: Mapping[str, Evaluation], confidence: float, n_policies
 
 def _compare(one: Evaluation, other: Evaluation, confidence: float) -> int:
     """Return 1 if the first policy is better, -1 if the second is, 0 if the difference is not significant."""
-    both = [key for key in DECIDERS if all(key in each.rows and not each.rows[key].refused for each in (one, other))]
+    both = [key for key in DECIDERS if all(key in rows and not rows[key].refused for rows in (one.rows, other.rows))]
     if not both:
         return 0
     interval = t_interval(one.rows[both[0]].gain - other.rows[both[0]].gain, confidence, one.clusters)
@@ -148,9 +148,8 @@ def _compare(one: Evaluation, other: Evaluation, confidence: float) -> int:
 
 def _differences(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, float]]:
     """Return the mean total variation distance of each pair of policies."""
-    probabilities = {
-        name: each.action_probabilities for name, each in evaluations.items() if each.action_probabilities is not None
-    }
+    all_probabilities = {name: evaluation.action_probabilities for name, evaluation in evaluations.items()}
+    probabilities = {name: value for name, value in all_probabilities.items() if value is not None}
     return {
         name: {other: float(np.abs(one - two).sum(-1).mean() / 2) for other, two in probabilities.items()}
         for name, one in probabilities.items()

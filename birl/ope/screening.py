@@ -48,7 +48,7 @@ def _value(policy: ProbabilisticPolicy, logs: LoggedEpisodes) -> float:
     probabilities = logs.probabilities(policy) if logs.n_actions else None
     if probabilities is None or logs.x is None:
         return _weighted_value(logs, logs.ratios(policy, probabilities))
-    if any(each.refused for each in check_limits({"unsupported": logs.unsupported_mass(probabilities)})):
+    if any(finding.refused for finding in check_limits({"unsupported": logs.unsupported_mass(probabilities)})):
         return -np.inf
     first = np.append(0, np.cumsum(logs.mask.sum(1))[:-1])
     q = weighted_fitted_q(logs.steps(), probabilities, np.ones((1, len(probabilities))))[0, first]

@@ -161,7 +161,7 @@ def check_limits(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
 
 def allowed(findings: tuple[Finding, ...]) -> tuple[str, ...]:
     """Return the names of the estimators that no finding refuses; without any, the data cannot tell."""
-    refused = {each.family for each in findings if each.refused}
+    refused = {finding.family for finding in findings if finding.refused}
     return tuple(name for family, names in FAMILIES.items() if family not in refused for name in names)
 
 

@@ -143,7 +143,8 @@ def check_returns(logs: LogStatistics, gamma: float, loggers: Sequence[str]) -> 
         by_logger = [returns[episodes["logger"] == k] for k in numbers]
         names = [logger_name(k, loggers) for k in numbers]
         rows = [
-            [name, len(own), float(own.mean()), float(own.std())] for name, own in zip(names, by_logger, strict=True)
+            [name, len(group), float(group.mean()), float(group.std())]
+            for name, group in zip(names, by_logger, strict=True)
         ]
         tables["By logger"] = Table(["logger", "episodes", "mean return", "standard deviation"], rows)
     figures = [figure]

@@ -124,9 +124,16 @@ def check_propensities(logs: LogStatistics, behaviour: Behaviour, loggers: Seque
         logger = logs.sample.extra["logger"].reshape(-1)
         rows = []
         for k in np.unique(logger):
-            own = logger == k
-            model = None if behaviour.log_model is None else float(behaviour.log_model[own].mean())
-            rows.append([logger_name(k, loggers), int(own.sum()), float(behaviour.logged[own].mean()), model])
+            rows_of_logger = logger == k
+            model = None if behaviour.log_model is None else float(behaviour.log_model[rows_of_logger].mean())
+            rows.append(
+                [
+                    logger_name(k, loggers),
+                    int(rows_of_logger.sum()),
+                    float(behaviour.logged[rows_of_logger].mean()),
+                    model,
+                ]
+            )
         tables["By logger"] = Table(["logger", "steps", "mean log-propensity", "mean by the model"], rows)
     return Check(title, about, facts, numbers, tables, figures)
 
@@ -256,7 +263,7 @@ def check_markov(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) -> Ch
         if varied.any():
             y = y[:, varied] / y[:, varied].std(0)
             predicted = [cross_fit(z, y, groups, ridge_predictions, seed) for z in (x[now], past)]
-            without, with_ = (((each - y) ** 2).mean(1) for each in predicted)
+            without, with_ = (((prediction - y) ** 2).mean(1) for prediction in predicted)
             history = max(history, _reduction(name, 1.0, without, with_, groups, rows))
     if discrete and len(np.unique(sample.action[now])) > 1:
         taken, n = sample.action[now, 0], np.arange(len(now))
@@ -305,9 +312,9 @@ def check_coverage(logs: LogStatistics) -> Check:
     about = "TQ and SACo are those of Schweighofer et al. 2022, arXiv:2111.04714, SACo without its reference data set. "
     about += "SACo is meaningless, and not used for advice, if hardly any observation repeats. Stitching: states of "
     about += "poor episodes with a neighbour in a good one, from which values can improve."
-    own = returns[sample.episode]
-    good = np.flatnonzero((own >= np.quantile(returns, 0.75)) & (own > np.median(returns)))
-    poor = np.flatnonzero(own < np.median(returns))
+    episode_returns = returns[sample.episode]
+    good = np.flatnonzero((episode_returns >= np.quantile(returns, 0.75)) & (episode_returns > np.median(returns)))
+    poor = np.flatnonzero(episode_returns < np.median(returns))
     good, poor = good[sample_rows(len(good), 1)], poor[sample_rows(len(poor), 2)]
     if len(np.unique(sample.episode[good])) < 2 or not len(poor) or not sample.observation.shape[1]:
         return Check(title, about, {}, {**numbers, STITCHED: None})
@@ -404,7 +411,7 @@ def part_aucs(logs: LogStatistics, others: Mapping[str, LogStatistics], seed: in
         if sample.observation.shape[1] != theirs.observation.shape[1] or not sample.observation.shape[1]:
             aucs[name] = None
             continue
-        a, b = (sample_rows(len(each.reward), seed, 20_000) for each in (sample, theirs))
+        a, b = (sample_rows(len(part.reward), seed, 20_000) for part in (sample, theirs))
         x = np.concatenate([sample.observation[a], theirs.observation[b]])
         y = np.repeat([0, 1], [len(a), len(b)])
         groups = np.concatenate([sample.episode[a], theirs.episode[b] + len(logs.episodes["length"])])

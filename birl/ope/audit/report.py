@@ -137,11 +137,11 @@ class DataReport:
     @property
     def facts(self) -> dict[str, float | None]:
         """All facts, for `birl.ope.check_limits`."""
-        return {name: value for each in self.checks for name, value in each.facts.items()}
+        return {name: value for result in self.checks for name, value in result.facts.items()}
 
     def messages(self) -> Messages:
         """Return, by fact, whether it refuses something and its message; refusals first."""
-        where = {name: text for each in self.checks for name, text in each.where.items() if text}
+        where = {name: text for result in self.checks for name, text in result.where.items() if text}
         messages: Messages = {}
         for finding in self.findings:
             suffix = f" ({where[finding.fact]})" if finding.fact in where else ""
@@ -156,16 +156,16 @@ class DataReport:
             "birl": __version__,
             "title": self.title,
             "messages": [{"fact": fact, "refused": refused, "message": text} for fact, (refused, text) in messages],
-            "findings": [each.as_dict() for each in self.findings],
-            "advice": [vars(each) for each in self.advice],
+            "findings": [finding.as_dict() for finding in self.findings],
+            "advice": [vars(advice) for advice in self.advice],
             "checks": [
                 {
-                    "title": each.title,
-                    "facts": _json(each.facts),
-                    "numbers": _json(each.numbers),
-                    "tables": {name: {"head": [*t.head], "rows": _json(t.rows)} for name, t in each.tables.items()},
+                    "title": result.title,
+                    "facts": _json(result.facts),
+                    "numbers": _json(result.numbers),
+                    "tables": {name: {"head": [*t.head], "rows": _json(t.rows)} for name, t in result.tables.items()},
                 }
-                for each in self.checks
+                for result in self.checks
             ],
         }
 
@@ -180,11 +180,11 @@ class DataReport:
         summary = f"Facts that forbid some use of these logs: {refusals}; doubtful facts: {len(messages) - refusals}."
         lead: list[Part] = [f"{summary if messages else 'No fact is doubtful.'} A dash stands for an unknown number."]
         lead += map(_note, messages.values())
-        rows = [[each.pattern, each.advice, each.reason, each.source] for each in self.advice]
+        rows = [[row.pattern, row.advice, row.reason, row.source] for row in self.advice]
         table = Table(["pattern of the data", "try first", "because", "source"], rows)
         about = "Advice is never applied automatically: only an evaluation on other episodes shows what is better."
         advice: list[Part] = [about, table if rows else "No rule of thumb fits these data."]
-        sections = [Section("Advice", advice)] + [_section(each, messages) for each in self.checks]
+        sections = [Section("Advice", advice)] + [_section(result, messages) for result in self.checks]
         return render_page(f"Logged data: {self.title}" if self.title else "Logged data", sections, lead)
 
     def save(self, html: str | Path | None = None, json: str | Path | None = None) -> None:
@@ -263,17 +263,17 @@ def report_data(
         model_checks.check_improvement(logs, behaviour, seed),
         model_checks.check_power(logs, behaviour, gamma),
     )
-    facts = {name: value for each in results for name, value in each.facts.items()}
-    numbers: dict[str, Number] = {**facts, **{k: v for each in results for k, v in each.numbers.items()}}
+    facts = {name: value for result in results for name, value in result.facts.items()}
+    numbers: dict[str, Number] = {**facts, **{k: v for result in results for k, v in result.numbers.items()}}
     numbers[_LENGTH] = float(logs.episodes["length"].mean())
     numbers[_DISCRETE] = {ActionSpace.DISCRETE: 1, ActionSpace.CONTINUOUS: 0}.get(logs.actions.kind)
     finite = tuple(
         replace(
-            each,
-            facts={name: _finite(value) for name, value in each.facts.items()},
-            numbers={name: _finite(value) for name, value in each.numbers.items()},
+            result,
+            facts={name: _finite(value) for name, value in result.facts.items()},
+            numbers={name: _finite(value) for name, value in result.numbers.items()},
         )
-        for each in results
+        for result in results
     )
     return DataReport(plain_text(title), finite, check_limits(facts), _advice(numbers))
 
@@ -315,7 +315,7 @@ def _finite(value: T) -> T | None:
 def _json(value: object) -> object:
     """Convert to a JSON value, with ``None`` for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {name: _json(each) for name, each in value.items()}
+        return {name: _json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(each) for each in value]
+        return [_json(item) for item in value]
     return float(value) if isinstance(value, float) and math.isfinite(value) else _finite(value)
