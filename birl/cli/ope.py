@@ -365,7 +365,7 @@ def _print_verdicts(
         for text in (*verdict.reasons, *verdict.remedies):
             print(f"  {plain_text(text)}")
         if verdict.flips_at is not None:
-            print(f"  hidden confounding may change the verdict from a Gamma of {verdict.flips_at:.3g} on")
+            print(f"  hidden confounding with a Gamma of {verdict.flips_at:.3g} or more may change the verdict")
     if out is not None:
         note(f"{out / 'report.html'}: the evidence, and the assumptions that logs cannot check")
 

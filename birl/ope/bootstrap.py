@@ -1,9 +1,9 @@
-"""Bootstrap intervals of fitted Q evaluation: the evaluation is repeated on episodes drawn with replacement.
+"""Bootstrap intervals of fitted Q evaluation: the evaluation is repeated on episodes sampled with replacement.
 
-The spread of a model's values over first states ignores the error of the model itself, which is most of the error. The
-bootstrap includes it: a replicate counts whole episodes (or whole clusters) as often as they were drawn, both in the
-regression and among first states (Hao et al. 2021, arXiv:2102.03607). Estimates of the same draws can be compared in
-pairs.
+The spread of a model's values over first states ignores the error of the model, which is most of the error. The
+bootstrap includes it: each replicate weights episodes by the number of times that they, or their clusters, were
+sampled, both in the regression and in the mean over first states (Hao et al. 2021, arXiv:2102.03607). Estimates from
+the same samples can be compared in pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from birl.ope.linear_models import StepFeatures, weighted_fitted_q
 from birl.types import Array
 
 _MAX_NUMBERS: Final = 20_000_000
-"""Numbers that the models of several replicates hold at once."""
+"""Largest number of values that the models of several replicates hold at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class BootstrapEstimate:
     groups: int = 0
 
     def __sub__(self, other: BootstrapEstimate) -> BootstrapEstimate:
-        """Return the paired difference of two estimates of the same draws: the gain.
+        """Return the paired difference of two estimates from the same samples: the gain.
 
         Raises:
             ShapeError: if the numbers of replicates differ.
@@ -50,13 +50,13 @@ class BootstrapEstimate:
         if self.replicates.shape != other.replicates.shape:
             raise ShapeError(
                 f"the replicates have the shapes {self.replicates.shape} and {other.replicates.shape}; both must be "
-                "estimates of the same draws: use one count and one seed"
+                "estimates from the same samples: use one count and one seed"
             )
         groups = min(self.groups, other.groups)
         return BootstrapEstimate(self.value - other.value, self.replicates - other.replicates, groups)
 
     def facts(self) -> dict[str, float | None]:
-        """Return facts for `birl.ope.check_limits`: intervals of few episodes cover the truth too seldom."""
+        """Return facts for `birl.ope.check_limits`: with few episodes, intervals cover the truth too seldom."""
         return {"bootstrap_groups": float(self.groups) if self.groups else None}
 
     def interval(self, confidence: float = 0.95) -> Interval:
@@ -65,12 +65,12 @@ class BootstrapEstimate:
 
 
 def bootstrap_counts(groups: Array, count: int, seed: int = 0) -> Array:
-    """Return how often each of ``count`` draws with replacement counts each episode, float64 ``[count, n]``.
+    """Return how often each episode occurs in each of ``count`` bootstrap samples, float64 ``[count, n]``.
 
     Args:
-        groups: the group of each episode, ``[n]``: ``range(n)``, or clusters, which are drawn as a whole.
-        count: number of draws.
-        seed: of the draws; the same seed gives the same draws.
+        groups: the group of each episode, ``[n]``: ``range(n)``, or clusters, which are sampled as a whole.
+        count: number of samples.
+        seed: random seed; the same seed gives the same samples.
 
     Raises:
         EmptyDataError: if there are fewer than 2 groups.
@@ -87,8 +87,9 @@ def bootstrap_mean(value: Array, counts: Array) -> BootstrapEstimate:
     """Return a mean over episodes and its replicates.
 
     Args:
-        value: of each episode, ``[n]``; or ``[1 + B, n]``, by the model of all episodes and by that of each draw.
-        counts: how often each draw counts each episode, ``[B, n]``; see `bootstrap_counts`.
+        value: value of each episode, ``[n]``; or ``[1 + B, n]``, first by the model of all episodes, then by the model
+            of each sample.
+        counts: how often each episode occurs in each sample, ``[B, n]``; see `bootstrap_counts`.
     """
     value = np.broadcast_to(value, (1 + len(counts), counts.shape[1]))
     groups = len(np.unique(counts, axis=1).T)  # episodes of a cluster have equal counts
@@ -106,14 +107,14 @@ def bootstrap_linear_fqe(
 ) -> BootstrapEstimate:
     """Bootstrap fitted Q evaluation with a linear model; for one discrete action.
 
-    The model is that of `birl.ope.evaluate`, fitted on all episodes. The interval includes the sampling error of the
-    model, but not what a linear model cannot express, so it never decides alone.
+    The model is the one of `birl.ope.evaluate`, but fitted on all episodes. The interval includes the sampling error of
+    the model, but not the error of its linear form, so it never decides alone.
 
     Args:
-        policy, dataset: see `birl.ope.evaluate`. Episodes of one ``cluster`` are drawn together.
+        policy, dataset: see `birl.ope.evaluate`. Episodes of one ``cluster`` are sampled together.
         gamma, horizon: discount and number of steps, see there.
         count: number of replicates, 20 or more.
-        seed: of the draws.
+        seed: random seed of the samples.
 
     Raises:
         UnsupportedError: if the data have no such model.
@@ -127,14 +128,17 @@ def bootstrap_linear_fqe(
 def bootstrap_returns(
     dataset: ReplayBufferBase, *, gamma: float = 0.99, horizon: int | None = None, count: int = 100, seed: int = 0
 ) -> BootstrapEstimate:
-    """Bootstrap the returns of the logs by the draws of `bootstrap_linear_fqe` and `bootstrap_fqe`: the baseline."""
+    """Bootstrap the mean return of the logs, the baseline of a gain.
+
+    The samples are those of `bootstrap_linear_fqe` and `bootstrap_fqe` with the same ``count`` and ``seed``.
+    """
     logs = read_episodes(dataset, gamma, horizon)
     returns = (logs.reward * gamma ** np.arange(logs.mask.shape[1])).sum(-1)
     return bootstrap_mean(returns, _counts(logs, count, seed))
 
 
 def _first_values(steps: StepFeatures, target: Array, length: Array, counts: Array) -> Array:
-    """Return ``V(s_0)`` of every episode by the model of all episodes and of each draw, ``[1 + B, n]``."""
+    """Return ``V(s_0)`` of every episode by the model of all episodes and of each sample, ``[1 + B, n]``."""
     first = np.cumsum(length) - length
     weight = np.repeat(np.concatenate([np.ones((1, len(length))), counts]), length, axis=1)
     size = max(_MAX_NUMBERS // target.size, 1)
@@ -146,9 +150,9 @@ def _first_values(steps: StepFeatures, target: Array, length: Array, counts: Arr
 
 
 def episode_counts(storage: Storage, count: int) -> Array:
-    """Return how often each of ``count`` draws counts each episode of a storage, ``[count, E]``.
+    """Return how often each episode of a storage occurs in each of ``count`` bootstrap samples, ``[count, E]``.
 
-    Episodes with the same value of the extra column ``cluster`` are drawn together.
+    Episodes with the same value of the extra column ``cluster`` are sampled together.
     """
     lane, start, _ = episode_table(storage)
     groups = np.arange(len(lane))

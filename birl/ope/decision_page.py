@@ -34,12 +34,12 @@ _MODEL_ONLY: Final = (
     "episodes its intervals may cover the truth too seldom."
 )
 SECOND_OPINIONS: Final = {"direct_method": "FQE", "doubly_robust": "DR"}
-"""Estimators whose gains are reported alongside that of the estimator that decides."""
+"""Estimators whose gains are reported next to the gain by the estimator that decides."""
 CONTRADICTED: Final = "FQE and DR contradict each other: the 99 % interval of their difference excludes 0"
 _COLUMNS_NOTE: Final = (
-    "FQE is the gain by a model alone, DR by the model and weights; an exclamation mark means refused. The last column "
-    "is the share of the logged steps in which a policy acts differently from the logging policy; the larger it is, "
-    "the less the logs say about the policy."
+    "FQE is the gain by a model alone, DR the gain by the model and weights. An exclamation mark means that the "
+    "estimate is refused. The last column is the share of the logged steps in which a policy acts differently from the "
+    "logging policy. The larger it is, the less the logs say about the policy."
 )
 _MAX_COMPARED: Final = 12
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1 if all is right)"}
@@ -51,8 +51,8 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
     """Return an evaluation as JSON values; numbers that are not finite are null.
 
     Args:
-        evaluation: from `birl.ope.evaluate`.
-        verdict: the verdict on it.
+        evaluation: result of `birl.ope.evaluate`.
+        verdict: verdict on the policy.
     """
     drift = None if evaluation.drift is None else {"halves": list(evaluation.drift), "refused": evaluation.drifts}
     data: JSONObject = {
@@ -100,9 +100,9 @@ def write_report(
     """Write ``report.html`` and ``report.json``.
 
     Args:
-        folder: created if missing.
-        evaluations: by name.
-        verdicts: by name.
+        folder: folder of both files; it is created if it is missing.
+        evaluations: evaluations by name.
+        verdicts: verdicts by name.
         notes: warnings at the top, such as that episodes were used before.
         policies: descriptions of the evaluated policies by name.
         inputs: descriptions of the other inputs by name, such as the episodes.
@@ -185,7 +185,9 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
     ]
     parts += [Note("info", remedy) for remedy in verdict.remedies]
     required = f"The gain must exceed {verdict.min_gain:g}, with a confidence of {verdict.confidence:.4g}, over"
-    baseline = "what the logs earned." if evaluation.against == "logs" else f"{evaluation.against}."  # may be cut
+    baseline = (
+        "what the logs earned." if evaluation.against == "logs" else f"{evaluation.against}."
+    )  # last: a long name is cut
     parts.append(f"{evaluation.episodes} episodes, {evaluation.steps} steps. {required} {baseline}")
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
@@ -208,10 +210,10 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
 def _flip_text(verdict: Verdict) -> str:
     odds = "hidden variables change the odds of a logged action by a factor of Gamma in one decision of each episode"
     if verdict.verdict == "more_data":
-        return f"The gain lies in these ranges, if {odds}."
+        return f"If {odds}, the gain lies in these ranges."
     if verdict.flips_at is None:
-        return f"The verdict stays the same up to a Gamma of 20, if {odds}."
-    return f"The verdict may change from a Gamma of {verdict.flips_at:.3g} on, if {odds}."
+        return f"If {odds}, the verdict stays the same up to a Gamma of 20."
+    return f"If {odds}, the verdict may change at a Gamma of {verdict.flips_at:.3g} or more."
 
 
 def _estimates(evaluation: Evaluation) -> list[Part]:
@@ -238,7 +240,7 @@ def _estimates(evaluation: Evaluation) -> list[Part]:
     families_of: dict[tuple[bool, str], list[str]] = {}
     for finding in findings:
         families_of.setdefault((finding.refused, finding.message), []).append(finding.family)
-    # If an estimator decides, refusals of others do no harm.
+    # If an estimator decides, refusals of the others do no harm.
     mark: Literal["bad", "info"] = "bad" if evaluation.decides is None else "info"
     parts += [
         Note(mark if refused else "doubtful", f"{', '.join(names)}{' refused' if refused else ''}: {message}")

@@ -31,17 +31,17 @@ class Verdict:
         verdict: ``"ship"``: the gain is above ``min_gain``; ``"do_not_ship"``: it is not; ``"more_data"``: the logs
             leave both open, few episodes decide, or the policy takes actions that the logging policy never takes;
             ``"cannot_tell"``: the logs cannot give an answer.
-        reasons: why, as sentences.
-        remedies: what would help.
-        assumptions: what must hold, but cannot be checked with logs.
-        min_gain: the required gain.
-        lower, upper: the interval that decided, ``None`` if there is none.
-        confidence: of that interval.
-        times: factor by which the number of episodes must probably grow to decide; ``None`` if no number would, or if
-            it is decided.
-        flips_at: the Gamma of hidden confounding from which on the verdict may change; ``None`` if it is above 20, or
+        reasons: reasons of the verdict, as sentences.
+        remedies: steps that would help to decide.
+        assumptions: assumptions that logs cannot check.
+        min_gain: required gain.
+        lower, upper: ends of the interval that decided; ``None`` if there is none.
+        confidence: confidence of that interval.
+        times: factor by which the number of episodes must probably grow for a decision; ``None`` if there is a decision
+            already, or if no number would suffice.
+        flips_at: smallest Gamma of hidden confounding that may change the verdict; ``None`` if it is above 20, or
             unknown. See `birl.ope.sensitivity`.
-        ranges: Gamma, lower and upper end of the gain, for some Gammas.
+        ranges: Gamma, and lower and upper end of the gain under it, for several Gammas.
     """
 
     verdict: str
@@ -63,15 +63,16 @@ class Verdict:
 
 
 def decide(lower: float, upper: float, min_gain: float, drifts: bool = False) -> tuple[str, float | None]:
-    """Return the verdict of an interval of the gain, and the factor of episodes that would probably decide.
+    """Return the verdict for an interval of the gain, and how many times as many episodes would probably decide.
 
-    The verdict is ``ship`` if the whole interval is above ``min_gain``, ``do_not_ship`` if it is below or is that one
-    point, and otherwise ``more_data``. A gain that drifts is never more than ``more_data``. The half-width shrinks with
-    the root of the number of episodes, so ``(half-width / distance)^2`` times as many would exclude ``min_gain``.
+    The verdict is ``ship`` if the whole interval is above ``min_gain``, and ``do_not_ship`` if the whole interval is
+    below it or both ends equal it. Otherwise, and always if the gain drifts, it is ``more_data``. The half-width
+    shrinks with the root of the number of episodes, so ``(half-width / distance)^2`` times as many episodes would
+    probably exclude ``min_gain``.
 
     Args:
         lower, upper: ends of the interval.
-        min_gain: the required gain.
+        min_gain: required gain.
         drifts: whether the gain differs between the first and the last half of the logs.
     """
     if not lower <= upper:
@@ -88,9 +89,10 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     """Return the verdict on a policy.
 
     Args:
-        evaluation: from `birl.ope.evaluate`.
-        min_gain: the required gain over the logs (or the other policy), in units of discounted returns.
-        confidence: of the interval that decides; by default that of the evaluation. `verdicts` raises it for several.
+        evaluation: result of `birl.ope.evaluate`.
+        min_gain: required gain over the logs (or the other policy), in units of discounted returns.
+        confidence: confidence of the interval that decides; by default that of the evaluation. `verdicts` raises it if
+            there are several policies.
     """
     min_gain = float(check("min_gain", min_gain, float))
     confidence = evaluation.confidence if confidence is None else confidence
@@ -107,7 +109,7 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     if unsupported is not None and (lower + upper) / 2 > min_gain:  # the interval ignores what was never logged
         label, times = "more_data", None
     tail = _finding(evaluation, CAPPED.get(label))
-    if tail is not None:  # as many times as the tail needs to be safe
+    if tail is not None:  # so many episodes that the tail becomes safe
         safe = next(limit.warn or 1 for limit in LIMITS if limit.fact == tail.fact)
         label, times = "more_data", (tail.value / safe) ** 2
     reasons = [_interval_reason(lower, upper, min_gain, evaluation)]
@@ -128,7 +130,7 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     doubts = [
         f"doubtful: {finding.message}"
         for finding in evaluation.findings
-        if not finding.refused and _concerns(finding.family, evaluation)
+        if not finding.refused and evaluation.decides in FAMILIES[finding.family]
     ]
     flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
     return Verdict(
@@ -147,20 +149,20 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
 
 
 def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> dict[str, Verdict]:
-    """Return verdicts on several policies with the error of one: the chance that any is shipped wrongly.
+    """Return verdicts on several policies, with the error level of one for shipping any of them wrongly.
 
-    By Holm's procedure (Holm 1979, Scandinavian Journal of Statistics 6): policies are tested in the order of their
-    p-values, the first with the error of one divided by their number m, the next by m - 1 and so on; those after the
-    first that does not ship have its confidence.
+    Holm's procedure (Holm 1979, Scandinavian Journal of Statistics 6) tests m policies in the order of their p-values:
+    the first at the error level of one policy divided by m, the second at this level divided by m - 1, and so on. All
+    policies after the first that does not ship have the same confidence as that policy.
 
     Args:
-        evaluations: by name, of the same logs and confidence.
+        evaluations: evaluations by name, from the same logs and with the same confidence.
         min_gain: see `verdict`.
     """
     rows = {name: row for name, evaluation in evaluations.items() if (row := evaluation.gain) is not None}
     p_values = [p_value(row.gain, min_gain, evaluations[name].clusters) for name, row in rows.items()]
     (confidence,) = {evaluation.confidence for evaluation in evaluations.values()} or {0.95}
-    errors = dict(zip(rows, holm(p_values, (1 - confidence) / 2), strict=True))  # of one side each
+    errors = dict(zip(rows, holm(p_values, (1 - confidence) / 2), strict=True))  # one-sided
     confidences = {name: 1 - 2 * error for name, error in errors.items()}
     return {name: verdict(evaluation, min_gain, confidences.get(name)) for name, evaluation in evaluations.items()}
 
@@ -178,15 +180,15 @@ def p_value(gain: Estimate, min_gain: float, clusters: Array | None = None) -> f
 
 
 def holm(p_values: Sequence[float], error: float) -> list[float]:
-    """Return the error level of each hypothesis, which is rejected if its p-value is smaller.
+    """Return the error level of each of m hypotheses, which is rejected if its p-value is smaller than its level.
 
-    In the order of p-values ``error / m``, ``error / (m - 1)`` and so on, until one is not rejected; those after it
-    have its error, so they are not rejected either. The probability of rejecting any true hypothesis is at most
-    ``error``.
+    In the order of p-values, levels are ``error / m``, ``error / (m - 1)`` and so on, up to the first hypothesis that
+    is not rejected. All later hypotheses have the same level as that one, and are not rejected either. The probability
+    of rejecting any true hypothesis is at most ``error``.
 
     Args:
-        p_values: one for each of m hypotheses, 0 to 1.
-        error: above 0, below 1.
+        p_values: a p-value for each hypothesis, 0 to 1.
+        error: error level for all hypotheses together, above 0 and below 1.
     """
     errors, divisor, stopped = [0.0] * len(p_values), len(p_values), False
     for k in sorted(range(len(p_values)), key=lambda k: p_values[k]):
@@ -205,11 +207,6 @@ def _rounded(times: float) -> str:
 
 def _unique(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
-
-
-def _concerns(family: str, evaluation: Evaluation) -> bool:
-    """Return whether the estimator that decides is of this family."""
-    return evaluation.decides in FAMILIES[family]
 
 
 def _finding(evaluation: Evaluation, fact: str | None) -> Finding | None:
@@ -232,7 +229,7 @@ def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Ev
 def _confounding(
     evaluation: Evaluation, label: str, lower: float, upper: float, min_gain: float
 ) -> tuple[float | None, tuple[tuple[float, float, float], ...]]:
-    """Return the Gamma that changes the verdict, and the intervals for some Gammas."""
+    """Return the Gamma that changes the verdict, and the intervals under several Gammas."""
     if evaluation.confounded is None:
         return None, ()
     shifts = [(gamma, *evaluation.confounded.shift(gamma)) for gamma in GAMMAS]

@@ -1,6 +1,6 @@
 """Diagnostics of importance weights, propensities and support, which show whether an estimate may be trusted.
 
-All are functions of arrays; `diagnose` computes those of weights together. Their limits are in
+All are functions of arrays. `diagnose` computes all diagnostics of weights. The limits are in
 `birl.ope.validity_limits`.
 """
 
@@ -20,20 +20,20 @@ MIN_TAIL = 5  # the smallest number of weights to estimate a tail from
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """Diagnostics of the weights. ``[...]`` are repetitions, if any.
+    """Diagnostics of the weights. ``[...]`` stands for the dimensions of repetitions, if any.
 
     Attributes:
         ess: effective sample size ``(sum w)^2 / sum w^2`` of whole episodes, ``[...]``.
         ess_by_step: the same at each step, ``[..., T]``.
         share: share of the largest weight in the sum of all weights.
-        heaviest: share of the ten largest weights.
+        heaviest: share of the ten largest weights in this sum.
         pareto_k: shape of the tail of the weights; above 0.5 their variance is infinite, above 0.7 estimates are not
             reliable (Vehtari et al. 2015, arXiv:1507.02646). Minus infinity if weights are equal.
         mean_weight: mean of ``w_t``, ``[..., T]``: 1 in expectation, if propensities and support are right.
         mean_error: largest distance of these means from 1 in standard errors, over steps with enough effective
             episodes.
-        kappa: growth factor of the discounted second moment of weights in a step; from 1 on the variance is infinite
-            without a horizon, and more data do not help.
+        kappa: factor by which the discounted second moment of the weights grows in a step. If it is 1 or more, the
+            variance without a horizon is infinite, and more data do not help.
     """
 
     ess: Array
@@ -70,8 +70,8 @@ def diagnose(episodes: Trajectories) -> Diagnostics:
 def pareto_k(log_weight: Array) -> Array:
     """Return the shape of the generalised Pareto distribution of the largest weights (Vehtari et al. 2015).
 
-    arXiv:1507.02646. The tail has the ``min(n / 5, 3 sqrt(n))`` largest weights. The fit is that of Zhang and Stephens
-    2009, with a prior at 0.5 that counts as ten weights.
+    arXiv:1507.02646. The tail consists of the ``min(n / 5, 3 sqrt(n))`` largest weights. The fit follows Zhang and
+    Stephens 2009, with a prior at 0.5 that counts as ten weights.
 
     Args:
         log_weight: ``[..., n]``.
@@ -114,26 +114,27 @@ def _interpolate_ties(ordered: Array) -> Array:
 
 
 def kappa(episodes: Trajectories) -> Array:
-    """Return ``gamma^2`` times the ``w^2``-weighted mean of ``rho^2 1[goes on]`` over all steps, ``[...]``."""
+    """Return ``gamma^2`` times the ``w^2``-weighted mean of ``rho^2 1[continues]`` over all steps, ``[...]``."""
     log_weight = episodes.log_weight
     scaled = np.exp(2 * (log_weight - _safe(log_weight.max((-1, -2), keepdims=True))))
     first = np.exp(-2 * _safe(log_weight.max((-1, -2))))[..., None, None] * np.ones_like(scaled[..., :1])
     before = np.concatenate([first, scaled[..., :-1]], -1)
-    goes_on = np.concatenate([episodes.mask[..., 1:], np.zeros_like(episodes.mask[..., :1])], -1)
+    continues = np.concatenate([episodes.mask[..., 1:], np.zeros_like(episodes.mask[..., :1])], -1)
     seen = (before * episodes.mask).sum((-1, -2))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(seen > 0, episodes.gamma**2 * (scaled * goes_on).sum((-1, -2)) / seen, 0.0)
+        return np.where(seen > 0, episodes.gamma**2 * (scaled * continues).sum((-1, -2)) / seen, 0.0)
 
 
 def tail_weight(terms: Array, clusters: Array | None = None) -> float:
-    """Return the skewness of terms over the root of their number, from -1 to 1: the asymmetry of a t interval.
+    """Return the skewness of terms divided by the root of their number, from -1 to 1.
 
-    To first order the errors of the interval's ends are proportional to it (Johnson 1978, Journal of the American
-    Statistical Association 73). k equal outliers among many terms make it ``1 / sqrt(k)``; 0.2 is Cochran's rule of 25
-    times the squared skewness. It is 0 if all terms are equal. It cannot show events that were never logged.
+    It measures the asymmetry of a t interval: to first order, the errors of the interval's ends are proportional to it
+    (Johnson 1978, Journal of the American Statistical Association 73). k equal outliers among many terms give
+    ``1 / sqrt(k)``. By Cochran's rule, the number of terms should be 25 times the squared skewness, which is a value of
+    0.2. The value is 0 if all terms are equal. It cannot show events that were never logged.
 
     Args:
-        terms: of an estimate, ``[n]``.
+        terms: terms of an estimate, ``[n]``.
         clusters: the cluster of each episode, ``[n]``; terms of a cluster are summed.
     """
     centered = terms - terms.mean()
@@ -150,7 +151,8 @@ def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
 
     Args:
         target: ``pi(a|s_t)`` of all actions, ``[..., n, T, A]``.
-        supported: whether an action was taken near the state, or had a sufficient propensity, of that shape.
+        supported: whether an action was taken near the state or had a sufficient propensity, in the shape of
+            ``target``.
         mask: which steps exist, ``[..., n, T]``.
     """
     target, supported, mask = np.asarray(target, np.float64), np.asarray(supported, bool), np.asarray(mask, bool)
@@ -164,11 +166,11 @@ def unsupported_mass(target: Array, supported: Array, mask: Array) -> Array:
 def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float:
     """Return the expected calibration error of estimated propensities.
 
-    Half the sum over bins of ``|share taken - mean probability|`` in a step, from 0 to 1.
+    It is the sum of ``|number taken - sum of probabilities|`` over the bins, divided by 2 N: from 0 to 1.
 
     Args:
-        probability: of all actions in each step, ``[N, A]``, by a model that was not fitted on the step.
-        taken: the logged actions, ``[N]``.
+        probability: probabilities of all actions in each step, ``[N, A]``, by a model that was not fitted on the step.
+        taken: logged actions, ``[N]``.
         bins: number of equal bins from 0 to 1.
 
     Raises:

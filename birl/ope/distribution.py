@@ -1,7 +1,7 @@
 """The distribution of a policy's returns, for safety constraints on quantiles and tails.
 
 The weighted distribution is ``F(x) = sum_i w_T 1[G <= x] / sum_i w_T`` of returns ``G = sum_t gamma^t r_t`` (Chandak et
-al. 2021, arXiv:2104.12820). It has the weights of whole episodes and needs more effective episodes than a mean.
+al. 2021, arXiv:2104.12820). It uses the weights of whole episodes, so it needs more effective episodes than a mean.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def return_quantile(episodes: Trajectories, p: float, confidence: float = 0.95) 
     for medians and other position measures").
 
     Args:
-        of: logged episodes with ratios.
-        p: between 0 and 1.
-        confidence: of the interval.
+        episodes: logged episodes with ratios.
+        p: the share, above 0 and below 1.
+        confidence: confidence of the interval.
     """
     check("p", p, float, above=0, below=1, error=DataError)
     returns, weight = _returns(episodes)
@@ -43,8 +43,8 @@ def conditional_value_at_risk(episodes: Trajectories, share: float) -> Estimate:
     ``q - sum w (q - G)_+ / (share sum w)`` with the quantile q; with a share of 1 it is `weighted_importance_sampling`.
 
     Args:
-        of: logged episodes with ratios.
-        share: above 0, to 1.
+        episodes: logged episodes with ratios.
+        share: share of the episodes, above 0 and at most 1.
     """
     check("share", share, float, above=0, high=1, error=DataError)
     returns, weight = _returns(episodes)

@@ -1,4 +1,4 @@
-"""A dataset as arrays for estimators: padded episodes, propensities of their actions, and parts to fit models on."""
+"""A dataset as arrays for estimators: padded episodes, propensities of their actions, and parts for cross-fitting."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ROUNDED_RATIO: Final = 2e-4
 MIN_PROPENSITY: Final = 1e-3
 """Logs do not support an action with a smaller propensity."""
 MIN_TAKEN: Final = 10
-"""Logs do not support an action that was taken in fewer steps: neither weights nor models know what it leads to."""
+"""Logs do not support an action that was taken in fewer steps: neither weights nor models can tell its effect."""
 MAX_MARGINAL_FEATURES: Final = 100
 """Largest number of features for ratios of visits."""
 COMPARED_STEPS: Final = 2000
 """Number of steps at which policies are compared with each other."""
 _PROPENSITY_TOLERANCE: Final = 0.02
 _NEGLIGIBLE_DISCOUNT: Final = 0.01
-"""Smaller discounts leave nothing of the rewards after a truncation."""
+"""With smaller discounts, rewards after a truncation do not matter."""
 _TIME_TOLERANCE: Final = 0.1
 """How far the time between two steps may be from one unit."""
 _BATCH: Final = 20_000
@@ -57,27 +57,27 @@ class ProbabilisticPolicy(Protocol):
 
 
 LogProbability: TypeAlias = "Callable[[Tree, Array | None], Array]"
-"""Observations, and actions or ``None``, to log-probabilities of these or of all actions."""
+"""Function of observations, and of actions or ``None``, that returns log-probabilities of these or of all actions."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedEpisodes:
-    """Logged episodes, truncated at a horizon. N is the number of steps of all episodes, one after the other.
+    """Logged episodes, truncated at a horizon. The N steps of all episodes are stored one episode after the other.
 
     Attributes:
-        observations: tree of arrays ``[N, ...]``.
-        action: ``[N]`` of one discrete action, otherwise ``[N, A]``.
-        reward: ``[n, T]``.
+        observations: observations as a tree of arrays ``[N, ...]``.
+        action: one discrete action ``[N]``, or other actions ``[N, A]``.
+        reward: rewards, ``[n, T]``.
         mask: which steps exist, ``[n, T]``.
-        gamma: discount.
-        n_actions: number of actions; 0 if they are not one discrete action.
-        log_propensity: of the logged actions, ``[N]``; ``None`` if unknown.
-        propensities: of all actions, ``[N, A]``, if known.
-        cluster: of each episode, ``[n]``, if known.
-        time: of each episode's first step, ``[n]``, if known.
+        gamma: discount of a step.
+        n_actions: number of discrete actions; 0 for other actions.
+        log_propensity: log-propensities of the logged actions, ``[N]``; ``None`` if unknown.
+        propensities: propensities of all actions, ``[N, A]``; ``None`` if unknown.
+        cluster: cluster of each episode, ``[n]``; ``None`` if unknown.
+        time: time of each episode's first step, ``[n]``; ``None`` if unknown.
         facts: figures that do not depend on a policy, for `birl.ope.check_limits`.
         x: features ``[N, D]``; ``None`` if there are too many.
-        part: of each episode, ``[n]``.
+        part: part of each episode for cross-fitting, ``[n]``.
         densities: whether propensities are densities.
     """
 
@@ -128,10 +128,10 @@ class LoggedEpisodes:
         )
 
     def steps(self) -> StepFeatures:
-        """Return the steps for linear models.
+        """Return the steps in the form that linear models read.
 
         Raises:
-            UnsupportedError: if there is no such model.
+            UnsupportedError: if these data have no linear model.
         """
         if self.x is None or not self.n_actions:
             raise UnsupportedError(
@@ -146,9 +146,9 @@ class LoggedEpisodes:
     def unsupported_mass(self, probabilities: Array) -> float:
         """Return the probability by which a policy exceeds the logging policy on actions that are rare in the logs.
 
-        If propensities of all actions are unknown, the logging policy's are the frequencies of the actions; those of
-        all actions that were never taken together are the frequency of the actions taken once (Good 1953, Biometrika
-        40:237-264). Propensities of the logged actions also bound the probability of the others.
+        If the propensities of all actions are unknown, the frequencies of the actions stand for them. The total
+        propensity of the actions that were never taken is then estimated by the frequency of those that were taken once
+        (Good 1953, Biometrika 40:237-264). Propensities of the logged actions also bound those of the others.
 
         Args:
             probabilities: the policy's `probabilities` of these steps.
@@ -170,9 +170,9 @@ class LoggedEpisodes:
     def no_support_share(self, probabilities: Array) -> float | None:
         """Return the share of a policy's episodes with an action that the logging policy never takes there.
 
-        "Never" means less than `MIN_PROPENSITY` times as often as the policy, so an action that both hardly ever take
-        does not count. States are those that the logging policy visited. ``None`` without propensities; see
-        `support_known`.
+        "Never" means less than `MIN_PROPENSITY` times as often as the policy, so an action that both policies rarely
+        take does not count. Only states that the logging policy visited are checked. The share is ``None`` without
+        propensities; see `support_known`.
 
         Args:
             probabilities: the policy's `probabilities` of these steps.
@@ -187,8 +187,8 @@ class LoggedEpisodes:
     def support_known(self) -> bool:
         """Whether the propensity of every action is known, so that `no_support_share` misses none.
 
-        With two actions, the propensity of the logged action gives that of the other. With more, it gives the sum of
-        the others, which is 0 only where the logging policy takes none of them.
+        With two actions, the propensity of the logged action determines that of the other. With more actions, it
+        determines only the sum of the others.
         """
         return self.propensities is not None or (self.log_propensity is not None and self.n_actions == 2)
 
@@ -234,7 +234,7 @@ class LoggedEpisodes:
 
         Raises:
             ConfigError: if it has no ``action_probability``.
-            UnsupportedError: if it is recurrent, or samples actions without a known probability.
+            UnsupportedError: if it is recurrent, or samples actions whose probability is unknown.
         """
         probabilities = self.probabilities(policy) if self.n_actions else None
         ratio = self.ratios(policy, probabilities)
@@ -262,11 +262,11 @@ class PolicyView:
     """Logged episodes with the ratios and values of a policy.
 
     Attributes:
-        trajectories: the input of estimators.
-        v_logging: mean of the model's values under the logging policy, ``[n, T]``, if known.
-        facts: figures of the policy.
-        action_probabilities: of all discrete actions at up to `COMPARED_STEPS` steps, ``[k, A]``, if actions are one
-            discrete action.
+        trajectories: input of the estimators.
+        v_logging: mean of the model's values under the logging policy, ``[n, T]``; ``None`` if unknown.
+        facts: figures of the policy, for `birl.ope.check_limits`.
+        action_probabilities: the policy's probabilities of all actions at up to `COMPARED_STEPS` steps, ``[k, A]``;
+            ``None`` if actions are not one discrete action.
     """
 
     trajectories: Trajectories
@@ -318,14 +318,7 @@ def read_episodes(
     facts: dict[str, float | None] = {"episodes": float(len(episodes))}
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
-    # Estimators take rewards after the end of an episode for 0, which holds after terminations only.
-    open_ended = (
-        not episode.terminated or np.any((episode.extra or {}).get("censored", False)) for episode in episodes
-    )
-    short = (
-        len(episode.rewards) < limit and gamma ** len(episode.rewards) > _NEGLIGIBLE_DISCOUNT for episode in episodes
-    )
-    facts["censored"] = float(np.mean([a and b for a, b in zip(open_ended, short, strict=True)]))
+    facts["censored"] = float(np.mean([_is_censored(episode, limit, gamma) for episode in episodes]))
     gaps = _column(episodes, "time_gap", limit)
     if gaps is not None and gamma < 1:
         facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _TIME_TOLERANCE))
@@ -355,15 +348,21 @@ def read_episodes(
     )
 
 
+def _is_censored(episode: Episode, limit: int, gamma: float) -> bool:
+    """Return whether rewards after the last logged step matter; estimators assume that they are 0."""
+    open_ended = not episode.terminated or bool(np.any((episode.extra or {}).get("censored", False)))
+    return open_ended and len(episode.rewards) < limit and gamma ** len(episode.rewards) > _NEGLIGIBLE_DISCOUNT
+
+
 def check_columns(policies: Mapping[str, ProbabilisticPolicy | str], dataset: ReplayBufferBase) -> None:
-    """Raise `ConfigError` if a policy learned from logs whose columns were encoded differently from the dataset's."""
+    """Raise `ConfigError` if the columns of a policy's training data were encoded differently from the dataset's."""
     for name, policy in policies.items():
         if isinstance(policy, PolicyAPI):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
 def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
-    """Return the log-probability function of the actions of ``predict``, which is what is exported, float64."""
+    """Return a function that returns log-probabilities, float64, of the actions of ``predict`` and of exports."""
     if isinstance(policy, PolicyAPI):
         acts = policy  # for the closure
         for acting in _acting_policies(policy):
@@ -403,7 +402,7 @@ def _propensities(
     x: Array | None,
     part: Array,
 ) -> tuple[Array | None, Array | None]:
-    """Return log-propensities of logged actions and propensities of all actions, as far as known."""
+    """Return log-propensities of the logged actions, and propensities of all actions; ``None`` if unknown."""
     if behaviour == "logged":
         logged, every = _column(episodes, "log_propensity", limit), _column(episodes, "propensities", limit)
         logged = None if logged is None else logged.reshape(-1).astype(np.float64)

@@ -51,23 +51,21 @@ class Estimate:
 def on_policy(episodes: Trajectories, v: Array | None = None) -> Estimate:
     """Return what the logs earned: the mean of ``sum_t gamma^t r_t``.
 
-    Given ``q`` and ``v``, the mean of ``Q(s_t, .)`` under the **logging** policy, the mean of
-    ``sum_t gamma^t (r_t - q_t + v_t)``, which has less variance. With this baseline the gain by `doubly_robust` is
+    If ``v`` is given, the mean of ``Q(s_t, .)`` under the **logging** policy, the result is the mean of
+    ``sum_t gamma^t (r_t - q_t + v_t)``, which has less variance. With this baseline, the gain by `doubly_robust` is
     exactly 0 for the logging policy.
     """
-    reward = (
-        episodes.reward
-        if v is None
-        else episodes.reward - require_column("q", episodes.q) + np.where(episodes.mask, v, 0.0)
-    )
+    reward = episodes.reward
+    if v is not None:
+        reward = reward - require_column("q", episodes.q) + np.where(episodes.mask, v, 0.0)
     return Estimate((episodes.discount * reward).sum(-1))
 
 
 def direct_method(episodes: Trajectories) -> Estimate:
     """Return the mean of ``V(s_0)`` by fitted Q evaluation (Le et al. 2019, arXiv:1903.08738, algorithm 3).
 
-    The spread of its terms is that of first states, not of the model, so they make no valid interval. Use a bootstrap
-    that fits the model to resampled episodes (`birl.ope.bootstrap_interval`).
+    Its terms vary with the first states, but not with the error of the model, so they give no valid interval. Fit the
+    model to resampled episodes instead (`birl.ope.bootstrap_interval`).
     """
     return Estimate(require_column("v", episodes.v)[..., 0])
 
@@ -76,12 +74,12 @@ def importance_sampling(episodes: Trajectories, lowest: float = 0.0) -> Estimate
     """Return the mean of ``w_T G`` with the return ``G = sum_t gamma^t r_t`` (Precup et al. 2000).
 
     Args:
-        of: logged episodes.
-        lowest: the smallest possible reward. If below 0, the smallest return is subtracted before weighting and added
-            afterwards, so that missing weight makes the estimate too low, never too high.
+        episodes: logged episodes.
+        lowest: the smallest possible reward. If it is below 0, the smallest return is subtracted before weighting and
+            added afterwards, so that missing weight makes the estimate too low, never too high.
 
     Raises:
-        DataError: if a reward is smaller.
+        DataError: if a reward is less than ``lowest``.
     """
     least = _least(episodes, lowest)
     returns = (episodes.discount * (episodes.reward - least)).sum(-1)
@@ -89,7 +87,10 @@ def importance_sampling(episodes: Trajectories, lowest: float = 0.0) -> Estimate
 
 
 def weighted_importance_sampling(episodes: Trajectories) -> Estimate:
-    """Return ``sum w_T G / sum w_T`` (Precup et al. 2000): biased, between the smallest and the largest return."""
+    """Return ``sum w_T G / sum w_T`` (Precup et al. 2000).
+
+    It is biased, but always between the smallest and the largest return.
+    """
     return Estimate(
         ratio_terms((episodes.discount * episodes.reward).sum(-1), episodes.relative_weight[..., -1], axis=-1)
     )
@@ -98,10 +99,10 @@ def weighted_importance_sampling(episodes: Trajectories) -> Estimate:
 def per_decision(episodes: Trajectories, lowest: float = 0.0) -> Estimate:
     """Return the mean of ``sum_t gamma^t w_t r_t`` (Precup et al. 2000).
 
-    A reward has the weight of the steps that led to it.
+    Each reward is weighted by the ratios of the steps that led to it.
 
     Args:
-        of: logged episodes.
+        episodes: logged episodes.
         lowest: see `importance_sampling`.
     """
     least = _least(episodes, lowest)
@@ -111,8 +112,9 @@ def per_decision(episodes: Trajectories, lowest: float = 0.0) -> Estimate:
 def weighted_per_decision(episodes: Trajectories) -> Estimate:
     """Return ``sum_t gamma^t (sum_i w_t r_t) / (sum_i w_t)`` (Precup et al. 2000).
 
-    The divisor includes **all** n episodes. A divisor of only the episodes that reached step t would keep the survival
-    of the logs: if each step pays 1, every policy would have the value of the logs.
+    The divisor includes **all** n episodes. If it included only the episodes that reached step t, the estimate would
+    keep the episode lengths of the logs: with a reward of 1 in each step, every policy would have the value of the
+    logs.
     """
     return Estimate((episodes.discount * ratio_terms(episodes.reward, episodes.relative_weight, axis=-2)).sum(-1))
 
@@ -120,9 +122,9 @@ def weighted_per_decision(episodes: Trajectories) -> Estimate:
 def doubly_robust(episodes: Trajectories) -> Estimate:
     """Return the mean of ``v_0``, with ``v_t = V(s_t) + rho_t (r_t + gamma v_{t+1} - Q(s_t, a_t))``.
 
-    Jiang and Li 2016, arXiv:1511.03722; equal to ``sum_t gamma^t [w_t (r_t - Q) + w_{t-1} V]``. Fit the model on other
-    `folds` than the episode's. With ratios of `switch_ratios`, `shrink_ratios` or `clip_ratios` the estimate is
-    biased: see `bias_bound`.
+    Jiang and Li 2016, arXiv:1511.03722; equal to ``sum_t gamma^t [w_t (r_t - Q) + w_{t-1} V]``. No episode may be
+    valued by a model that was fitted on it: use `folds`. With ratios from `switch_ratios`, `shrink_ratios` or
+    `clip_ratios`, the estimate is biased: see `bias_bound`.
     """
     weight = episodes.weight
     q, v = require_column("q", episodes.q), require_column("v", episodes.v)
@@ -143,13 +145,12 @@ def weighted_doubly_robust(episodes: Trajectories) -> Estimate:
 def double_reinforcement_learning(episodes: Trajectories) -> Estimate:
     """Return ``V(s_0) + sum_t gamma^t z_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))`` with ratios z of visits.
 
-    Kallus and Uehara 2020, arXiv:1908.08526: doubly robust without products of ratios. It is right if the ratios or the
-    model are right; fit both on other episodes. It never decides, but gives a second opinion: see
+    Kallus and Uehara 2020, arXiv:1908.08526: doubly robust without products of ratios. It is consistent if the ratios
+    or the model are; fit both on other episodes. It never decides, but gives a second opinion: see
     `birl.ope.marginalized_ratios`.
     """
-    q, v, z = require_column("q", episodes.q), require_column("v", episodes.v), require_column("z", episodes.z)
-    after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)
-    return Estimate(v[..., 0] + (episodes.discount * z * (episodes.reward + episodes.gamma * after - q)).sum(-1))
+    v, z = require_column("v", episodes.v), require_column("z", episodes.z)
+    return Estimate(v[..., 0] + (episodes.discount * z * _bellman_error(episodes)).sum(-1))
 
 
 ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
@@ -166,21 +167,25 @@ ESTIMATORS: dict[str, Callable[[Trajectories], Estimate]] = {
 
 
 def bias_bound(episodes: Trajectories, changed: Array) -> Array:
-    """Return a bound of the bias of `doubly_robust` with changed ratios.
+    """Return an upper bound on the bias of `doubly_robust` with changed ratios ``w'``.
 
-    The mean of ``sum_t gamma^t |w_t - w'_t| |r_t + gamma V(s_{t+1}) - Q(s_t, a_t)|``. The estimate is ``V(s_0)
-    + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))``, so this bounds the difference of the two. It is
-    itself an estimate, with the unchanged weights and their spread.
+    The bound is the mean of ``sum_t gamma^t |w_t - w'_t| |r_t + gamma V(s_{t+1}) - Q(s_t, a_t)|``, because the estimate
+    is the mean of ``V(s_0) + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))``. The bound is itself an
+    estimate and has the spread of the unchanged weights.
 
     Args:
-        of: logged episodes with the true ratios.
+        episodes: logged episodes with the true ratios.
         changed: the clipped, switched or shrunk log-ratios, ``[..., n, T]``.
     """
-    v = require_column("v", episodes.v)
-    after = np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1)
-    error = episodes.reward + episodes.gamma * after - require_column("q", episodes.q)
+    error = _bellman_error(episodes)
     other = Trajectories(episodes.reward, episodes.mask, episodes.gamma, changed).weight
     return np.asarray((episodes.discount * np.abs(episodes.weight - other) * np.abs(error)).sum(-1).mean(-1))
+
+
+def _bellman_error(episodes: Trajectories) -> Array:
+    """Return ``r_t + gamma V(s_{t+1}) - Q(s_t, a_t)``, ``[..., n, T]``."""
+    q, v = require_column("q", episodes.q), require_column("v", episodes.v)
+    return episodes.reward + episodes.gamma * np.concatenate([v[..., 1:], np.zeros_like(v[..., :1])], -1) - q
 
 
 def folds(groups: Array, count: int, seed: int = 0) -> Array:
@@ -203,8 +208,8 @@ def folds(groups: Array, count: int, seed: int = 0) -> Array:
 def ratio_terms(value: Array, weight: Array, axis: int) -> Array:
     """Return terms of ``mu = sum w value / sum w`` for weights with mean 1; the mean of the terms is ``mu``.
 
-    A term is ``mu`` plus the leave-one-out influence ``w (value - mu) (n - 1) / (n - w)``, written as its first order
-    ``w (value - mu)``, which underestimates episodes with large weights, and the rest.
+    A term is ``mu`` plus the leave-one-out influence ``w (value - mu) (n - 1) / (n - w)``. The code adds its first
+    order ``w (value - mu)``, which underestimates the influence of large weights, and the rest.
     """
     n = weight.shape[axis]
     mean = (weight * value).mean(axis, keepdims=True)
@@ -218,7 +223,7 @@ def weight_before(weight: Array) -> Array:
 
 
 def _least(episodes: Trajectories, lowest: float) -> float:
-    """Return the reward to subtract; the reward 0 after the end of an episode counts too."""
+    """Return the smallest possible reward, at most 0: rewards after the end of an episode are 0."""
     seen = episodes.reward[episodes.mask].min() if lowest else 0.0
     if lowest and seen < lowest - 1e-6 * max(1.0, abs(lowest)):  # stored rewards are float32
         raise DataError(f"a reward is {seen}, but lowest is {lowest}; it must be the smallest possible reward")

@@ -35,7 +35,7 @@ from birl.ope.validity_limits import (
 from birl.types import Array
 
 DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
-"""Estimators that may decide: the first that is not refused does, whatever its value."""
+"""Estimators that may decide: the first one that is not refused decides, whatever its value."""
 _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
 _DRIFT_CONFIDENCE: Final = 0.99
 _MODEL: Final = ("q", "v")
@@ -56,10 +56,10 @@ class Row:
 
     Attributes:
         value: the estimate.
-        interval: of the estimate; ``None`` for a model alone, whose terms ignore the error of the model.
-        gain: the paired gain over the logs or the other policy, as terms.
-        gain_interval: its interval.
-        refused: why it must not be trusted; empty if it may.
+        interval: interval of the estimate; ``None`` for a model alone, whose terms ignore the error of the model.
+        gain: paired gain over the logs or the other policy, with one term for each episode.
+        gain_interval: interval of the gain.
+        refused: reason why the estimate is refused; empty if it is not.
     """
 
     value: float
@@ -74,27 +74,27 @@ class Evaluation:
     """The evaluation of a policy on logs.
 
     Attributes:
-        name: of the policy.
+        name: name of the policy.
         against: ``"logs"``, or the name of the policy that it is compared with.
         gamma, horizon: the value is the mean of ``sum_t gamma^t r_t`` over the first ``horizon`` steps of episodes.
-        confidence: of the intervals, two-sided.
+        confidence: confidence of the two-sided intervals.
         behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
         steps: number of logged steps.
         logs: what the logs earned, with its interval.
         rows: results by estimator.
-        decides: the estimator that decides; ``None`` if all that could are refused.
-        facts: figures that the limits are compared with.
-        findings: what is refused and what is doubtful.
+        decides: the estimator that decides; ``None`` if all candidates are refused.
+        facts: figures that are compared with limits.
+        findings: facts beyond a limit, with the families of estimators that are refused or doubtful.
         drift: gains in the first and the last half in time; ``None`` without times or without an estimator that
             decides.
-        drifts: whether the 99 % interval of their difference excludes 0.
+        drifts: whether the 99 % interval of the difference of these gains excludes 0.
         weights: effective episodes and mean weight at each step, ``[T]``; empty without propensities.
-        confounded: what hidden confounding could change; ``None`` without propensities.
-        clusters: the cluster of each episode, ``[n]``, if known.
+        confounded: sensitivity to hidden confounding; ``None`` without propensities.
+        clusters: cluster of each episode, ``[n]``; ``None`` if unknown.
         differs: share of the logged steps in which the policy acts differently from the logging policy; ``None``
             without propensities.
-        action_probabilities: the policy's probabilities of all actions at some of the steps, ``[k, A]``, if actions
-            are one discrete action.
+        action_probabilities: the policy's probabilities of all actions at some of the steps, ``[k, A]``; ``None`` if
+            actions are not one discrete action.
         support_known: whether the propensity of every action is known, so that ``facts["no_support"]`` misses no action
             that the logging policy never takes.
     """
@@ -147,9 +147,10 @@ def evaluate(
 ) -> Evaluation:
     """Estimate from logs what a policy earns, and its gain over the logs or over another policy.
 
-    The evaluated policy is that of `predict` and of exports: the greedy policy of an algorithm, or a stochastic policy
-    such as `birl.ope.EpsilonGreedy`. Estimators with a model use a linear one, which is fitted on other episodes than
-    those that it values. Continuous actions and large observations have no model; then weights decide.
+    A policy is evaluated as `predict` and exports act: an algorithm by its greedy policy, a stochastic policy such as
+    `birl.ope.EpsilonGreedy` by its samples. Estimators with a model use a linear model, which never values an episode
+    that it was fitted on. There is no model for continuous actions and large observations; estimators with weights
+    decide then.
 
     Args:
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
@@ -162,10 +163,10 @@ def evaluate(
         against: ``"logs"``, or another policy.
         behaviour: ``"logged"`` propensities; ``"estimated"``, for one discrete action; or the policy that acted. The
             calibration of the last two is checked.
-        confidence: of two-sided intervals, 0 to 1.
-        seen: whether the policy learned from these episodes, which refuses every answer.
+        confidence: confidence of the two-sided intervals, between 0 and 1.
+        seen: whether the policy learned from these episodes; then every estimate is refused.
         name, against_name: names of the policies in reports.
-        seed: of the parts that models are fitted on.
+        seed: random seed of the partition of episodes for cross-fitting.
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
@@ -193,12 +194,12 @@ def evaluate_view(
     """Evaluate a policy whose ratios and values are known; see `evaluate`.
 
     Args:
-        name: of the policy.
+        name: name of the policy.
         logs: logged episodes.
         view: ratios and values of the policy.
         versus: name and view of the policy that it is compared with; ``None`` for the logs.
         behaviour: source of the propensities.
-        confidence: of the intervals.
+        confidence: confidence of the intervals.
         seen: whether the policy learned from these episodes.
     """
     estimates, failures = _estimates(view.trajectories)
@@ -285,9 +286,9 @@ def _estimates(trajectories: Trajectories) -> tuple[dict[str, Estimate], dict[st
 
 
 def _baseline(view: PolicyView, estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Return what the logs earned, estimated for each estimator so that common noise cancels in the gain."""
+    """Return what the logs earned, for each estimator in the form in which common noise cancels in the gain."""
     if view.trajectories.log_ratio is not None and not view.trajectories.log_ratio.any():
-        return dict(estimates)  # the logged actions do not distinguish it from the logging policy: the gain is 0
+        return dict(estimates)  # the policy equals the logging policy at all logged actions: the gain is 0
     plain = on_policy(view.trajectories)
     robust = plain if view.v_logging is None else on_policy(view.trajectories, view.v_logging)
     return {key: robust if key in _PAIRED else plain for key in estimates}

@@ -62,16 +62,16 @@ class FQEConfig(ValueConfig):
     expectation over the probabilities of a discrete action if they are known, and otherwise the mean over that many
     samples.
 
-    Every copy of the target network propagates rewards one step further back. ``gamma`` counts about
-    ``1 / (1 - gamma)`` steps: an evaluation needs at least that many copies, better three times as many (it warns if
-    there are fewer).
+    Every copy of the target network propagates rewards one step further back. With the discount ``gamma``, about
+    ``1 / (1 - gamma)`` steps count: an evaluation needs at least that many copies, better three times as many (it warns
+    if there are fewer).
 
-    Use single steps: in n-step returns all actions but the first are those of the data, not of the policy. The mean and
+    Use single steps: in n-step returns, all actions but the first come from the data, not from the policy. The mean and
     the C51 head learn expectations; the quantile Huber loss of the other heads does so only approximately. With C51,
     estimates stay within ``v_min`` and ``v_max`` even for policies far from the data.
 
-    With ``resample_episodes`` the ``n_critics`` Q-functions are separate evaluations in one run, each of resampled
-    episodes (Hao et al. 2021, arXiv:2102.03607): `birl.ope.bootstrap_fqe` makes an interval of them.
+    With ``resample_episodes``, the ``n_critics`` Q-functions are separate evaluations in one run, each fitted on
+    resampled episodes (Hao et al. 2021, arXiv:2102.03607): `birl.ope.bootstrap_fqe` makes an interval of them.
 
     Logs ``loss``.
 
@@ -126,7 +126,7 @@ class DiscreteFQEConfig(FQEConfig):
 
 
 class FQENets(nn.Module):
-    """The Q-functions. The policy is not a part of them, but an input."""
+    """The Q-functions. The policy is an input, not one of the networks."""
 
     def __init__(self, spec: Spec, cfg: FQEConfig) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ def _regression(nets: FQENets, batch: Batch, target: Returns, cfg: FQEConfig) ->
 
 
 class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
-    """Base of evaluations; they act as the evaluated policy.
+    """Base of fitted Q evaluations, which act as the policy that they evaluate.
 
     Args:
         algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
@@ -175,7 +175,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         **fields: the configuration's fields, instead of ``config``.
 
     Raises:
-        ConfigError: if ``algo`` is no such algorithm.
+        ConfigError: if ``algo`` is not such an algorithm.
         NotBuiltError: if it has no networks yet.
     """
 
@@ -239,11 +239,9 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Any:
         """Return an actor of the evaluated policy; see `Algorithm.actor`."""
-        return (
-            self._algo.actor()
-            if isinstance(self._algo, StochasticPolicy)
-            else super().actor(greedy=greedy, n=n, values=values)
-        )
+        if isinstance(self._algo, StochasticPolicy):
+            return self._algo.actor()
+        return super().actor(greedy=greedy, n=n, values=values)
 
     def member_values(self, x: Tree) -> Array:
         """Return values of observations ``[B, *shape]`` by each Q-function, float32 ``[n_critics, B]``.
@@ -262,13 +260,11 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             else:
                 actions = choices.action.movedim(-1 - len(learner.spec.actions.shape), 0)
                 values = learner.nets.critic(inputs, actions).mean().mean(1)
-        found: Array = values.cpu().numpy()
-        return found
+        return np.asarray(values.cpu())
 
     def policy_value(self, x: Tree) -> Array:
         """Return values of observations ``[B, *shape]``, ``[B]``: the mean of `member_values`."""
-        found: Array = self.member_values(x).mean(0)
-        return found
+        return np.asarray(self.member_values(x).mean(0))
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the evaluated policy, for an algorithm its greedy actions. See `Algorithm.save_policy`."""
@@ -333,7 +329,7 @@ def bootstrap_fqe(evaluation: FQE | DiscreteFQE, dataset: ReplayBuffer) -> Boots
     """Return the estimate of an `FQE` with ``resample_episodes=True``, whose ensemble members are the replicates.
 
     The estimate is the mean over members. Their spread includes the randomness of networks and minibatches, so the
-    interval is rather too wide than too narrow.
+    interval tends to be too wide, not too narrow.
 
     Args:
         evaluation: fitted on ``dataset``.

@@ -1,8 +1,8 @@
 """A ledger of the questions asked of held-out episodes, so that they certify one answer only.
 
-The ledger is written before the answer is shown, so a killed process has used the episodes too. The same question may
-be asked again, because it has the same answer. Episodes are identified by a digest of their contents: other data in the
-same place are new.
+The ledger is written before the answer is shown, so a process that is killed has used the episodes too. The same
+question may be asked again, because it has the same answer. Episodes are identified by a digest of their contents:
+other data in the same place count as new.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def record_query(dataset: str | Path, digest: str, purpose: str, question: str, 
     """Record a question about held-out episodes before it is answered.
 
     Episodes may select policies any number of times, until they certify. They may certify once: not after they have
-    selected, nor after another question. Queries of the data that a part was split from, and of other parts that share
-    episodes with it, count if they are in the same folder or in the folder above or below.
+    selected, nor after another question. If the data are a part of a split, queries of the whole and of other parts
+    that share episodes with it also count, as long as they are in the same folder or in the folder above or below.
 
     Args:
         dataset: folder or file.
-        digest: of its contents, from `birl.run.fingerprint.digest`.
+        digest: digest of its contents, from `birl.run.fingerprint.digest`.
         purpose: `SELECT` or `CERTIFY`.
         question: from `question_digest`.
         reuse: whether to allow a question that the ledger forbids.
@@ -100,9 +100,9 @@ def record_query(dataset: str | Path, digest: str, purpose: str, question: str, 
 
 
 def _related(folder: Path, since: str | None) -> Iterator[tuple[Path, Query]]:
-    """Return queries of related folders that share episodes with this one, up to the time ``since`` if given.
+    """Yield queries of related folders that share episodes with this one, before the time ``since`` if it is given.
 
-    These are the data that it is a part of, its parts, and parts of other splits of the same data; see
+    Related are the data that the folder is a part of, its own parts, and parts of other splits of the same data; see
     `LogRecord.shares`.
     """
     record = load_record(folder) if folder.is_dir() else None
@@ -127,7 +127,7 @@ def _read(file: Path) -> list[Query]:
     if not file.exists():
         return []
     if not file.is_file():
-        raise CorruptFileError(f"{file} is no file; it must be the ledger of queries: remove it")
+        raise CorruptFileError(f"{file} is not a file; it must be the ledger of queries: remove it")
     remedy = "restore it, or use episodes that were never queried"
     try:
         queries = parse_json(file.read_bytes(), str(file))

@@ -269,14 +269,14 @@ def _tick_labels(labels: Sequence[str], positions: Sequence[tuple[float, float]]
     step = max(1, math.ceil(max(map(len, labels), default=1) * 7 * len(labels) / (_WIDTH - _LEFT)))
     shapes = []
     for text, (x, y) in list(zip(labels, positions, strict=True))[::step]:
-        clipped = x + 3.5 * len(text[:40]) > _WIDTH  # by the right edge
+        clipped = x + 3.5 * len(text[:40]) > _WIDTH  # the label crosses the right edge
         at = {"x": _n(_WIDTH - 2 if clipped else x), "y": _n(y + 14), "text-anchor": "end" if clipped else "middle"}
         shapes.append(Shape("text", {"class": "tick", **at}, text[:40]))
     return shapes
 
 
 class _Axes:
-    """Axes of a figure, and the position of values in it."""
+    """Axes of a figure, which map values to positions."""
 
     def __init__(
         self, left_x: float, right_x: float, low_y: float, high_y: float, *, left: int = _LEFT, height: int = _HEIGHT

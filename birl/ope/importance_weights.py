@@ -1,9 +1,9 @@
 """Logged episodes as padded arrays, and their importance weights in log space.
 
-``rho_t = pi(a_t|s_t) / b(a_t|s_t)`` is the ratio of a step, ``w_t = rho_0 ... rho_t`` the weight of an episode up to it
-and ``w_{-1} = 1`` (Precup, Sutton and Singh 2000, "Eligibility traces for off-policy policy evaluation", ICML). After
-its end an episode keeps its weight, because no action is taken there. So the mean of ``w_t`` over **all** episodes is 1
-in expectation at every step, and divisors include episodes that have ended.
+``rho_t = pi(a_t|s_t) / b(a_t|s_t)`` is the ratio of a step. ``w_t = rho_0 ... rho_t`` is the weight of an episode up to
+that step, with ``w_{-1} = 1`` (Precup, Sutton and Singh 2000, "Eligibility traces for off-policy policy evaluation",
+ICML). An episode keeps its weight after its end, because no action is taken there. So the mean of ``w_t`` over **all**
+episodes is 1 in expectation at every step, and divisors include episodes that have ended.
 
 Arrays are ``[..., n, T]``: n episodes of up to T steps, after any number of independent repetitions.
 """
@@ -32,7 +32,8 @@ class Trajectories:
             the logged action. Needed by all estimators with weights.
         q: ``Q(s_t, a_t)`` of the logged actions. Needed by estimators with a model.
         v: ``V(s_t)``, the mean of ``Q(s_t, .)`` under the policy.
-        z: ratios ``z_t(s_t, a_t)`` of visits, of `birl.ope.marginal_ratios`. Needed by `double_reinforcement_learning`.
+        z: ratios ``z_t(s_t, a_t)`` of visits, from `birl.ope.marginal_ratios`. Needed by
+            `double_reinforcement_learning`.
 
     Values after the end of an episode are set to 0.
 
@@ -157,14 +158,14 @@ def log_ratios(log_target: Array, log_logged: Array, mask: Array, *, densities: 
 def mixture_log_ratios(log_target: Array, log_loggers: Array, logger: Array, mask: Array) -> Array:
     """Return ratios of data that several policies logged: ``w_t = prod pi / sum_k (n_k / n) prod b_k``.
 
-    The balance heuristic over episodes (Agarwal et al. 2017, arXiv:1703.06180): the data are treated as a sample of the
+    The balance heuristic over episodes (Agarwal et al. 2017, arXiv:1703.06180) treats the data as a sample from the
     mixture of logging policies, so weights stay finite where one of them never acts as the policy does.
 
     Args:
-        log_target: of the logged actions under the policy, ``[..., n, T]``.
-        log_loggers: of the logged actions under **every** logging policy, ``[..., K, n, T]``; minus infinity if it
-            never takes the action.
-        logger: index of the policy that acted, 0 to K - 1, ``[n]``.
+        log_target: log-probabilities of the logged actions under the policy, ``[..., n, T]``.
+        log_loggers: log-probabilities of the logged actions under **every** logging policy, ``[..., K, n, T]``; minus
+            infinity where a policy never takes the action.
+        logger: index of the logging policy of each episode, 0 to K - 1, ``[n]``.
         mask: which steps exist.
 
     Returns:
@@ -193,7 +194,7 @@ def mixture_log_ratios(log_target: Array, log_loggers: Array, logger: Array, mas
 
 
 def clip_ratios(log_ratio: Array, limit: float) -> Array:
-    """Return ``min(rho, limit)``: less variance, and a bias that `birl.ope.bias_bound` bounds."""
+    """Return ``min(rho, limit)``, which has less variance, and a bias that `birl.ope.bias_bound` bounds."""
     check("limit", limit, float, above=0, error=DataError)
     return np.minimum(log_ratio, np.log(limit))
 
@@ -201,7 +202,7 @@ def clip_ratios(log_ratio: Array, limit: float) -> Array:
 def switch_ratios(log_ratio: Array, limit: float) -> Array:
     """Return ``rho 1[rho <= limit]``: with `doubly_robust` the SWITCH-DR estimator (Wang et al. 2017).
 
-    arXiv:1612.01205. From a step with a larger ratio on, only the model counts.
+    arXiv:1612.01205. From the first step with a larger ratio, only the model counts.
     """
     check("limit", limit, float, above=0, error=DataError)
     return np.where(log_ratio > np.log(limit), -np.inf, log_ratio)
@@ -229,14 +230,14 @@ def temper_ratios(log_ratio: Array, strength: float) -> Array:
 def kernel_log_density(action: Array, chosen: Array, bandwidth: float | Array) -> Array:
     """Return a kernel density of a deterministic policy: ``log prod_d K((a_d - pi_d) / h_d) / h_d``.
 
-    K is the standard normal density (Kallus and Zhou 2018, arXiv:1802.06037). Use it as ``log_target`` of `log_ratios`,
-    with logged **densities** in the same units. This evaluates the policy with Gaussian noise of standard deviation h:
-    compare several h.
+    K is the standard normal density (Kallus and Zhou 2018, arXiv:1802.06037). Pass the result as ``log_target`` to
+    `log_ratios`, with logged **densities** in the same units. This evaluates the policy with Gaussian noise of standard
+    deviation h: compare several h.
 
     Args:
         action: logged actions, ``[..., A]``.
         chosen: the policy's actions, ``[..., A]``.
-        bandwidth: h, in units of the action, one or one for each dimension.
+        bandwidth: h in units of the action, one number or one for each dimension.
     """
     h = np.asarray(bandwidth, np.float64)
     if not (np.isfinite(h).all() and (h > 0).all()):
@@ -264,7 +265,7 @@ def padded(episodes: Sequence[Array | Sequence[float]]) -> tuple[Array, Array]:
 
 
 def _steps(name: str, value: Array, mask: Array, *, lowest_is_allowed: bool = False) -> Array:
-    """Check the values of existing steps, and set all others to 0; float64."""
+    """Return the values as float64, 0 where no step exists; check those of existing steps."""
     value = np.asarray(value, np.float64)
     if value.shape != mask.shape:
         raise ShapeError(f"{name} has the shape {value.shape}; the mask has {mask.shape}: both must be [..., n, T]")
@@ -276,7 +277,7 @@ def _steps(name: str, value: Array, mask: Array, *, lowest_is_allowed: bool = Fa
 
 
 def _steps_of(log_weight: Array) -> Array:
-    """Return the ratios whose products are the weights; a weight of 0 stays 0."""
+    """Return log-ratios whose cumulative sums are the log-weights; a weight of 0 stays 0."""
     before = np.concatenate([np.zeros_like(log_weight[..., :1]), log_weight[..., :-1]], -1)
     return np.where(np.isneginf(before), 0.0, log_weight - np.where(np.isneginf(before), 0.0, before))
 

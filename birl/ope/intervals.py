@@ -1,8 +1,8 @@
 """Confidence intervals and lower bounds of estimates.
 
-Use `t_interval` for all estimates except the direct method's, over episodes or clusters; `bootstrap_interval` for
-fitted Q evaluation; `betting_bound` for a lower bound that holds whatever the tails of the weights. `hcope_bound` and
-`hoeffding_interval` are classical references, wider than these.
+`t_interval` is for all estimates except those of the direct method, over episodes or clusters. `bootstrap_interval` is
+for fitted Q evaluation. `betting_bound` is a lower bound that holds for any tails of the weights. `hcope_bound` and
+`hoeffding_interval` are classical references and wider.
 
 Quantiles and tails of Student's t are computed here, because SciPy is not a dependency.
 """
@@ -27,8 +27,8 @@ class Interval:
     """A confidence interval.
 
     Attributes:
-        lower, upper: its ends, ``[...]``.
-        confidence: how often such intervals cover the truth, 0 to 1.
+        lower, upper: ends of the interval, ``[...]``.
+        confidence: share of such intervals that cover the truth, 0 to 1.
     """
 
     lower: Array
@@ -49,7 +49,7 @@ def t_interval(estimate: Estimate, confidence: float = 0.95, clusters: Array | N
 
     Args:
         estimate: terms ``[..., n]``.
-        confidence: two-sided: 0.95 excludes 2.5 % on each side.
+        confidence: two-sided confidence: 0.95 leaves out 2.5 % on each side.
         clusters: the cluster of each episode, ``[n]``.
 
     Raises:
@@ -82,7 +82,7 @@ def bootstrap_interval(value: float | Array, replicates: Array, confidence: floa
     Args:
         value: the estimate from all episodes, ``[...]``.
         replicates: estimates of models that were each fitted on n episodes drawn with replacement, ``[..., B]``.
-        confidence: 0 to 1.
+        confidence: two-sided confidence, between 0 and 1.
     """
     _check_confidence(confidence)
     value, replicates = np.asarray(value, np.float64), np.asarray(replicates, np.float64)
@@ -97,7 +97,7 @@ def hoeffding_interval(estimate: Estimate, low: float, high: float, confidence: 
 
     Args:
         estimate: independent terms.
-        low, high: smallest and largest possible term, not those that were observed.
+        low, high: smallest and largest possible term, not the observed ones.
         confidence: ``1 - delta``.
 
     Raises:
@@ -115,7 +115,7 @@ def hoeffding_interval(estimate: Estimate, low: float, high: float, confidence: 
 
 
 def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0.0) -> Array:
-    """Return a lower bound of the mean that holds whatever the weights, by betting.
+    """Return a lower bound on the mean that holds for any weights, by betting.
 
     ``inf {m: mean over c of prod_i (1 + c (Y_i / m - 1)) < 1 / delta}`` with ``Y = term - lowest >= 0`` and bets
     ``lam = c / m``, c between 0 and 1: for any ``m`` that is not below the mean of Y, the wealth is a supermartingale
@@ -123,9 +123,11 @@ def betting_bound(estimate: Estimate, confidence: float = 0.975, lowest: float =
     arXiv:2102.09540). Weights need no bound, only terms need a minimum. The order of episodes does not matter.
 
     Args:
-        estimate: independent terms, ``[..., n]``, not of a ratio: of `importance_sampling` or `per_decision`.
-        confidence: ``1 - delta``, of one side.
-        lowest: smallest possible term: ``lowest * sum_t gamma^t`` for the ``lowest`` of these.
+        estimate: independent terms, ``[..., n]``, from `importance_sampling` or `per_decision`. The terms of ratios of
+            sums are not independent.
+        confidence: one-sided confidence, ``1 - delta``.
+        lowest: smallest possible term. If these estimators had the argument ``lowest``, it is
+            ``lowest * sum_t gamma^t``.
 
     Returns:
         The bound, ``[...]``.
@@ -154,11 +156,11 @@ def hcope_bound(estimate: Estimate, confidence: float = 0.975, lowest: float = 0
     """Return a classical lower bound (Thomas et al. 2015, "High confidence off-policy evaluation", AAAI, theorem 1).
 
     Terms are clipped at c and bounded by the empirical Bernstein inequality (Maurer and Pontil 2009, arXiv:0907.3740,
-    theorem 4). The first twentieth of the episodes only chooses c, so the order of episodes must be random.
+    theorem 4). The first twentieth of the episodes is only used to choose c, so the order of episodes must be random.
 
     Args:
-        estimate: independent terms, ``[..., n]``, not of a ratio.
-        confidence: of one side.
+        estimate: independent terms, ``[..., n]``; see `betting_bound`.
+        confidence: one-sided confidence.
         lowest: smallest possible term.
 
     Raises:

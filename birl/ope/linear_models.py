@@ -1,11 +1,11 @@
 """Linear models of logged steps: action values of a policy, propensities, and what a step depends on.
 
-NumPy solves the regressions, because neither SciPy nor scikit-learn is a dependency, and because the ridge regression
-is fitted for many sets of weights at once. There are two feature maps: `quadratic_features` keeps estimates of values
-stable, `random_features` finds dependences of any shape.
+The regressions use NumPy, because neither SciPy nor scikit-learn is a dependency, and because the ridge regression is
+fitted for many sets of weights at once. There are two feature maps: `quadratic_features` keeps estimates of values
+stable, and `random_features` finds dependences of any shape.
 
-Models are fitted on some parts of the episodes and predict another, so no model predicts a step that it was fitted on.
-A wrong linear model costs `birl.ope.doubly_robust` precision, not validity.
+Models are cross-fitted: fitted on some parts of the episodes, they predict another part, so no model predicts a step
+that it was fitted on. If the linear model is wrong, `birl.ope.doubly_robust` loses precision, not validity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_FEATURES: Final = 400
 _RIDGE: Final = 1e-4
 _MAX_ITERATIONS: Final = 200
 _PROJECTED, _RANDOM, _MAX_CROSSED = 64, 64, 12
-"""Random features: columns after projection, number of random ones, and the most columns with cross products."""
+"""Sizes of random features: columns after projection, random features, and most columns with cross products."""
 
 
 def quadratic_features(observations: Tree) -> Array | None:
@@ -53,7 +53,7 @@ def random_features(x: Array, train: Array, seed: int = 0) -> Array:
     Args:
         x: ``[N, D]``.
         train: indices of the rows that the model is fitted on.
-        seed: of the projection and the random features.
+        seed: random seed of the projection and the random features.
     """
     rng = np.random.default_rng(seed)
     mean, std = x[train].mean(0, dtype=np.float64), x[train].std(0, dtype=np.float64)
@@ -68,12 +68,12 @@ def random_features(x: Array, train: Array, seed: int = 0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class StepFeatures:
-    """Logged steps as the models read them, one episode after the other.
+    """Logged steps in the form that models read, one episode after the other.
 
     Attributes:
         x: features ``[N, D]``.
-        action: ``[N]``.
-        reward: ``[N]``.
+        action: actions ``[N]``.
+        reward: rewards ``[N]``.
         step: index of the step in its episode, ``[N]``.
         last: whether the step ends its episode, ``[N]``.
         gamma: discount.
@@ -148,7 +148,7 @@ def ridge_solver(x: Array, weight: Array, penalty: Array) -> Callable[[Array], A
     Args:
         x: features ``[N, D]``.
         weight: weight of each row, ``[B, N]``, or ``[1, N]`` for all regressions.
-        penalty: of each squared coefficient, ``[B or 1, D or 1]``.
+        penalty: penalty of each squared coefficient, ``[B or 1, D or 1]``.
     """
     gram = np.stack([x.T @ (w[:, None] * x) for w in weight])
     inverse = np.linalg.inv(gram + penalty[..., None] * np.eye(x.shape[1]))
@@ -162,11 +162,12 @@ def ridge_solver(x: Array, weight: Array, penalty: Array) -> Callable[[Array], A
 def logistic_regression(x: Array, taken: Array, excluded: Array | None = None) -> Array:
     """Fit a multinomial logistic regression with a ridge penalty of 1; return its coefficients ``[D, A]``.
 
-    Accelerated gradient steps with a bound of the curvature, ``X'X / 2`` for each action (Boehning 1992, Annals of the
-    Institute of Statistical Mathematics 44). The penalty pulls towards the frequencies of the actions.
+    The optimiser makes accelerated gradient steps with a bound on the curvature, ``X'X / 2`` for each action (Boehning
+    1992, Annals of the Institute of Statistical Mathematics 44). The penalty pulls towards the frequencies of the
+    actions.
 
     Args:
-        x: features ``[N, D]``, of which the first is 1.
+        x: features ``[N, D]``; the first one is 1.
         taken: one-hot actions ``[N, A]``.
         excluded: actions that were not possible, bool ``[N, A]``.
     """
@@ -198,7 +199,7 @@ def estimate_propensities(x: Array, action: Array, part: Array, n_actions: int, 
     arXiv:1806.01347. Check `birl.ope.calibration_error` before you compute weights from them.
 
     Args:
-        x: features ``[N, D]``, of which the first is 1.
+        x: features ``[N, D]``; the first one is 1.
         action: logged actions ``[N]``.
         part: the part of each step's episode, ``[N]``.
         n_actions: number of actions.

@@ -1,4 +1,4 @@
-"""MAGIC: the data choose the number of weighted steps before the model takes over."""
+"""MAGIC: the data determine how many steps are weighted before the model takes over."""
 
 from __future__ import annotations
 

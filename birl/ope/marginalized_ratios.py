@@ -1,9 +1,9 @@
 """Ratios of visited states and actions instead of products of ratios: a second opinion without propensities.
 
-``z_t(s, a)`` is the probability that the policy visits ``(s, a)`` in step t over that of the logs. Products of ratios
-grow with every step, these ratios do not, and they need no propensities. They need Markov observations, and features
-that can express the ratios. Logs cannot show whether these conditions hold, so the estimate never decides (such
-estimators trail in DOPE, Fu et al. 2021, arXiv:2103.16596).
+``z_t(s, a)`` is the probability that the policy visits ``(s, a)`` in step t, divided by that of the logs. Unlike
+products of ratios, these ratios do not grow with every step and need no propensities. They need Markov observations,
+and features that can express the ratios. Logs cannot show whether these conditions hold, so the estimate never decides
+(such estimators trail in DOPE, Fu et al. 2021, arXiv:2103.16596).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def marginal_ratios(steps: StepFeatures, target: Array, part: Array) -> Array:
     """Return ``z_t(s_t, a_t)`` of logged steps, linear in features and cross-fitted, ``[N]``.
 
     Minimax weight learning (Uehara, Huang and Jiang 2020, arXiv:1910.12809) with the same features for weights and for
-    test functions, step by step: ``z_t`` satisfies, for each feature f,
-    ``sum_i z_t f(s_t, a_t) = sum_i z_{t-1} 1[goes on] sum_a pi(a|s_t) f(s_t, a)``, with ``z_{-1} = 1``. This is one
-    ridge regression for each step and action, forwards in time. For one-hot states it is the ratio of visit frequencies
-    (Xie, Ma and Wang 2019, arXiv:1906.03393).
+    test functions, step by step: for each feature f, ``z_t`` satisfies
+    ``sum_i z_t f(s_t, a_t) = sum_i z_{t-1} 1[continues] sum_a pi(a|s_t) f(s_t, a)``, with ``z_{-1} = 1``. This is one
+    ridge regression for each step and action, forwards in time. For one-hot states, ``z_t`` is the ratio of visit
+    frequencies (Xie, Ma and Wang 2019, arXiv:1906.03393).
 
     Args:
         steps: logged steps.
         target: the policy's probabilities ``[N, A]``.
-        part: the part of each step's episode, ``[N]``; the other parts give the ratios of a step.
+        part: the part of each step's episode, ``[N]``; the ratios of a step are fitted on the other parts.
     """
     ratios = np.zeros(len(steps.x))
     for name in np.unique(part):

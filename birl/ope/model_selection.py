@@ -1,4 +1,4 @@
-"""Selection of checkpoints and hyperparameters by averaged ranks, not by the best of many estimates."""
+"""Selection of checkpoints and hyperparameters by averaged ranks instead of the best of many estimates."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Choice:
     """The models of a run, in the order of training, and the chosen one.
 
     Attributes:
-        evaluations: by name.
-        ranks: rank of each among all models of all runs, from 1, averaged over the model and its neighbours, ``[K]``.
-        name: the model with the lowest averaged rank, and the lowest own rank among equals; ``None`` if all estimates
-            of the run are refused.
+        evaluations: evaluations by name of the model.
+        ranks: rank of each model among all models of all runs, from 1, averaged with its neighbours, ``[K]``.
+        name: the model with the lowest averaged rank, or of several such models the one with the lowest rank of its
+            own; ``None`` if all estimates of the run are refused.
     """
 
     evaluations: Mapping[str, Evaluation]
@@ -50,19 +50,19 @@ def choose(
     keep: int = KEPT,
     seed: int = 0,
 ) -> dict[str, Choice]:
-    """Choose a model of each run, and sort the runs, which may differ in hyperparameters, by it.
+    """Choose a model of each run, and sort the runs by their chosen models. Runs may differ in hyperparameters.
 
-    The best of many estimates belongs to the luckiest model as often as to the best one. Models are therefore ranked by
-    the lower bound of their gain over the logs, and ranks are averaged over neighbours in training: neighbours differ
-    in luck, but hardly in skill. Certify the choice on other episodes.
+    The best of many estimates often belongs to the luckiest model, not to the best one. Models are therefore ranked by
+    the lower bound of their gain over the logs, and ranks are averaged over neighbours in training, which differ in
+    luck, but hardly in skill. Certify the choice on other episodes.
 
-    If there are more than ``keep`` runs, a cheap screen sets the others aside by ranks of the same kind: see
-    `birl.ope.rank`. If episodes are few, train and choose on several splits of them, and use `mean_ranks`.
+    If there are more than ``keep`` runs, a cheap screen first selects that many by averaged ranks: see `birl.ope.rank`.
+    If there are few episodes, train and choose on several splits of them, and use `mean_ranks`.
 
     Args:
-        runs: policies by name, in the order of training, by the name of their run.
-        dataset: see `birl.ope.evaluate`, as ``gamma``, ``horizon``, ``behaviour`` and ``seed``.
-        neighbours: number of models before and after one that its rank is averaged with; 0 for none.
+        runs: by name of the run, its policies by name in the order of training.
+        dataset: see `birl.ope.evaluate`, also for ``gamma``, ``horizon``, ``behaviour`` and ``seed``.
+        neighbours: number of models before and after each one whose ranks are averaged with its own; 0 for none.
         seen: names of policies that learned from these episodes.
         keep: number of runs that are evaluated.
 
@@ -108,12 +108,12 @@ def _choice(evaluations: Mapping[str, Evaluation], rank: Mapping[str, float], ne
 def mean_ranks(splits: Sequence[Mapping[str, Choice]]) -> dict[str, float]:
     """Sort runs by their mean rank over several splits of the same episodes, the lowest first (Nie et al. 2022).
 
-    arXiv:2210.08642. With few episodes, the settings that look best on one split are a matter of luck: train with each
-    of them on one part of five splits, and choose by the other.
+    arXiv:2210.08642. With few episodes, chance decides which settings look best on one split. Make five splits, train
+    with each setting on one part of every split, and choose by the other part.
 
     Args:
-        splits: results of `choose`; names of runs are names of settings. Runs that a split set aside or refused share
-            its last ranks.
+        splits: results of `choose`, in which the names of runs are names of settings. Runs that a split set aside or
+            refused share its last ranks.
 
     Raises:
         ConfigError: if there is no split.
@@ -134,15 +134,15 @@ def ranks(scores: Sequence[float]) -> Array:
 
 
 def average_neighbours(values: Sequence[float], neighbours: int = 1) -> Array:
-    """Return the mean of each value and its neighbours, ``[K]``; the first and the last value are repeated beyond."""
+    """Return the mean of each value and its neighbours, ``[K]``, after repeating the first and the last value."""
     padded = np.pad(np.asarray(values, np.float64), neighbours, mode="edge")
     return np.lib.stride_tricks.sliding_window_view(padded, 2 * neighbours + 1).mean(-1)
 
 
 def turns_down(values: Sequence[float]) -> int | None:
-    """Return the model of a run after which the mean value of logged states falls; ``None`` if it rises to the end.
+    """Return the index of the model after which the mean value of logged states falls; ``None`` if it never falls.
 
-    For a conservative critic this is overfitting, and the model to take comes before it (Kumar et al. 2021,
+    With a conservative critic, falling values are a sign of overfitting: take an earlier model (Kumar et al. 2021,
     arXiv:2109.10813, section 4). Values are averaged with their neighbours, so that one low value has no effect.
 
     Args:

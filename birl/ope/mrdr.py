@@ -15,13 +15,14 @@ _RIDGE: Final = 1e-3
 def more_robust_q(steps: StepFeatures, target: Array, rho: Array, part: Array) -> tuple[Array, Array]:
     """Return the linear ``Q`` that minimises the variance of `birl.ope.doubly_robust`, cross-fitted (MRDR).
 
-    Farajtabar, Chow and Ghavamzadeh 2018, arXiv:1802.03493. Let ``R`` be the return from a step on, weighted by the
-    ratios after it. A step adds ``gamma^2t w_{t-1}^2 Var(V + rho (R - Q) | s_t)`` to the variance. The conditional mean
-    given the state does not depend on Q, so the minimum is the least-squares fit of ``rho R`` on ``rho Q_{a_t} - V``.
-    Fitted Q evaluation is better if the model class contains the values; this model is better if it does not.
+    Farajtabar, Chow and Ghavamzadeh 2018, arXiv:1802.03493. Let ``R`` be the return from a step, weighted by the later
+    ratios. A step adds ``gamma^2t w_{t-1}^2 Var(V + rho (R - Q) | s_t)`` to the variance. The conditional mean given
+    the state does not depend on Q, so the minimum is the least-squares fit of ``rho R`` on ``rho Q_{a_t} - V``. Fitted
+    Q evaluation is better if the model class contains the values; this model is better if it does not.
 
     Differs from the paper: least squares with the same minimum and the state's value as a further regressor, which
-    reduces noise; and one regression for each step of an episode, because values depend on the steps to go.
+    reduces noise; and one regression for each step of an episode, because values depend on the number of remaining
+    steps.
 
     Args:
         steps: logged steps.

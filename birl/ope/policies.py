@@ -1,8 +1,8 @@
-"""Stochastic policies made of trained algorithms; what is evaluated is what is saved and exported.
+"""Stochastic policies made of trained algorithms. The policy that is evaluated is the one that is saved and exported.
 
-Weights cannot compare a greedy policy with logs, and logs of a greedy policy cannot evaluate another one. These
-policies sample each action with a known probability: `predict` samples, `action_probability` returns the probability,
-and an exported file returns the action and its log-probability, which should be logged.
+The weights of a greedy policy are mostly 0, and logs of a greedy policy cannot evaluate another one. These policies
+sample each action with a known probability: `predict` samples, `action_probability` returns the probability, and an
+exported file returns the action and its log-probability, which should be logged.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ File = str | Path | BinaryIO
 class StochasticPolicy(PolicyAPI, ABC):
     """Base of policies that sample their actions with known probabilities.
 
-    `predict` and `sample_action` both sample, with torch's generator (`birl.seed`). A policy uses the networks of its
-    algorithms, and changes while they learn.
+    `predict` and `sample_action` both sample, with torch's generator (`birl.seed`). A policy shares the networks of its
+    algorithms, so it changes while they learn.
     """
 
     @abstractmethod
@@ -53,22 +53,22 @@ class StochasticPolicy(PolicyAPI, ABC):
 
     @abstractmethod
     def members(self) -> list[tuple[float, _SinglePolicy]]:
-        """Return the policies that it mixes, with their weights."""
+        """Return the policies of the mixture with their weights; a single policy returns itself."""
 
     def sample_action(self, x: Tree) -> Array:
         """Sample actions; the same as `predict`."""
         return self.predict(x)
 
     def actor(self, *, greedy: bool = True, n: int = 1) -> _Actor:
-        """Return an actor for environments, as `birl.metrics.evaluate` uses it; ``greedy`` and ``n`` are ignored."""
+        """Return an actor for `birl.metrics.evaluate`; ``greedy`` and ``n`` are ignored."""
         return _Actor(self)
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the policy with its scalers; see `Algorithm.save_policy`.
 
-        The last input is ``noise``, float32 ``[B, width]``: the caller draws new standard normal numbers for each
-        action. The second output is ``log_probability`` ``[B]`` of the action: log it. The width is the number of
-        columns of an action (1 for one discrete action), of a mixture one more than that of its members.
+        The last input is ``noise``, float32 ``[B, width]``: new standard normal numbers, which the caller draws for
+        each action. The second output is the ``log_probability`` ``[B]`` of the action: log it. The width is the number
+        of columns of an action (1 for one discrete action), and for a mixture one more.
 
         Raises:
             UnsupportedError: if an action has no density, or cannot be sampled with normal numbers, such as a Beta
@@ -87,7 +87,7 @@ class StochasticPolicy(PolicyAPI, ABC):
     def save(self, fname: File) -> None:
         """Save the policy with the networks of its algorithms to one file; see `load_policy`."""
         for _, member in self.members():
-            member.algo.engine.check_finite(moments=False)  # these are not saved
+            member.algo.engine.check_finite(moments=False)  # moments are not saved
         save_archive(fname, "policy", {**self.describe(), "birl": __version__}, self.policy_state())
 
     recurrent: ClassVar[bool] = False
@@ -98,9 +98,8 @@ class StochasticPolicy(PolicyAPI, ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return a description in JSON form."""
-        return {
-            "members": [{"weight": weight, "policy": member.describe_member()} for weight, member in self.members()]
-        }
+        members = [{"weight": weight, "policy": member.describe_member()} for weight, member in self.members()]
+        return {"members": members}
 
     def policy_state(self) -> State:
         """Return the networks of its algorithms."""
@@ -205,9 +204,8 @@ class Sampled(_SinglePolicy):
         if not unfit:
             built.set_mode(True)
             with torch.no_grad():
-                unfit = isinstance(
-                    cast(Any, distribution)(built.nets, Inputs(built.units.as_input(example_of(built)))), Tensor
-                )
+                inputs = Inputs(built.units.as_input(example_of(built)))
+                unfit = isinstance(cast(Any, distribution)(built.nets, inputs), Tensor)
         if unfit:
             raise UnsupportedError(
                 f"{built.name} samples no actions with a known probability: use Gaussian(algo, std) for continuous "
@@ -260,21 +258,16 @@ class Softmax(_SinglePolicy):
 
     def _policy(self, built: BuiltPolicy) -> DistributionFunction[Any]:
         _check_choices(self, built)
-        scores, own, actions, temperature = (
-            built.policy.scores,
-            built.policy.distribution,
-            built.spec.actions,
-            self.temperature,
-        )
-        if scores is None and own is None:
+        scores, logits, temperature = built.policy.scores, built.policy.distribution, self.temperature
+        if scores is None and logits is None:
             raise UnsupportedError(f"{built.name} has no scores of actions: use EpsilonGreedy(algo, epsilon)")
 
         def policy(nets: Any, inputs: Inputs) -> Categorical:
             if scores is None:
-                given = cast(Categorical, cast(DistributionFunction[Any], own)(nets, inputs))
-                return replace(given, logits=given.logits / temperature)
-            values = scores(nets, inputs)
-            return Categorical(values / temperature, _allowed_mask(built.spec, inputs, values), bool(actions.shape))
+                original = cast(Categorical, cast(DistributionFunction[Any], logits)(nets, inputs))
+                return replace(original, logits=original.logits / temperature)
+            values, several = scores(nets, inputs), bool(built.spec.actions.shape)
+            return Categorical(values / temperature, _allowed_mask(built.spec, inputs, values), several)
 
         return policy
 
@@ -286,9 +279,8 @@ class Gaussian(_SinglePolicy):
 
     Args:
         algo: an algorithm with networks and continuous actions.
-        std: standard deviation, above 0, a number, or one for each dimension. In units of the policy's range, which has
-            the width 2: half the distance between the bounds of the action scaler is 1. Without an action scaler these
-            are the environment's units.
+        std: standard deviation above 0, one number or one for each dimension. The unit is half the distance between the
+            bounds of the action scaler; without an action scaler it is the environment's unit.
     """
 
     fields = ("std",)
@@ -327,7 +319,7 @@ class Mixture(StochasticPolicy):
 
     Args:
         policies: policies of this module, or algorithms, which become `Sampled`, of the same observations and actions.
-        weights: probability of each, above 0 with a sum of 1; by default uniform.
+        weights: probability of each policy, above 0 and with a sum of 1; by default all are equal.
     """
 
     def __init__(
@@ -388,14 +380,12 @@ class Mixture(StochasticPolicy):
         actions = np.stack([member.predict(x) for _, member in self._members])
         weights = torch.tensor([weight for weight, _ in self._members], dtype=torch.float64)
         index = torch.multinomial(weights, actions.shape[1], replacement=True).numpy()
-        sampled: Array = actions[index, np.arange(actions.shape[1])]
-        return sampled
+        return np.asarray(actions[index, np.arange(actions.shape[1])])
 
     def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
         """See `Algorithm.action_log_probability`; ``greedy`` is ignored."""
         members = [member.action_log_probability(x, action) + math.log(weight) for weight, member in self._members]
-        mixed: Array = np.logaddexp.reduce(members)
-        return mixed
+        return np.asarray(np.logaddexp.reduce(members))
 
 
 def load_policy(fname: File, device: bool | int | str | None = False) -> StochasticPolicy:
@@ -441,8 +431,7 @@ def _check_choices(policy: _SinglePolicy, built: BuiltPolicy) -> None:
 def _allowed_mask(spec: Spec, inputs: Inputs, like: Tensor) -> Tensor | None:
     """Return the mask of allowed actions for each dimension."""
     actions: Any = spec.actions
-    mask: Tensor | None = actions.mask_to_branches(inputs.mask if spec.masked else None, like)
-    return mask
+    return cast("Tensor | None", actions.mask_to_branches(inputs.mask if spec.masked else None, like))
 
 
 def _epsilon_greedy(built: BuiltPolicy, epsilon: float) -> DistributionFunction[Any]:
@@ -466,7 +455,6 @@ def _sampler(distribution: DistributionFunction[Any]) -> Any:
 
     def sample(nets: Any, inputs: Inputs) -> Tensor:
         conditional: Any = distribution(nets, inputs)
-        action: Tensor = conditional.sample()[0]
-        return action
+        return cast(Tensor, conditional.sample()[0])
 
     return sample

@@ -27,11 +27,11 @@ from birl.ope.bootstrap import episode_counts
 POLICY_ACTION: Final = "policy_action"
 POLICY_SHARE: Final = "policy_share"
 COUNTS: Final = "times"
-"""How often each bootstrap draw counts the episode of a step, in minibatches and batches."""
+"""Column of minibatches and batches: how often the episode of a step occurs in each bootstrap sample."""
 
 
 def _row_counts(storage: Storage, count: int) -> Any:
-    """Bootstrap counts of every row of the storage, float32 ``[rows, count]``, on its device."""
+    """Return the bootstrap counts of every row of the storage, float32 ``[rows, count]``, on its device."""
 
     def make() -> Any:
         lane, start, length = episode_table(storage)
@@ -50,7 +50,7 @@ class ResampledView(TransitionView):
     """Transitions with `COUNTS`, ``[B, members]``.
 
     Args:
-        members: number of bootstrap draws.
+        members: number of bootstrap samples.
     """
 
     members: int = 1
@@ -66,7 +66,7 @@ class ResampledSequenceView(SequenceView):
     """Sequences with `COUNTS`, ``[T, B, members]``.
 
     Args:
-        members: number of bootstrap draws.
+        members: number of bootstrap samples.
     """
 
     members: int = 1
@@ -82,8 +82,8 @@ class ResampledSequenceView(SequenceView):
 class WithPolicyActions(Transitions):
     """Transitions with the evaluated policy's actions at next observations.
 
-    Recurrent states in the data belong to the networks that collected them, so all networks start from zeros and are
-    warmed up by ``burn_in``.
+    Recurrent states in the data come from the networks that collected them, so all networks start from zeros and warm
+    up for ``burn_in`` steps.
     """
 
     single_seed: str = "prepares its minibatches with its networks"

@@ -21,9 +21,9 @@ class Ranking:
     """Policies in the order of the lower bounds of their gains, the highest first; refused policies are last.
 
     Attributes:
-        evaluations: by name, in this order.
-        ranges: the best and the worst rank that each may have, from 1.
-        advice: which policies to try, in a sentence.
+        evaluations: evaluations by name, in this order.
+        ranges: the best and the worst rank that each policy may have, from 1.
+        advice: a sentence that says which policies to try.
         set_aside: values of the policies that the screen left out, by name, the highest first.
         differences: for each pair of evaluated policies, by names, the share of the steps in which they choose
             differently; empty for continuous actions.
@@ -51,17 +51,18 @@ def rank(
     """Rank policies by the lower bound of their gain over the logs, with the range of ranks of each.
 
     Two policies differ if the interval of their paired difference excludes 0, with the given confidence for all pairs
-    together (Bonferroni). The best rank of a policy comes after all better policies, its worst before all worse ones.
+    together (Bonferroni). The range of a policy's ranks begins after all significantly better policies and ends before
+    all significantly worse ones.
 
     If there are more than ``keep`` policies, a cheap screen (one linear model of up to 1,000 episodes for each) selects
-    those that are evaluated. Ranges are among these, and as wide as if all had been evaluated (Tang and Wiens 2021,
-    arXiv:2107.11003).
+    those that are evaluated. Ranges count only these, but are as wide as if all had been evaluated (Tang and Wiens
+    2021, arXiv:2107.11003).
 
     The estimate of a policy that these episodes selected is too optimistic: certify it on other episodes.
 
     Args:
-        policies: by name, see `birl.ope.evaluate`.
-        dataset: see there, as ``gamma``, ``horizon``, ``behaviour``, ``confidence`` and ``seed``.
+        policies: policies by name, see `birl.ope.evaluate`.
+        dataset: see there, also for ``gamma``, ``horizon``, ``behaviour``, ``confidence`` and ``seed``.
         seen: names of policies that learned from these episodes.
         keep: number of policies that are evaluated.
 
@@ -73,9 +74,7 @@ def rank(
     set_aside: dict[str, float] = {}
     if len(policies) > keep:
         value = screening_values(policies, logs, seed)
-        by_value = sorted(
-            policies, key=lambda name: (name in seen, -value[name])
-        )  # every answer on seen ones is refused
+        by_value = sorted(policies, key=lambda name: (name in seen, -value[name]))  # estimates of seen ones are refused
         set_aside = {name: value[name] for name in by_value[keep:]}
     kept = {name: policy for name, policy in policies.items() if name not in set_aside}
     evaluations = evaluate_all(kept, logs, behaviour, confidence, seen)

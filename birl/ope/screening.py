@@ -1,7 +1,7 @@
 """Cheap screening of many policies: the first of two stages (Tang and Wiens 2021, arXiv:2107.11003).
 
-The screen fits one model to some episodes and makes no intervals. It only decides which policies `birl.ope.rank`
-evaluates, on all episodes.
+The screen fits one model to some episodes and makes no intervals. It only selects the policies that `birl.ope.rank`
+then evaluates on all episodes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def screening_values(
 ) -> dict[str, float]:
     """Return a cheap estimate of the value of each policy, by name.
 
-    The value of first states by a linear model, fitted once on up to 1,000 episodes; or the weighted mean of rewards
-    for continuous actions and large observations, which have no model. It is minus infinity for policies far from the
-    data, or without weight on these episodes.
+    The estimate is the mean value of first states by a linear model, fitted once on up to 1,000 episodes. For
+    continuous actions and large observations, which have no model, it is the weighted mean of returns. It is minus
+    infinity for policies far from the data and for policies whose weights are all 0.
 
     Args:
-        policies: by name, see `birl.ope.evaluate`.
-        logs: see `birl.ope.episode_arrays.read_episodes`.
-        seed: of the sample of episodes.
+        policies: policies by name, see `birl.ope.evaluate`.
+        logs: result of `birl.ope.episode_arrays.read_episodes`.
+        seed: random seed of the sample of episodes.
     """
     if len(logs.mask) > MAX_EPISODES:
         logs = logs.subset(np.sort(np.random.default_rng(seed).permutation(len(logs.mask))[:MAX_EPISODES]))

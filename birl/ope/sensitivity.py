@@ -1,11 +1,11 @@
 """Sensitivity to hidden confounding: how far a value can change if a hidden variable drives both actions and rewards.
 
-The marginal sensitivity model (Tan 2006, JASA 101): given hidden variables, the odds of a logged action differ from the
-observed odds by a factor of at most Gamma, so the inverse propensity lies between ``1 + (1/b - 1) / Gamma`` and
-``1 + (1/b - 1) Gamma``. As in Namkoong et al. 2020 (arXiv:2003.05623), one decision of an episode may be confounded; it
-is unknown which one, so the bounds are those of the worst. They are bounds of self-normalised weights, found exactly by
-a linear fractional program (Zhao, Small and Bhattacharya 2019, arXiv:1711.11286). The model's value of a state is
-subtracted first: factors are 1 on average in each state, so it cannot change. The true change may be smaller.
+In the marginal sensitivity model (Tan 2006, JASA 101), hidden variables change the odds of a logged action by a factor
+of at most Gamma, so the inverse propensity lies between ``1 + (1/b - 1) / Gamma`` and ``1 + (1/b - 1) Gamma``. One
+decision of each episode may be confounded, as in Namkoong et al. 2020 (arXiv:2003.05623). It is unknown which one, so
+the bounds are those of the step with the largest change. Self-normalised weights have exact bounds, by a linear
+fractional program (Zhao, Small and Bhattacharya 2019, arXiv:1711.11286). The model's value of a state is subtracted
+first, because it cannot change: the factors are 1 on average in each state. The true change may be smaller.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def confounded_range(value: Array, weight: Array, propensity: Array, strength: f
     """Return the smallest and largest ``sum m w y / sum m w`` over all factors m that the sensitivity model allows.
 
     Args:
-        value: ``y``, ``[n]``.
-        weight: ``w``, at least 0, ``[n]``.
-        propensity: ``b`` of the actions, ``[n]``; 0 for densities, 1 where no action was taken.
-        strength: Gamma, 1 or more. With 1 both ends are the weighted mean.
+        value: values ``y``, ``[n]``.
+        weight: weights ``w``, at least 0, ``[n]``.
+        propensity: propensities ``b`` of the actions, ``[n]``; 0 for densities, 1 where no action was taken.
+        strength: Gamma, 1 or more. With 1, both ends are the weighted mean.
 
     Raises:
         DataError: if no weight is above 0.
@@ -59,9 +59,9 @@ class Confounded:
 
     Attributes:
         episodes: logged episodes with ratios.
-        propensity: of logged actions, ``[n, T]``, 1 after the end of an episode.
-        against: the same episodes with the ratios of the policy that it is compared with; ``None`` for the logs, whose
-            value does not depend on hidden variables.
+        propensity: propensities of logged actions, ``[n, T]``, 1 after the end of an episode.
+        against: the same episodes with the ratios of the policy to compare with; ``None`` for the logs, whose value
+            does not depend on hidden variables.
     """
 
     episodes: Trajectories
@@ -69,9 +69,9 @@ class Confounded:
     against: Trajectories | None = None
 
     def shift(self, strength: float) -> tuple[float, float]:
-        """Return how far the gain can fall (at most 0) and rise (at least 0) with a Gamma of ``strength``.
+        """Return by how much the gain can fall (at most 0) and rise (at least 0) with a Gamma of ``strength``.
 
-        Two policies change independently, which bounds their joint change.
+        The values of two policies may shift independently, which bounds the shift of their difference.
         """
         down, up = _shift(self.episodes, self.propensity, strength)
         if self.against is None:
@@ -80,7 +80,7 @@ class Confounded:
         return down - other_up, up - other_down
 
     def flips(self, lower: float, upper: float, at: float, most: float = 20.0) -> float | None:
-        """Return the Gamma from which on an interval without ``at`` may contain it; ``None`` if above ``most``."""
+        """Return the smallest Gamma at which an interval may contain ``at``; ``None`` if it is above ``most``."""
 
         def flipped(strength: float) -> bool:
             down, up = self.shift(strength)
@@ -98,6 +98,7 @@ class Confounded:
 
 
 def _shift(episodes: Trajectories, propensity: Array, strength: float) -> tuple[float, float]:
+    """Return the largest fall and rise of a policy's value over the steps that may be confounded."""
     weight, log_ratio = episodes.relative_weight, episodes.log_ratio
     assert log_ratio is not None
     later, discount = np.zeros(episodes.mask.shape[0]), episodes.discount

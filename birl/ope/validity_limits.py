@@ -29,7 +29,7 @@ FAMILIES = {
     "model": ("direct_method",),
     "kernel": ("kernel",),
     "marginal": ("double_reinforcement_learning",),
-    "data": (),  # faults of the logs, whatever they are used for
+    "data": (),  # faults of the logs that concern every use
 }
 
 
@@ -38,12 +38,12 @@ class Limit:
     """A row of the table.
 
     Attributes:
-        fact: name of the number.
-        families: the families of estimators that it limits.
-        meaning: what the number means, with ``{}`` for the number.
-        remedy: what would help.
-        warn, refuse: the value beyond which an estimate is doubtful, and refused; ``None`` for never.
-        too_low: whether small numbers are bad.
+        fact: name of the fact.
+        families: families of estimators that the limit applies to.
+        meaning: meaning of the number, with ``{}`` in its place.
+        remedy: advice that would help.
+        warn, refuse: values beyond which an estimate is doubtful and refused; ``None`` for never.
+        too_low: whether small numbers, not large ones, are bad.
     """
 
     fact: str
@@ -85,9 +85,9 @@ class Finding:
     Attributes:
         family: family of estimators.
         refused: whether their estimates are refused, or only doubtful.
-        fact, value: the number.
-        text: what the number is, and what is allowed.
-        remedy: what would help, if known.
+        fact, value: name and value of the fact.
+        text: meaning of the number, and the limit.
+        remedy: advice that would help; empty if there is none.
     """
 
     family: str
@@ -99,7 +99,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """The text and the remedy in a line."""
+        """The text and the remedy in one line."""
         return f"{self.text}: {self.remedy}" if self.remedy else self.text
 
     def as_dict(self) -> FindingData:
@@ -125,7 +125,7 @@ def _read_limits() -> tuple[Limit, ...]:
 
 LIMITS = _read_limits()
 CAPPED = {"ship": "left_tail", "do_not_ship": "right_tail"}
-"""Tails that turn a verdict into ``more_data``: the tail lies behind the end of the interval that decided."""
+"""Tails that turn a verdict into ``more_data``, because they lie beyond the end of the interval that decided."""
 FACTS = tuple(dict.fromkeys(limit.fact for limit in LIMITS))
 
 
@@ -133,7 +133,7 @@ def check_limits(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
     """Return the facts that exceed a limit, refusals first.
 
     Args:
-        facts: numbers by name, those of `FACTS`; ``None``, or left out, if unknown.
+        facts: numbers by the names in `FACTS`; unknown ones are ``None`` or left out.
 
     Raises:
         ConfigError: if a name is unknown.
@@ -160,17 +160,17 @@ def check_limits(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
 
 
 def allowed(findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Return the names of the estimators that no finding refuses; without any, the data cannot tell."""
+    """Return the names of the estimators that no finding refuses; if there are none, the data cannot tell."""
     refused = {finding.family for finding in findings if finding.refused}
     return tuple(name for family, names in FAMILIES.items() if family not in refused for name in names)
 
 
 def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, float | None]:
-    """Return facts of a model and weights: whether the 99 % interval of their paired difference excludes 0.
+    """Return facts of a model with and without weights: whether the 99 % interval of their difference excludes 0.
 
     Args:
-        robust: from `doubly_robust` with weights.
-        model: from `direct_method`, of the same episodes.
+        robust: result of `doubly_robust`.
+        model: result of `direct_method` for the same episodes.
         ess: effective sample size of the weights.
     """
     difference = robust - model
@@ -183,8 +183,8 @@ def reward_facts(marginal: Estimate, episodes: Trajectories) -> dict[str, float 
     """Return how far an estimate lies beyond the values that the logged rewards allow any policy.
 
     Args:
-        marginal: from `double_reinforcement_learning`.
-        episodes: the episodes.
+        marginal: result of `double_reinforcement_learning`.
+        episodes: its episodes.
     """
     value, steps = float(marginal.value), episodes.discount.sum()
     reward = episodes.reward[episodes.mask]

@@ -50,7 +50,7 @@ def test_from_a_parquet_file_to_a_verdict_and_a_policy(
     assert "data: 6000 episodes, 6000 of them terminated" in said.out
     assert "runs/cql is the best of those with valid estimates: certify it." in said.out
     assert "runs/cql: ship" in said.out and "the whole interval is above 0.2" in said.out
-    assert "from a Gamma of" in said.out and Path("ope/report.html").is_file() and Path("report.html").is_file()
+    assert "with a Gamma of" in said.out and Path("ope/report.html").is_file() and Path("report.html").is_file()
 
     # the world is known: the interval holds the gain of the policy that was exported, played in it through its file
     session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])

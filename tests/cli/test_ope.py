@@ -84,7 +84,7 @@ def test_from_logs_to_a_decision(here: Path, birl_: Any, capsys: pytest.CaptureF
     ask = ["report", "good.d3", "--dataset", "certify", *draw]
     status, output = run(capsys, *ask, "--min-gain", 0.1, "--out", "ope")
     assert status == 0 and output.startswith("good.d3: ship\n") and "the whole interval is above 0.1" in output
-    assert "from a Gamma of" in output and "ope/report.html" in output
+    assert "with a Gamma of" in output and "ope/report.html" in output
     data = json.loads(Path("ope/report.json").read_text())
     found, asked = data["policies"][0], data["asked"]
     assert asked.keys() == {"policies", "episodes", "date"} and asked["episodes"].startswith("certify; digest ")

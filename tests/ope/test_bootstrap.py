@@ -60,7 +60,7 @@ def test_bootstrap_of_a_mean_spread_as_the_mean_does() -> None:
     np.testing.assert_allclose(found.replicates.std(), values.std() / np.sqrt(200), rtol=0.05)
     nothing = found - found
     assert nothing.value == 0 and not nothing.replicates.any()
-    with pytest.raises(ShapeError, match="both must be estimates of the same draws"):
+    with pytest.raises(ShapeError, match="both must be estimates from the same samples"):
         found - BootstrapEstimate(found.value, found.replicates[:20])
 
 

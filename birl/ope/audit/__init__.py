@@ -1,1 +1,1 @@
-"""What logged data can support: one scan of the data, and the checks of its statistics."""
+"""Audit of logged data: one scan of the data, and checks of its statistics."""

@@ -21,8 +21,8 @@ from birl.spaces import Discrete
 from birl.types import Array
 
 Number: TypeAlias = float | int | str | None
-_MIN_LIMIT, _MIN_AT_LIMIT = 20, 10  # a time limit is suspected if it is this long and ends this many episodes
-_MIN_DISTINCT = 0.3  # with a smaller share of distinct observations, repeated steps and episodes are expected
+_MIN_LIMIT, _MIN_AT_LIMIT = 20, 10  # a time limit is suspected if it has so many steps and ends so many episodes
+_MIN_DISTINCT = 0.3  # with a smaller share of distinct observations, repeated steps and episodes are normal
 _FIRST_DATE = 1e8  # larger times are seconds since 1970
 _BINS = 30
 
@@ -32,13 +32,13 @@ class Check:
     """A question about the logs, and the answer.
 
     Attributes:
-        title: its name.
-        about: what it is for.
+        title: name of the check.
+        about: purpose of the check.
         facts: numbers with limits, by the names of `birl.ope.FACTS`.
         numbers: further numbers, by their meanings.
-        tables: by their captions.
-        figures: of the tables.
-        where: the columns or actions that a fact is about.
+        tables: tables by their captions.
+        figures: figures of these tables.
+        where: the columns or actions that a fact is about, by its name.
     """
 
     title: str
@@ -139,13 +139,10 @@ def check_returns(logs: LogStatistics, gamma: float, loggers: Sequence[str]) -> 
         halves = [["first", len(first), float(first.mean())], ["last", len(last), float(last.mean())]]
         tables["Halves in time"] = Table(["half", "episodes", "mean return"], halves)
     if "logger" in episodes:
-        numbers = np.unique(episodes["logger"])
-        by_logger = [returns[episodes["logger"] == k] for k in numbers]
-        names = [logger_name(k, loggers) for k in numbers]
-        rows = [
-            [name, len(group), float(group.mean()), float(group.std())]
-            for name, group in zip(names, by_logger, strict=True)
-        ]
+        rows = []
+        for k in np.unique(episodes["logger"]):
+            group = returns[episodes["logger"] == k]
+            rows.append([logger_name(k, loggers), len(group), float(group.mean()), float(group.std())])
         tables["By logger"] = Table(["logger", "episodes", "mean return", "standard deviation"], rows)
     figures = [figure]
     labels, mean, count = _by_time(logs)
@@ -263,7 +260,7 @@ def _column_names(logs: LogStatistics, columns: Array) -> str:
 
 
 def check_leakage(logs: LogStatistics) -> Check:
-    """Check for columns that reveal what is known only later."""
+    """Check for columns that reveal values which are known only later."""
     sample = logs.sample
     x, followed = sample.observation, sample.followed
     rows = sample_rows(len(x), limit=20_000)

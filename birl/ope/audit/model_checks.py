@@ -37,7 +37,7 @@ GOOD = "share of the variance of returns above the mean"
 STITCHED = "states of poor episodes near good ones (stitching)"
 MOVED = "effective episodes of a policy that moves a quarter"
 _MIN_EFFECTIVE = 20
-"""With fewer effective episodes, nothing can be said about another policy."""
+"""With fewer effective episodes, logs say nothing about another policy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +45,13 @@ class Behaviour:
     """Propensities of the steps of the sample, as logged and by a model of the logging policy.
 
     Attributes:
-        logged: logged log-propensity of the logged action, ``[N]``; ``None`` if not logged.
-        logged_all: logged propensities of all actions, ``[N, A]``, or ``None``.
+        logged: logged log-propensities of the logged actions, ``[N]``; ``None`` if they were not logged.
+        logged_all: logged propensities of all actions, ``[N, A]``; ``None`` if they were not logged.
         modelled_all: probabilities of all actions by the model, ``[N, A]``; ``None`` for continuous actions.
-        log_model: log-probability (or density) of the logged action by the model, ``[N]``.
-        log_marginal: the same without the observation. Both are ``None`` with a single episode or composite actions.
-        groups: the unit of cross-fitting, clusters or episodes, ``[N]``.
+        log_model: log-probabilities (or densities) of the logged actions by the model, ``[N]``.
+        log_marginal: the same by a model without observations. Both are ``None`` with a single episode or composite
+            actions.
+        groups: cluster or episode of each step, the unit of cross-fitting, ``[N]``.
     """
 
     logged: Array | None
@@ -62,7 +63,7 @@ class Behaviour:
 
     @property
     def propensities(self) -> Array | None:
-        """Propensities of all actions, as logged or otherwise by the model."""
+        """Propensities of all actions: the logged ones, or those of the model."""
         return self.modelled_all if self.logged_all is None else self.logged_all
 
 
@@ -97,7 +98,7 @@ def _restrict(p: Array, allowed: Array) -> Array:
 
 
 def _gaussian_log_density(y: Array, mean: Array) -> Array:
-    """Return the log-density ``[N]`` of ``y`` ``[N, K]`` around predictions, by the spread of their errors."""
+    """Return the log-density ``[N]`` of ``y`` ``[N, K]`` around predictions, with the spread of their errors."""
     std = np.maximum((y - mean).std(0), 1e-9)
     return np.asarray((-0.5 * ((y - mean) / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)).sum(1))
 
@@ -124,16 +125,9 @@ def check_propensities(logs: LogStatistics, behaviour: Behaviour, loggers: Seque
         logger = logs.sample.extra["logger"].reshape(-1)
         rows = []
         for k in np.unique(logger):
-            rows_of_logger = logger == k
-            model = None if behaviour.log_model is None else float(behaviour.log_model[rows_of_logger].mean())
-            rows.append(
-                [
-                    logger_name(k, loggers),
-                    int(rows_of_logger.sum()),
-                    float(behaviour.logged[rows_of_logger].mean()),
-                    model,
-                ]
-            )
+            chosen = logger == k
+            model = None if behaviour.log_model is None else float(behaviour.log_model[chosen].mean())
+            rows.append([logger_name(k, loggers), int(chosen.sum()), float(behaviour.logged[chosen].mean()), model])
         tables["By logger"] = Table(["logger", "steps", "mean log-propensity", "mean by the model"], rows)
     return Check(title, about, facts, numbers, tables, figures)
 
@@ -179,10 +173,11 @@ def _discrete_propensities(
 
 
 def _model_ratio_excess(behaviour: Behaviour, random: Array) -> float | None:
-    """Return the excess over 1 of the mean of ``m(a|x) / p``, for a model ``m`` not fitted on the episode.
+    """Return by how much the mean of ``m(a|x) / p`` exceeds 1; ``m`` is a model that was not fitted on the episode.
 
-    For right propensities the mean is at most 1, whatever the model is: the sum of its probabilities of all actions.
-    Propensities in wrong rows are not high where the model is. The lower end of the interval is returned.
+    If the propensities are right, the expectation is at most 1 for any model: the sum of its probabilities over all
+    actions. It is larger if propensities are in wrong rows, because some are then small where the model's probabilities
+    are large. The result is the lower end of the interval of the excess.
     """
     if behaviour.log_model is None or behaviour.logged is None or len(np.unique(behaviour.groups[random])) < 2:
         return None
@@ -191,9 +186,10 @@ def _model_ratio_excess(behaviour: Behaviour, random: Array) -> float | None:
 
 
 def _model_advantage(behaviour: Behaviour) -> float | None:
-    """Return the advantage in log-likelihood of a model, with or without observations, over logged propensities.
+    """Return the advantage in log-likelihood of a model over logged propensities.
 
-    The lower end of the interval, of the better model, because a model of many observations may learn their noise.
+    The result is the lower end of the interval of the better of two models, with and without observations, because a
+    model of many observations may learn their noise.
     """
     models = [model for model in (behaviour.log_model, behaviour.log_marginal) if model is not None]
     if behaviour.logged is None or not models:
@@ -203,7 +199,7 @@ def _model_advantage(behaviour: Behaviour) -> float | None:
 
 
 def _expected_calibration_error(p: Array) -> float:
-    """1.5 times the calibration error that sampling alone gives right propensities in ten bins, times their number."""
+    """Return 1.5 times the expected calibration error of right propensities in ten bins, times the number of steps."""
     variance = np.bincount(np.minimum((p * 10).astype(int), 9), p * (1 - p), 10)
     return float(1.5 * np.sqrt(2 / np.pi * variance).sum() / 2)
 
@@ -273,23 +269,19 @@ def check_markov(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) -> Ch
         share = np.bincount(taken) / len(taken)
         entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
         history = max(history, _reduction("action", entropy, without, with_, groups, rows))
-    head = [
-        "target",
-        "held-out error",
-        "with the previous step",
-        "error of a constant",
-        "share that the previous step saves",
-    ]
-    return Check(title, about, {"history": history}, {}, {"Held-out errors": Table(head, rows)})
+    head = ["target", "held-out error", "with the previous step", "error of a constant"]
+    table = Table([*head, "share that the previous step saves"], rows)
+    return Check(title, about, {"history": history}, {}, {"Held-out errors": table})
 
 
 def _reduction(
     name: str, constant: float, without: Array, with_: Array, groups: Array, rows: list[list[object]]
 ) -> float:
-    """Return the reduction of an error relative to that of a ``constant`` prediction; 0 if it may be chance.
+    """Return by how much the previous step reduces an error, relative to the error of a ``constant`` prediction.
 
-    It is not a share of the error itself, which is that of a small model where the world is almost deterministic. If
-    that model is worse than the constant, only the improvement over the constant counts. Adds a row to ``rows``.
+    The result is 0 if the reduction is not significant. It is not a share of the error without the previous step: where
+    dynamics are almost deterministic, that error shows mostly the limits of a small model. If it is larger than the
+    error of the constant, only the improvement over the constant counts. The function adds a row to ``rows``.
     """
     saved = (without if without.mean() < constant else constant) - with_
     share = float(saved.mean()) / constant
@@ -310,8 +302,10 @@ def check_coverage(logs: LogStatistics) -> Check:
     }
     title = "Coverage and stitching"
     about = "TQ and SACo are those of Schweighofer et al. 2022, arXiv:2111.04714, SACo without its reference data set. "
-    about += "SACo is meaningless, and not used for advice, if hardly any observation repeats. Stitching: states of "
-    about += "poor episodes with a neighbour in a good one, from which values can improve."
+    about += (
+        "SACo is meaningless, and not used for advice, if hardly any observation repeats. Stitching is the share of "
+    )
+    about += "states in poor episodes that have a neighbour in a good one, so that values can improve there."
     episode_returns = returns[sample.episode]
     good = np.flatnonzero((episode_returns >= np.quantile(returns, 0.75)) & (episode_returns > np.median(returns)))
     poor = np.flatnonzero(episode_returns < np.median(returns))
@@ -353,10 +347,10 @@ def check_power(logs: LogStatistics, behaviour: Behaviour, gamma: float) -> Chec
     terms = logs.episodes["discounted"]
     clusters = logs.episodes.get("cluster")
     about = (
-        "The half-width of the 95 % interval of the mean discounted return, and its approximation for policies that "
+        "The half-width of the 95 % interval of the mean discounted return, and its approximation with weights alone "
     )
-    about += "move some probability (or shift continuous actions by a share of their standard deviation) away from the "
-    about += "logging policy, with weights alone."
+    about += "for policies that differ from the logging policy: they move some of its probability, or shift continuous "
+    about += "actions by a share of their standard deviation."
     units = len(terms) if clusters is None else len(np.unique(clusters))
     if units < 2:
         return Check("Power", about + " A single unit has no variance.", {}, {"half-width": None})
@@ -387,13 +381,13 @@ def check_power(logs: LogStatistics, behaviour: Behaviour, gamma: float) -> Chec
 def _second_moment_growth(logs: LogStatistics, behaviour: Behaviour, share: float) -> float | None:
     """Return the logarithm of the growth of the weights' second moment in a step; ``None`` if unknown.
 
-    With the probability ``share`` a policy of discrete actions takes one action, which is drawn uniformly once for all
-    steps: ``E rho^2 = 1 + share^2 (mean_a 1 / b(a) - 1)``. A policy of continuous actions shifts a Gaussian by
+    A policy with discrete actions takes one action with the probability ``share``, which is drawn uniformly once for
+    all steps: ``E rho^2 = 1 + share^2 (mean_a 1 / b(a) - 1)``. A policy with continuous actions shifts a Gaussian by
     ``share`` of its standard deviation.
     """
     if isinstance(logs.actions, Discrete):
         if behaviour.logged_all is None and behaviour.logged is not None:
-            inverse = float(np.exp(-2 * behaviour.logged).mean()) / logs.actions.size  # of all actions, by those taken
+            inverse = float(np.exp(-2 * behaviour.logged).mean()) / logs.actions.size  # mean over all actions
         elif behaviour.propensities is None:
             return None
         else:

@@ -28,7 +28,7 @@ def cross_fit(x: Array, y: Array, groups: Array, fit: Fit, seed: int = 0) -> Arr
         y: targets ``[N, K]``.
         groups: the episode or cluster of each row, ``[N]``; at least two different ones.
         fit: `ridge_predictions` or `class_probabilities`.
-        seed: of the halves and the random features.
+        seed: random seed of the halves and the random features.
     """
     names, index = np.unique(groups, return_inverse=True)
     half = folds(names, 2, seed)[index]
@@ -67,8 +67,8 @@ def auc(score: Array, label: Array) -> float:
 def explained_variance(x: Array, y: Array, bins: int = 32) -> Array:
     """Return the share of the variance of ``y`` that each column of ``x`` ``[N, D]`` alone explains, ``[D]``.
 
-    The maximum over a straight line and means within bins; the latter is adjusted for the number of bins. Constants
-    explain 0. For several targets ``y`` ``[N, K]``, the maximum over them.
+    It is the maximum over a straight line and means within bins, whose share is adjusted for the number of bins, and
+    over the columns of several targets ``y`` ``[N, K]``. Constant columns explain 0.
     """
     n = len(x)
     centered = np.asarray(y, np.float64).reshape(n, -1)

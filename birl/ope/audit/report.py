@@ -27,7 +27,7 @@ from birl.ope.validity_limits import LIMITS, Finding, check_limits
 from birl.types import ActionSpace
 
 Messages: TypeAlias = "dict[str, tuple[bool, str]]"
-"""By fact, whether it refuses something, and its message."""
+"""By fact, whether it refuses estimates, and its message."""
 T = TypeVar("T")
 _LENGTH, _ZEROS, _DISCRETE, _HISTORY = "mean length", "share of zeros", "discrete actions", "history"
 
@@ -37,10 +37,10 @@ class Rule:
     """A rule of thumb for the choice of an algorithm.
 
     Attributes:
-        when: numbers with the range in which each must be.
+        when: names of numbers, and the range in which each must be.
         pattern: description of such data.
-        advice: what to try first.
-        source: the publication.
+        advice: methods to try first.
+        source: publication that the rule is from.
     """
 
     when: Mapping[str, tuple[float, float]]
@@ -103,13 +103,13 @@ RULES: Final = (
 
 @dataclass(frozen=True)
 class Advice:
-    """What to try first; it is never applied automatically.
+    """Advice on what to try first; it is never applied automatically.
 
     Attributes:
         pattern: description of the data.
-        advice: what to try.
-        reason: the numbers behind it.
-        source: the publication.
+        advice: methods to try.
+        reason: numbers on which the advice is based.
+        source: publication that the advice is from.
     """
 
     pattern: str
@@ -124,7 +124,7 @@ class DataReport:
 
     Attributes:
         title: name of the data.
-        checks: all checks.
+        checks: results of all checks.
         findings: facts beyond a limit, refusals first; one for each family of estimators that a fact concerns.
         advice: algorithms that suit such data.
     """
@@ -140,7 +140,7 @@ class DataReport:
         return {name: value for result in self.checks for name, value in result.facts.items()}
 
     def messages(self) -> Messages:
-        """Return, by fact, whether it refuses something and its message; refusals first."""
+        """Return, by fact, whether it refuses estimates, and its message; refusals come first."""
         where = {name: text for result in self.checks for name, text in result.where.items() if text}
         messages: Messages = {}
         for finding in self.findings:
@@ -229,10 +229,10 @@ def report_data(
             share, and whether they differ.
         gamma: discount of a step, 0 to 1.
         title: name of the data.
-        names: of the columns of observations.
+        names: names of the columns of observations.
         actions: names of the discrete actions, or of the dimensions of an action.
         loggers: names of the logging policies, by the numbers in ``logger``.
-        seed: of the sample and the models.
+        seed: random seed of the sample and the models.
 
     Raises:
         EmptyDataError: if there is no step.

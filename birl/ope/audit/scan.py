@@ -71,17 +71,18 @@ class LogStatistics:
     """Statistics of logged steps.
 
     Attributes:
-        names: of the columns of observations, ``[D]``.
-        width: number of all columns of observations; more than D for wide ones.
+        names: names of the columns of observations, ``[D]``.
+        width: number of all columns of observations, which is more than D if observations are wide.
         actions: the action space.
         episodes: statistics of each episode ``[E]`` by name: ``length``, ``return``, ``discounted``, ``terminated``,
             ``truncated``, ``digest``, and, if logged, ``censored``, ``logger``, ``cluster``, ``begins``, ``ends``.
         columns: statistics of each column of observations ``[D]`` by name: ``mean``, ``std``, ``low``, ``high``,
             ``not_finite`` (a count).
         counts: numbers of steps: ``steps``, ``repeated``, ``zero_rewards``, ``backwards``.
-        reward: ``mean``, ``std``, ``low``, ``high``, and ``last``, the share of absolute rewards at last steps.
+        reward: statistics of rewards: ``mean``, ``std``, ``low``, ``high``, and ``last``, the share of absolute rewards
+            that is earned in last steps.
         taken: number of steps in which each discrete action was taken, ``[A]``, or ``None``.
-        possible: number of steps in which it was possible, ``[A]``, or ``None``.
+        possible: number of steps in which each discrete action was possible, ``[A]``, or ``None``.
         gaps: histogram of the times between steps, in bins of an eighth of an octave; or ``None``.
         unique: approximate numbers of different ``observations`` and of ``pairs`` with actions; exact up to 65,536.
         sample: a sample of the steps.
@@ -117,8 +118,8 @@ def scan(
     Args:
         dataset: the episodes.
         gamma: discount of the discounted returns.
-        names: of the columns of observations; ``None``, or another number of names, stands for their indices.
-        seed: of the sample of episodes.
+        names: names of the columns of observations. Without names, or if their number is wrong, indices are used.
+        seed: random seed of the sample of episodes.
 
     Raises:
         EmptyDataError: if there is no step.
@@ -127,6 +128,8 @@ def scan(
 
 
 class _Scan:
+    """A scan over a dataset; see `scan`."""
+
     def __init__(
         self, dataset: ReplayBuffer, gamma: float, names: Sequence[str] | None, rng: np.random.Generator
     ) -> None:
