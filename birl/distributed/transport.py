@@ -23,6 +23,7 @@ from birl.distributed.worker_process import (
     ProcessEnded,
     WorkerProcess,
     make_failure,
+    pickle_message,
     stop_all,
     wait_any,
 )
@@ -144,16 +145,16 @@ class Transport(ABC):
 
 
 class _Sender:
-    """Sends messages to a worker in a thread of its own, so that a stopped worker does not block its owner."""
+    """Writes messages to a worker in a thread of its own, so that a stopped worker does not block its owner."""
 
     def __init__(self, worker: WorkerProcess) -> None:
-        self._worker, self._messages = worker, queue.SimpleQueue[object]()
+        self._worker, self._messages = worker, queue.SimpleQueue[bytes | memoryview | None]()
         self._thread = threading.Thread(target=self._send_all, daemon=True)
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Send a message after those before it."""
-        self._messages.put(message)
+        """Send a message after those before it. Pickle it here, where an error reaches the caller."""
+        self._messages.put(pickle_message(message))
 
     def _send_all(self) -> None:
         with contextlib.suppress(ProcessEnded, BirlError):  # which the wait for results raises again

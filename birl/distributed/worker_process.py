@@ -53,6 +53,11 @@ class _Pickler(ForkingPickler):
         self.dispatch_table[torch.Tensor] = _reduce_tensor
 
 
+def pickle_message(message: object) -> bytes | memoryview:
+    """Pickle a message to a worker or its owner."""
+    return _Pickler.dumps(message)
+
+
 def _reduce_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return _rebuild_tensor, (flat.numpy(), tensor.dtype, tensor.shape, tensor.device)
@@ -71,7 +76,7 @@ class OwnerConnection:
     def send(self, message: object) -> None:
         """Send a message."""
         try:
-            self._connection.send_bytes(_Pickler.dumps(message))
+            self._connection.send_bytes(pickle_message(message))
         except OSError:
             raise OwnerGone from None
 
@@ -112,10 +117,10 @@ class WorkerProcess:
         """The process id."""
         return self._process.pid
 
-    def send(self, message: object) -> None:
-        """Send a message. Raises `ProcessEnded` if the process cannot read it any more."""
+    def send(self, message: bytes | memoryview) -> None:
+        """Send a message from `pickle_message`. Raises `ProcessEnded` if the process cannot read it any more."""
         try:
-            self.connection.send_bytes(_Pickler.dumps(message))
+            self.connection.send_bytes(message)
         except OSError:
             self._raise_end()
 
@@ -193,22 +198,18 @@ def check_picklable(name: str, value: object, advice: str) -> None:
 
 
 def _run(target: Target, connection: Connection, argument: object) -> None:
-    """Run a worker process: its main function."""
+    """Run a worker process until its owner is gone. An error is sent to the owner."""
     process_start.initialize_process()
+    owner = OwnerConnection(connection)
     try:
-        run_target(target, connection, argument)
+        target(owner, argument)
+    except OwnerGone:
+        pass
+    except Exception as error:
+        with contextlib.suppress(OwnerGone):
+            owner.send(make_failure(error))
     finally:
         process_start.run_exit_handlers()
-
-
-def run_target(target: Target, connection: Connection, argument: object) -> None:
-    """Run a worker's function until the owner is gone. An error is sent to the owner."""
-    owner = OwnerConnection(connection)
-    with contextlib.suppress(OwnerGone):
-        try:
-            target(owner, argument)
-        except Exception as error:
-            owner.send(make_failure(error))
 
 
 def make_failure(error: Exception) -> Failure:

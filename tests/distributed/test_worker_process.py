@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pickle
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ import torch
 
 from birl.distributed import worker_process
 from birl.distributed.transport import ProcessTransport
-from birl.distributed.worker_process import OwnerConnection, OwnerGone, WorkerProcess, stop_all
+from birl.distributed.worker_process import OwnerConnection, OwnerGone, WorkerProcess, pickle_message, stop_all
 from birl.errors import WorkerError
 
 
@@ -42,7 +43,7 @@ def test_tensors_are_sent_whole() -> None:
     }
     before, worker = _shares(), WorkerProcess(_echo, None)
     try:
-        worker.send(sent)
+        worker.send(pickle_message(sent))
         received, shares = worker.receive()
     finally:
         stop_all([worker])
@@ -128,10 +129,10 @@ def test_workers_whose_server_is_killed_go_on_and_are_ended(monkeypatch: pytest.
     server = int(_status(stuck.pid)["PPid"])
     assert server not in (os.getpid(), 1)
     os.kill(server, signal.SIGKILL)
-    other.send(1)
+    other.send(pickle_message(1))
     assert other.receive()[0] == 1
     newer = WorkerProcess(_echo, None)  # of a new server
-    newer.send(2)
+    newer.send(pickle_message(2))
     assert newer.receive()[0] == 2
     monkeypatch.setattr(worker_process, "_GRACE", 1.0)
     stop_all([stuck, other, newer])
@@ -147,7 +148,7 @@ def test_a_worker_is_spawned_where_there_can_be_no_server(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(forkserver._forkserver, "ensure_running", ensure_running)  # type: ignore[attr-defined]
     worker = WorkerProcess(_echo, None)
-    worker.send(3)
+    worker.send(pickle_message(3))
     assert worker.receive()[0] == 3
     assert _status(worker.pid)["PPid"] == str(os.getpid())
     stop_all([worker])
@@ -193,6 +194,15 @@ def test_workers_that_fail_end_in_order(own: Any, message: str) -> None:
         transport.wait()
     transport.close()
     assert worker._process.exitcode == 0
+
+
+def test_a_task_that_cannot_be_pickled_is_an_error_of_its_sender() -> None:
+    """In the thread that writes, it would leave the owner waiting for a result."""
+    transport = ProcessTransport(_Adding, 60.0)
+    transport.start(0, 10)
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match="pickle"):
+        transport.send(0, lambda: None, 2)
+    transport.close()
 
 
 def _starting_badly(own: Any) -> Any:
