@@ -29,7 +29,6 @@ from birl.incompatible import check_compatible
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, optional
 from birl.run import offline
-from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.hooks import Hook
 from birl.run.protocols import Callback, Evaluator, Stateful
 from birl.run.session import requests_stop
@@ -103,7 +102,7 @@ def fit_many(
     if isinstance(callback, list | tuple | Hook):
         check_compatible({"hooks": "a hook, or a list of callbacks,", "fit_many": "fit_many"})
     check_many(config.create(device))
-    with seeding.preserve_seed(), preserve_random_state():
+    with seeding.preserve_seed(), seeding.preserve_random_state():
         reader = dataset.placed_for(resolve_device(device))
         if not isinstance(reader, Reader):
             check_compatible({"own reader": f"a {type(reader).__name__}", "fit_many": "fit_many"})
@@ -196,7 +195,7 @@ class _Run:
                 f"seed that makes it, evaluators=lambda seed: {{{name!r}: …}}"
             )
         self.generator = torch.Generator(self.algorithm.torch_device).manual_seed(seed)
-        self.random = random_state()
+        self.random = seeding.random_state()
 
     @contextlib.contextmanager
     def acting(self, *, keep: bool) -> Iterator[None]:
@@ -205,14 +204,14 @@ class _Run:
         drawn_from = (
             torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
         )
-        with preserve_random_state():
-            set_random_state(self.random)
+        with seeding.preserve_random_state():
+            seeding.set_random_state(self.random)
             drawn_from.set_state(self.generator.get_state())
             try:
                 yield
             finally:
                 if keep:
-                    self.random = random_state()
+                    self.random = seeding.random_state()
                     self.generator.set_state(drawn_from.get_state())
 
     def get_state(self) -> State:
@@ -221,7 +220,7 @@ class _Run:
             return {
                 "learner": self.algorithm.get_state(),
                 "sampler": self.reader.get_state(),
-                "random": random_state(),
+                "random": seeding.random_state(),
             }
 
     def set_state(self, state: State) -> None:
@@ -229,7 +228,7 @@ class _Run:
         self.algorithm.set_state(state["learner"])
         self.reader.set_state(state["sampler"])
         with self.acting(keep=True):
-            set_random_state(state["random"])
+            seeding.set_random_state(state["random"])
 
 
 class _Stack:

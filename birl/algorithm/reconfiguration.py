@@ -15,7 +15,6 @@ from birl.engine import Gradient, Step
 from birl.engine.cache_keys import OpaqueError, digest
 from birl.errors import BirlError, ConfigError, CorruptFileError
 from birl.files.serializable import encode
-from birl.run.checkpoint import preserve_random_state
 from birl.types import State
 
 _FIXED: Final = {
@@ -151,7 +150,7 @@ class Tuning:
         return constants
 
     def _make_seeded(self, config: AlgorithmConfig) -> nn.Module:
-        with preserve_random_state(), seeding.preserve_seed():
+        with seeding.preserve_random_state(), seeding.preserve_seed():
             seeding.seed(0)
             return self._make(config)
 

@@ -64,9 +64,10 @@ from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler
 from birl.recipes import Recipe, find
-from birl.run.checkpoint import checkpoint_step, preserve_random_state
+from birl.run.checkpoint import checkpoint_step
 from birl.run.cluster import Cluster
 from birl.run.protocols import EnvironmentLike
+from birl.seeding import preserve_random_state
 from birl.seeding import seed as set_seed
 from birl.spaces import actions_from_space
 from birl.types import ActionSpace, Array, Environment

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from birl.distributed.process_group import GroupBroken, GroupStore, LearnerGroup, Rendezvous
 from birl.distributed.transport import InlineTransport, Worker, no_open_task
 from birl.distributed.worker_process import OwnerGone
-
-RandomState: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], Tensor]"
+from birl.seeding import random_state, set_random_state
 
 
 class InlineAllReduce(InlineTransport, GroupStore):
@@ -135,19 +132,19 @@ class _PausableThread:
         self.error_to_raise: BaseException | None = None
         self.active = self.done = False
         self._error: BaseException | None = None
-        self._random = _random_state()
+        self._random = random_state()
         threading.Thread(target=self._run, daemon=True).start()
 
     def resume(self) -> None:
         """Let the thread run until it pauses or is done. Raises the function's error."""
-        before = _random_state()
-        _set_random_state(self._random)
+        before = random_state()
+        set_random_state(self._random)
         self.active = True
         self._resumed.release()
         self._paused.acquire()
         self.active = False
-        self._random = _random_state()
-        _set_random_state(before)
+        self._random = random_state()
+        set_random_state(before)
         if self._error is not None:
             raise self._error
 
@@ -170,13 +167,3 @@ class _PausableThread:
             self._error = error
         self.done = True
         self._paused.release()
-
-
-def _random_state() -> RandomState:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-
-def _set_random_state(state: RandomState) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
-    torch.set_rng_state(state[2])

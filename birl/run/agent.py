@@ -32,7 +32,6 @@ from birl.run.checkpoint import (
     check_checkpoint_folder,
     checkpoint_path,
     load_checkpoint,
-    preserve_random_state,
     restore_parts,
     save_checkpoint,
 )
@@ -40,6 +39,7 @@ from birl.run.fingerprint import ACTIONS, buffer_settings, part_settings, replay
 from birl.run.protocols import ExplorerProtocol, Stateful, StepBuffer, Trainable
 from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
+from birl.seeding import preserve_random_state
 from birl.spaces import action_at, all_finite, fill_empty_masks, unflatten_actions
 from birl.spaces.observations import check_action_mask, check_observations, map_named_leaves, match_parts
 from birl.types import MASK, Array, Environment, State, Tree, parts_like, tree_map

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
 from birl.files.state_restore import Stateful, convert_to_corrupt_error, restore_on_error, restore_states
+from birl.seeding import random_state, set_random_state
 from birl.types import State
 
 CHECKPOINT = "checkpoint.d3c"
@@ -125,41 +122,6 @@ def _short(value: object) -> str:
         value = value["type"]
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def random_state() -> State:
-    """Return the state of the global generators of Python, numpy and torch, including all CUDA devices in use."""
-    version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state: State = {
-        "python": {"version": version, "internal": np.array(internal, dtype=np.uint64), "gauss": gauss},
-        "numpy": {"kind": kind, "keys": keys, "position": position, "has_gauss": has_gauss, "cached": cached},
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_initialized():
-        state["cuda"] = {str(index): value for index, value in enumerate(torch.cuda.get_rng_state_all())}
-    return state
-
-
-@contextlib.contextmanager
-def preserve_random_state() -> Iterator[None]:
-    """Return a context that restores the global random state on exit, so that evaluation does not affect training."""
-    state = random_state()
-    try:
-        yield
-    finally:
-        set_random_state(state)
-
-
-def set_random_state(state: State) -> None:
-    """Inverse of `random_state`."""
-    python, legacy = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(np.asarray(python["internal"]).tolist()), python["gauss"]))
-    fields = (legacy["kind"], legacy["keys"], legacy["position"], legacy["has_gauss"], legacy["cached"])
-    np.random.set_state(fields)
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(list(state["cuda"].values()))
 
 
 class GlobalRandomness:

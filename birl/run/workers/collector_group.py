@@ -36,12 +36,12 @@ from birl.run.agent_core import (
     measure_nothing,
     scatter_rows,
 )
-from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_length
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol, Trainable
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
 from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
+from birl.seeding import random_state, set_random_state
 from birl.types import Array, Environment, State, Tree, tree_map
 
 GeneratorPair: TypeAlias = tuple[np.random.Generator, np.random.Generator]

@@ -22,12 +22,11 @@ from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import AgentCore, ReplayAgentCore, SelectedActions
-from birl.run.checkpoint import preserve_random_state, random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.workers.restartable_envs import RestartableEnvs, describe_actions
-from birl.seeding import preserve_seed, seed
+from birl.seeding import preserve_random_state, preserve_seed, random_state, seed, set_random_state
 from birl.types import Array, State, Tree, tree_map
 
 

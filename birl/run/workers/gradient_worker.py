@@ -11,12 +11,11 @@ from birl.distributed.transport import Worker
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import measure_nothing
-from birl.run.checkpoint import random_state, set_random_state
 from birl.run.collector import Collector
 from birl.run.protocols import ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
 from birl.run.workers.protocols import DistributedAlgorithm
-from birl.seeding import seed
+from birl.seeding import random_state, seed, set_random_state
 from birl.types import Array, Environment, State
 
 

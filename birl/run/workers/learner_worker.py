@@ -22,11 +22,10 @@ from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
 from birl.distributed.process_group import GlooGroup, GroupBroken, LearnerGroup, Rendezvous
 from birl.distributed.transport import Worker, check_version
-from birl.run.checkpoint import preserve_random_state
 from birl.run.protocols import Rollout
 from birl.run.workers.replay_worker import ReplayParts
 from birl.run.workers.shared_sampling import SentRows
-from birl.seeding import preserve_seed, seed
+from birl.seeding import preserve_random_state, preserve_seed, seed
 from birl.types import Array, Loss, State
 
 

@@ -21,7 +21,6 @@ from birl.distributed import AverageGradients
 from birl.distributed.inline_allreduce import InlineAllReduce
 from birl.distributed.process_group import GlooStore, GroupBroken, GroupStore, LearnerGroup
 from birl.errors import WorkerError
-from birl.run.checkpoint import random_state, set_random_state
 from birl.run.cluster import Cluster
 from birl.run.protocols import Minibatch, Rollout, StepBuffer, Trainable
 from birl.run.session import Session
@@ -29,6 +28,7 @@ from birl.run.workers.learner_worker import LearnerResult, LearnerTask, SetState
 from birl.run.workers.protocols import DistributedAlgorithm
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.run.workers.shared_sampling import SharedSampling
+from birl.seeding import random_state, set_random_state
 from birl.types import tree_map
 
 CHECK_INTERVAL: Final = 1000
