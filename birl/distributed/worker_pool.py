@@ -165,7 +165,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
             if slot.restarts > restarts:  # it was lost again, and `handle_loss` has already handled that
                 return
         for task in list(slot.tasks):
-            self._transmit(index, task, self.payload(task))
+            self.transport.send(index, task, self.payload(task))
 
     def close_workers(self) -> None:
         """End all workers. Open tasks are kept and sent again after a restart."""
@@ -187,9 +187,6 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         """
         self.start(index)
         self.slots[index].tasks.append(task)
-        self._transmit(index, task, payload)
-
-    def _transmit(self, index: int, task: TaskT, payload: object) -> None:
         self.transport.send(index, task, payload)
 
     def receive(self) -> bool:

@@ -33,7 +33,6 @@ from birl.run.checkpoint import (
     check_checkpoint_folder,
     checkpoint_path,
     load_checkpoint,
-    preserve_random_state,
     restore_parts,
     save_checkpoint,
 )
@@ -44,6 +43,7 @@ from birl.run.progress import Progress
 from birl.run.protocols import Evaluator, Minibatch, ReplaySource, Stateful, Trainable
 from birl.run.run_lock import only_run
 from birl.run.signals import Abandoned, Interrupt
+from birl.seeding import preserve_random_state
 from birl.types import State
 
 CHECK_INTERVAL = 100
@@ -207,7 +207,10 @@ class Session:
             while not (self._done and self._epoch_start == self.step):
                 with self._interrupt.delayed():
                     while self.step < self._epoch_end:
-                        self._make_step(step)
+                        try:
+                            step()
+                        except Abandoned:  # the step waited for other processes: the resumed run repeats it
+                            self._act_on_signal()
                     result = self._end_epoch()
                 yield result
             if self._stalled is not None:
@@ -218,12 +221,6 @@ class Session:
             self._progress.close()
             self._logger.close()
             self._locks.close()
-
-    def _make_step(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Abandoned:  # the step waited for other processes: the resumed run repeats it
-            self._act_on_signal()
 
     def check_signals(self) -> None:
         """If a signal was received, leave the step and end the run with a checkpoint.

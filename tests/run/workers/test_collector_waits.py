@@ -72,11 +72,11 @@ def test_counting_a_step_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("order", ["together", "turns", "arrival"])
 def test_a_task_that_was_never_sent_is_an_error(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    transmit = CollectorGroup._transmit
+    send = InlineTransport.send
     monkeypatch.setattr(
-        CollectorGroup,
-        "_transmit",
-        lambda self, index, task, payload: task.number == 5 or transmit(self, index, task, payload),
+        InlineTransport,
+        "send",
+        lambda self, index, task, payload: task.number == 5 or send(self, index, task, payload),
     )
     with pytest.raises(WorkerError, match="answered (all their tasks|task [0-9]+, but task 5 was its next)"):
         run(birl.Cluster(2, 1, 4, order))
