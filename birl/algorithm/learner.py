@@ -386,11 +386,6 @@ class Learner:
             )
         return self.apply_gradients(steps)
 
-    @property
-    def trained_parameters(self) -> dict[str, Tensor]:
-        """The parameters that gradient steps train, by name."""
-        return {name: x for step in self.engine.gradient_steps for name, x in self.engine.parameters[step.name].items()}
-
     def check_compatible(self, ways: Mapping[str, str]) -> None:
         """Raise `UnsupportedError` if features in use cannot be combined with this learner.
 

@@ -20,7 +20,6 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from birl.checks import check
@@ -29,7 +28,6 @@ from birl.distributed.worker_pool import LossReport, Placement, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.envs import number_of_environments, reset_generator
 from birl.errors import CorruptFileError
-from birl.files.state_restore import check_array
 from birl.logging import LOG
 from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
 from birl.run.environment_run import EnvironmentRun
@@ -45,7 +43,7 @@ from birl.run.workers.gradient_worker import (
     RolloutTask,
     StartTask,
 )
-from birl.run.workers.protocols import DistributedAlgorithm
+from birl.run.workers.protocols import DistributedAlgorithm, StepGradients
 from birl.seeding import is_seed
 from birl.types import Array, Environment, State
 
@@ -222,11 +220,9 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         """Apply the gradients of the current result, if there is one, and return metrics."""
         if not self._results:
             return {}
-        result = self._results[0][1]
         (step,) = self._algorithm.engine.gradient_steps
-        gradients = {name: torch.from_numpy(value) for name, value in result.gradients.items()}
-        metrics = self._algorithm.learner.apply_remote_gradients({step.name: (gradients, result.loss, result.metrics)})
-        del self._results[0]
+        _, result = self._results.popleft()
+        metrics = self._algorithm.learner.apply_remote_gradients({step.name: result.gradients.as_tensors()})
         return metrics if self.restarts == 0 else {**metrics, "workers_replaced": float(self.restarts)}
 
     # -- tasks and results -----------------------------------------------------------------------------------------
@@ -334,7 +330,10 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
             "cut": self.cut,
             "replays_due": {str(index): worker.replays_due for index, worker in self._workers.items()},
             "workers": workers,
-            "results": {str(i): {"worker": n, **result._asdict()} for i, (n, result) in enumerate(self._results)},
+            "results": {
+                str(i): {"worker": n, **result.gradients._asdict(), "returns": result.returns, "steps": result.steps}
+                for i, (n, result) in enumerate(self._results)
+            },
         }
 
     def _worker_states(self) -> dict[str, State]:
@@ -377,15 +376,8 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         self.cut = check("cut", state["cut"], bool, error=CorruptFileError)
 
     def _load_result(self, saved: State) -> tuple[int, GradientResult]:
-        """Return a result of a checkpoint after checking it against the networks' parameters."""
-        own = {name: value.shape for name, value in self._algorithm.learner.trained_parameters.items()}
-        if saved["gradients"].keys() != own.keys():
-            raise CorruptFileError("the checkpoint has gradients of other parameters than the networks: use a copy")
-        gradients = {
-            name: check_array(saved["gradients"][name], tuple(shape), np.dtype(np.float32), name)
-            for name, shape in own.items()
-        }
+        """Return a result of a checkpoint, with the number of its worker."""
+        (step,) = self._algorithm.engine.gradient_steps
+        gradients = StepGradients.load(saved, step.name, self._algorithm.engine.parameters[step.name])
         steps = check("steps", saved["steps"], int, low=0, error=CorruptFileError)
-        metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
-        returns = np.asarray(saved["returns"], np.float64)
-        return int(saved["worker"]), GradientResult(gradients, metrics, float(saved["loss"]), returns, steps, 0)
+        return int(saved["worker"]), GradientResult(gradients, np.asarray(saved["returns"], np.float64), steps, 0)

@@ -327,7 +327,7 @@ class Ledger:
 
         def find(*arguments: Any) -> Any:
             result = compute(*arguments)
-            self.found.append((result.loss, result.steps))
+            self.found.append((result.gradients.loss, result.steps))
             self.updates.append(arguments[0].grad_step)
             if chance.random() < deadly:
                 self.deaths += 1
@@ -336,7 +336,7 @@ class Ledger:
 
         def learned(workers: Any) -> Any:
             for _, result in list(workers._results)[:1]:  # none if the worker of the last update was killed
-                self.learned.append((result.loss, result.steps))
+                self.learned.append((result.gradients.loss, result.steps))
             return update(workers)
 
         monkeypatch.setattr(gradient_worker, "compute_gradients", find)
@@ -450,7 +450,7 @@ def test_statistics_are_shared(inline: None, monkeypatch: pytest.MonkeyPatch) ->
     update = asynchronous.GradientWorkers.update
 
     def learned(workers: Any) -> Any:
-        gradients.append(workers._results[0][1].gradients)
+        gradients.append(workers._results[0][1].gradients.gradients)
         return update(workers)
 
     monkeypatch.setattr(asynchronous.GradientWorkers, "update", learned)

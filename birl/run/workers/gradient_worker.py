@@ -14,7 +14,7 @@ from birl.run.agent_core import measure_nothing
 from birl.run.collector import Collector
 from birl.run.protocols import ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
-from birl.run.workers.protocols import DistributedAlgorithm
+from birl.run.workers.protocols import DistributedAlgorithm, StepGradients
 from birl.seeding import random_state, seed, set_random_state
 from birl.types import Array, Environment, State
 
@@ -68,17 +68,13 @@ class GradientResult(NamedTuple):
     """The result of a `RolloutTask`.
 
     Attributes:
-        gradients: gradients by parameter name.
-        metrics: metrics of the loss.
-        loss: value of the loss.
+        gradients: gradients of the algorithm's step, and its loss.
         returns: returns of the episodes that have ended.
         steps: number of steps that the worker made.
         replays_due: number of updates from older steps that follow.
     """
 
-    gradients: dict[str, Array]
-    metrics: dict[str, float]
-    loss: float
+    gradients: StepGradients
     returns: Array
     steps: int
     replays_due: int
@@ -161,7 +157,5 @@ def _gradient_result(
     algorithm: DistributedAlgorithm, minibatch: Minibatch, returns: list[float], steps: int
 ) -> GradientResult:
     """Return the gradients of a rollout, or of older steps."""
-    (found,) = algorithm.learner.compute_gradients(minibatch).values()
-    gradients = {name: value.numpy() for name, value in found.gradients.items()}
-    metrics = {name: value.item() for name, value in found.loss.metrics.items()}
-    return GradientResult(gradients, metrics, found.loss.value.item(), np.array(returns, np.float64), steps, 0)
+    (computed,) = algorithm.learner.compute_gradients(minibatch).values()
+    return GradientResult(StepGradients.of(computed), np.array(returns, np.float64), steps, 0)

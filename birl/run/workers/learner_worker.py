@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from birl._version import __version__
 from birl.dataset.lane_views import Changes, LaneCopy
@@ -23,10 +23,11 @@ from birl.distributed import AverageGradients
 from birl.distributed.process_group import GlooGroup, GroupBroken, LearnerGroup, Rendezvous
 from birl.distributed.transport import Worker, check_version
 from birl.run.protocols import Rollout
+from birl.run.workers.protocols import StepGradients
 from birl.run.workers.replay_worker import ReplayParts
 from birl.run.workers.shared_sampling import SentRows
 from birl.seeding import preserve_random_state, preserve_seed, seed
-from birl.types import Array, Loss, State
+from birl.types import Array, State
 
 
 class LearnerSpec(NamedTuple):
@@ -84,20 +85,6 @@ class GradientTask(NamedTuple):
 
 
 LearnerTask: TypeAlias = SetStateTask | UpdateTask | GradientTask | Rendezvous | Changes
-
-
-class StepGradients(NamedTuple):
-    """The gradients of a step of an update.
-
-    Attributes:
-        gradients: gradients by parameter name.
-        loss: value of the loss.
-        metrics: metrics of the loss.
-    """
-
-    gradients: dict[str, Array]
-    loss: float
-    metrics: dict[str, float]
 
 
 class LearnerResult(NamedTuple):
@@ -188,7 +175,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         algorithm.set_grad_step(task.number - 1)
         self._seed_update(task.number)
         steps = learner.compute_gradients(learner.sample(self._reader))
-        return LearnerResult(gradients={name: _step_gradients(*step) for name, step in steps.items()})
+        return LearnerResult(gradients={name: StepGradients.of(step) for name, step in steps.items()})
 
     def _apply(self, changes: Iterable[Changes]) -> None:
         if self._source is None:
@@ -215,11 +202,6 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         if self._group is not None:
             self._group.close()
         self._group = None
-
-
-def _step_gradients(gradients: Mapping[str, Tensor], loss: Loss) -> StepGradients:
-    metrics = {name: value.item() for name, value in loss.metrics.items()}
-    return StepGradients({name: value.cpu().numpy() for name, value in gradients.items()}, loss.value.item(), metrics)
 
 
 def parameter_digest(nets: nn.Module) -> str:

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-import numpy as np
-import torch
-
 from birl.checks import check
 from birl.dataset.minibatch import MiniBatch
 from birl.dataset.views import View
 from birl.errors import CorruptFileError
-from birl.files.state_restore import check_array
 from birl.run.cluster import Cluster
 from birl.run.protocols import Minibatch, StepBuffer, Trainable
 from birl.run.session import Session
-from birl.run.workers.learner_worker import GradientTask, LearnerResult, LearnerTask, StepGradients
-from birl.run.workers.protocols import DistributedAlgorithm
+from birl.run.workers.learner_worker import GradientTask, LearnerResult, LearnerTask
+from birl.run.workers.protocols import DistributedAlgorithm, StepGradients
 from birl.run.workers.remote_learners import RemoteLearners
-from birl.types import Array, State
+from birl.types import State
 
 
 class _OpenUpdate(NamedTuple):
@@ -88,9 +84,7 @@ class ParameterServer(RemoteLearners):
         first = self._updates[0]
         with session.time("algorithm_update"):
             steps = self._gradients[first.number].items()
-            metrics = learner.apply_remote_gradients(
-                {name: (_tensors(step.gradients), step.loss, step.metrics) for name, step in steps}
-            )
+            metrics = learner.apply_remote_gradients({name: step.as_tensors() for name, step in steps})
         session.averages.add({**metrics, "gradient_lag": float(first.number - 1 - first.version)})
         del self._gradients[first.number]
         self._updates.remove(first)
@@ -148,21 +142,8 @@ class ParameterServer(RemoteLearners):
             index = check("learner", saved[number]["learner"], int, low=1, error=CorruptFileError)
             version = check("version", saved[number]["version"], int, low=0, error=CorruptFileError)
             updates.append(_OpenUpdate(number, index, version))
-            gradients[number] = {name: self._load_step(name, step) for name, step in saved[number]["steps"].items()}
+            gradients[number] = {
+                name: StepGradients.load(step, name, self._algorithm.engine.parameters.get(name, {}))
+                for name, step in saved[number]["steps"].items()
+            }
         self._updates, self._gradients = updates, gradients
-
-    def _load_step(self, name: str, saved: State) -> StepGradients:
-        """Return the gradients of a step in a checkpoint, checked against the step's parameters."""
-        own = self._algorithm.engine.parameters.get(name, {})
-        if saved["gradients"].keys() != own.keys():
-            raise CorruptFileError(f"the checkpoint has gradients of other parameters than {name:.40}'s: use a copy")
-        gradients = {
-            key: check_array(saved["gradients"][key], tuple(value.shape), np.dtype(np.float32), key)
-            for key, value in own.items()
-        }
-        metrics = {str(key): float(value) for key, value in saved["metrics"].items()}
-        return StepGradients(gradients, float(saved["loss"]), metrics)
-
-
-def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}

@@ -1,15 +1,18 @@
-"""The interfaces of an algorithm that workers train together."""
+"""The interfaces of an algorithm that workers train together, and the gradients that they send."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from birl.errors import CorruptFileError
+from birl.files.state_restore import check_array
 from birl.run.protocols import Learner, Metrics, Minibatch, Trainable
-from birl.types import Loss, State
+from birl.types import Array, Loss, State
 
 NamedTensors: TypeAlias = "dict[str, Tensor]"
 
@@ -47,6 +50,49 @@ class Gradients(Protocol):
     def loss(self) -> Loss: ...
 
 
+class StepGradients(NamedTuple):
+    """The gradients of a step of an update, in a form that is sent to another process.
+
+    Attributes:
+        gradients: gradients by parameter name.
+        loss: value of the loss.
+        metrics: metrics of the loss.
+    """
+
+    gradients: dict[str, Array]
+    loss: float
+    metrics: dict[str, float]
+
+    @classmethod
+    def of(cls, computed: Gradients) -> StepGradients:
+        """Convert computed gradients."""
+        gradients = {name: value.cpu().numpy() for name, value in computed.gradients.items()}
+        metrics = {name: value.item() for name, value in computed.loss.metrics.items()}
+        return cls(gradients, computed.loss.value.item(), metrics)
+
+    @classmethod
+    def load(cls, saved: State, step: str, parameters: NamedTensors) -> StepGradients:
+        """Return the gradients in a checkpoint, checked against the parameters of their step.
+
+        Raises:
+            CorruptFileError: if they do not fit.
+        """
+        if saved["gradients"].keys() != parameters.keys():
+            raise CorruptFileError(f"the checkpoint has gradients of other parameters than {step:.40}'s: use a copy")
+        gradients = {
+            name: check_array(saved["gradients"][name], tuple(value.shape), np.dtype(np.float32), name)
+            for name, value in parameters.items()
+        }
+        metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
+        return cls(gradients, float(saved["loss"]), metrics)
+
+    def as_tensors(self) -> tuple[NamedTensors, float, dict[str, float]]:
+        """Return the argument of `DistributedLearner.apply_remote_gradients` for this step."""
+        # Ray's arrays are read-only
+        gradients = {name: torch.from_numpy(np.require(x, requirements="W")) for name, x in self.gradients.items()}
+        return gradients, self.loss, self.metrics
+
+
 class DistributedExperience(Protocol):
     """The part of `birl.algorithm.experience.Experience` that distributed training needs."""
 
@@ -62,8 +108,6 @@ class DistributedLearner(Learner, Protocol):
     def experience(self) -> DistributedExperience: ...
     @property
     def returns(self) -> object | None: ...
-    @property
-    def trained_parameters(self) -> NamedTensors: ...
     def check_compatible(self, ways: Mapping[str, str]) -> None: ...
     def compute_gradients(self, minibatch: Minibatch) -> Mapping[str, Gradients]: ...
     def apply_remote_gradients(
