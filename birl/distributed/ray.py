@@ -7,6 +7,7 @@ worker is restarted from a state that only its owner has.
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from birl._version import __version__
-from birl.distributed.transport import Transport, Worker, WorkerFactory, WorkerLost, check_version, no_open_task
+from birl.distributed.transport import Transport, Worker, WorkerFactory, WorkerLost, no_open_task
 from birl.distributed.watchdog import Heartbeat, Watchdog
 from birl.errors import BirlError, ConfigError, WorkerError, require
 
@@ -90,14 +91,14 @@ class RayTransport(Transport):
         group = self._placement_groups[index] = self._ray.util.placement_group([self._resources])
         strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         try:
-            actor = self._actor_class.options(scheduling_strategy=strategy).remote(self._factory, spec)
+            actor = self._actor_class.options(scheduling_strategy=strategy).remote(self._factory, spec, __version__)
         except TypeError as error:  # it cannot be pickled
             why = error.__cause__ or error.__context__ or error  # Ray's own text repeats all that is sent
             raise ConfigError(
                 f"worker {index} cannot be sent to another process ({why!s:.300}): give the environment by its name, "
                 "or a function in a module that can be imported"
             ) from error
-        self._actors[index], self._open[index] = actor, deque([actor.start.remote()])
+        self._actors[index], self._open[index] = actor, deque([actor.start.remote(index)])
         self._watchdog.start(index)
 
     def share(self, value: object) -> object:
@@ -337,7 +338,7 @@ class _ProcessActor:
     """A process on the machine where Ray has put this actor."""
 
     def __init__(self, starter: Starter, arguments: list[str], folder: Path, directory: Path, version: str) -> None:
-        check_version(f"the run in {folder}", version)
+        _check_version(f"the run in {folder}", version)
         os.chdir(directory)  # arguments may name files relative to it
         self._process = starter([sys.executable, *arguments], folder)
 
@@ -348,6 +349,20 @@ class _ProcessActor:
     def signal(self, number: int) -> None:
         """Send a signal to the process."""
         self._process.send_signal(number)
+
+
+def _check_version(worker: str, version: str) -> None:
+    """Raise `ConfigError` if the machine of a worker has another version of birl than the run.
+
+    Args:
+        worker: name of the worker.
+        version: version of the run's birl.
+    """
+    if version != __version__:
+        raise ConfigError(
+            f"{worker} is on a machine ({platform.node()}) with birl {__version__}, and the run has birl {version}: "
+            "install the same version on all machines"
+        )
 
 
 def _connect(ray: RayModule, address: str | None) -> None:
@@ -386,12 +401,13 @@ def _format_amounts(amounts: Mapping[str, float]) -> str:
 class _WorkerActor:
     """A worker as a Ray actor. It answers heartbeats in a separate thread."""
 
-    def __init__(self, factory: WorkerFactory, spec: object) -> None:
-        self._factory, self._spec = factory, spec
+    def __init__(self, factory: WorkerFactory, spec: object, version: str) -> None:
+        self._factory, self._spec, self._version = factory, spec, version
         self._worker: Worker[Any, Any, Any]
 
-    def start(self) -> Heartbeat:
-        """Make the worker."""
+    def start(self, index: int) -> Heartbeat:
+        """Make the worker with this number."""
+        _check_version(f"worker {index}", self._version)
         self._worker = self._factory(self._spec)
         return self.heartbeat()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import platform
 import queue
 import threading
 import time
@@ -15,7 +14,6 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from birl._version import __version__
 from birl.distributed.watchdog import Heartbeat, Watchdog
 from birl.distributed.worker_process import (
     OwnerConnection,
@@ -27,7 +25,7 @@ from birl.distributed.worker_process import (
     stop_all,
     wait_any,
 )
-from birl.errors import BirlError, ConfigError, WorkerError
+from birl.errors import BirlError, WorkerError
 
 _GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it before it is ended
 
@@ -52,23 +50,6 @@ class Worker(Protocol[TaskT_contra, PayloadT_contra, ResultT_co]):
 
 WorkerFactory: TypeAlias = Callable[[Any], Worker[Any, Any, Any]]
 """Makes a `Worker` from its specification: a class or function that can be imported."""
-
-
-def check_version(worker: str, version: str) -> None:
-    """Check that a worker has the same version of birl as the run.
-
-    Args:
-        worker: name of the worker, such as ``"shard 1"``.
-        version: of the run's birl.
-
-    Raises:
-        ConfigError: if this process has another version.
-    """
-    if version != __version__:
-        raise ConfigError(
-            f"{worker} is on a machine ({platform.node()}) with birl {__version__}, and the run has birl {version}: "
-            "install the same version on all machines"
-        )
 
 
 class WorkerLost(Exception):  # noqa: N818  internal: callers of `Transport.wait` catch it

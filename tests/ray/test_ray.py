@@ -147,6 +147,13 @@ def test_a_killed_worker_is_lost_with_its_tasks() -> None:
     remote.close()
 
 
+def test_all_machines_need_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(birl.distributed.ray, "__version__", "0.0.9")
+    message = r"worker 0 is on a machine .* with birl .*, and the run has birl 0.0.9: install the same version"
+    with pytest.raises(ConfigError, match=message):
+        run(birl.Cluster(1, 1, 5, transport="ray"), dqn)
+
+
 def test_missing_resources_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("birl.distributed.ray.PATIENCE", 3.0)
     with pytest.raises(WorkerError, match=r"within 3 seconds: each asks for CPU 1; Ray has CPU 4, and CPU 0 free"):

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from gymnasium import Env
 
-from birl._version import __version__
-from birl.distributed.transport import Worker, check_version
+from birl.distributed.transport import Worker
 from birl.envs import Step, Stepper, as_environment
 from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
@@ -47,7 +46,6 @@ class CollectorSpec(NamedTuple):
         seed: seed of all other random numbers.
         max_failures: number of times in a row that an environment may fail; ``None`` if none may fail.
         state: state to continue from; ``None`` at the start.
-        birl: version of the run's birl.
     """
 
     collector: int
@@ -63,7 +61,6 @@ class CollectorSpec(NamedTuple):
     seed: int
     max_failures: int | None = None
     state: State | None = None
-    birl: str = __version__
 
 
 class CollectorTask(NamedTuple):
@@ -154,13 +151,11 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         spec: specification of the collector.
 
     Raises:
-        ConfigError: if the run has another version of birl.
         EnvironmentMismatchError: if an environment has other spaces than the algorithm was built for.
         WorkerError: if an environment raises an error while it is made or first reset.
     """
 
     def __init__(self, spec: CollectorSpec) -> None:
-        check_version(f"collector {spec.collector}", spec.birl)
         self._spec, self._task = spec, CollectorTask(0, 0, 0, 0, 0, None)
         self._log = _FragmentLog([], [], [], [])
         self._setup = 0, "while it was made"  # the environment that is being made, and the phase

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from birl._version import __version__
 from birl.dataset.lane_views import Changes, LaneCopy
 from birl.dataset.minibatch import Rows
 from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
 from birl.distributed.process_group import GlooGroup, GroupBroken, LearnerGroup, Rendezvous
-from birl.distributed.transport import Worker, check_version
+from birl.distributed.transport import Worker
 from birl.run.protocols import Rollout
 from birl.run.workers.protocols import StepGradients
 from birl.run.workers.replay_worker import ReplayParts
@@ -39,7 +38,6 @@ class LearnerSpec(NamedTuple):
         replay: parts of its replay buffer; ``None`` if rollouts are sent to it.
         seed: seed of all learners' random numbers.
         threads: number of CPU threads; ``None`` to leave it as it is.
-        birl: version of the run's birl.
     """
 
     learner: int
@@ -47,7 +45,6 @@ class LearnerSpec(NamedTuple):
     replay: ReplayParts | None
     seed: int
     threads: int | None
-    birl: str = __version__
 
 
 class SetStateTask(NamedTuple):
@@ -107,13 +104,9 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
     Args:
         spec: specification of the learner.
         join: joins a group, given the meeting place and the number of this learner.
-
-    Raises:
-        ConfigError: if the run has another version of birl.
     """
 
     def __init__(self, spec: LearnerSpec, join: Callable[[Rendezvous, int], LearnerGroup] = GlooGroup) -> None:
-        check_version(f"learner {spec.learner}", spec.birl)
         self._spec, self._join = spec, join
         self._group: LearnerGroup | None = None
         self._size = 0  # of the group

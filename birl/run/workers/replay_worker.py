@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from birl._version import __version__
 from birl.dataset import DatasetInfo
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.lane_views import Changes, LaneCopy, LaneView
@@ -21,7 +20,7 @@ from birl.dataset.sampling import Generators, Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.views import View
-from birl.distributed.transport import Worker, check_version
+from birl.distributed.transport import Worker
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.types import Array, State
 
@@ -62,13 +61,11 @@ class ReplayWorkerSpec(NamedTuple):
         shard: its number.
         parts: parts of its replay buffer.
         state: state of its sampler and generators.
-        birl: version of the run's birl.
     """
 
     shard: int
     parts: ReplayParts
     state: State
-    birl: str = __version__
 
 
 class SampleTask(NamedTuple):
@@ -139,13 +136,9 @@ class ReplayWorker(Worker[ReplayTask, "Sequence[Changes] | None", ReplayResult])
 
     Args:
         spec: specification of the shard.
-
-    Raises:
-        ConfigError: if the run has another version of birl.
     """
 
     def __init__(self, spec: ReplayWorkerSpec) -> None:
-        check_version(f"shard {spec.shard}", spec.birl)
         self._shard, self._position = spec.shard, f"the start of shard {spec.shard}"
         self._source = spec.parts.make_source(Generators(np.random.default_rng(0)))  # until the state is set
         self._lanes = self._source.storage

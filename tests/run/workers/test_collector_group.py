@@ -476,16 +476,6 @@ def test_an_error_of_an_environment_names_it() -> None:
     assert "ZeroDivisionError: of the user" in str(e.value)
 
 
-def test_all_machines_need_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other_version(spec: Any) -> Any:
-        return CollectorWorker(spec._replace(birl="0.0.9"))
-
-    use_transport(monkeypatch, CollectorWorker, lambda placement: InlineTransport(other_version))
-    message = r"collector 0 is on a machine .* with birl .*, and the run has birl 0.0.9: install the same version"
-    with pytest.raises(ConfigError, match=message):
-        run(birl.Cluster(2, 1, 4))
-
-
 class Forgets(Drift):
     """It ignores the seed of a reset."""
 
