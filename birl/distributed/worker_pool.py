@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Self, TypeVar
 
 from birl.distributed.ray import RayTransport
 from birl.distributed.transport import InlineTransport, ProcessTransport, Transport, WorkerFactory, WorkerLost
@@ -77,7 +77,7 @@ class _WorkerSlot(Generic[TaskT]):
 
 
 class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
-    """Workers of one kind, each with its open tasks.
+    """Workers of one kind, each with its open tasks. A context, whose exit ends all workers.
 
     A worker that is lost, because its process was killed or hung, is restarted from its `spec`, carries out its
     `setup_tasks`, and is sent its open tasks again.
@@ -167,7 +167,10 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         for task in list(slot.tasks):
             self.transport.send(index, task, self.payload(task))
 
-    def close_workers(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """End all workers. Open tasks are kept and sent again after a restart."""
         if self._open_transport is not None:
             self._open_transport.close()

@@ -125,10 +125,8 @@ def asynchronous_fitter(
                     update()
         session.tick()
 
-    try:
+    with workers:
         yield from session.epochs(step)
-    finally:
-        workers.close()
 
 
 class _GradientWorkerState:
@@ -313,9 +311,8 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         self._workers[index] = _GradientWorkerState()
         self._start_worker(index)
 
-    def close(self) -> None:
-        """End all workers."""
-        self.close_workers()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self._algorithm.learner.shared = ""
 
     # -- state -----------------------------------------------------------------------------------------------------

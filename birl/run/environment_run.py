@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
 from birl.errors import ConfigError
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
-from birl.run.agent_core import AgentCore, MeasureTime, check_buffer_and_explorer, example_observation, measure_nothing
+from birl.run.agent_core import (
+    AgentCore,
+    MeasureTime,
+    check_buffer_and_explorer,
+    check_lanes,
+    example_observation,
+    measure_nothing,
+)
 from birl.run.cluster import Cluster
 from birl.run.collector import Collector
 from birl.run.fingerprint import environment_settings, run_settings
@@ -33,14 +41,7 @@ from birl.run.protocols import (
     TransitionCounter,
 )
 from birl.run.session import Session
-from birl.run.workers.collector_group import (
-    GeneratorPair,
-    check_cluster,
-    check_rollouts,
-    example_environment,
-    make_collectors,
-    spawn_generators,
-)
+from birl.run.workers.collector_group import GeneratorPair, make_collectors
 from birl.run.workers.parameter_server import ParameterServer
 from birl.run.workers.remote_learners import RemoteLearners
 from birl.run.workers.replay_shards import ReplayShards
@@ -271,10 +272,19 @@ class ClusterExecution(LocalExecution):
         check_buffer_and_explorer(buffer, None, batch_size)  # there may be an explorer for each collector
 
     def template_environment(self, env: EnvironmentLike) -> EnvironmentLike:
-        return example_environment(env)
+        return env(0) if callable(env) and not hasattr(env, "step") else env
 
     def check_environment(self, env: Environment, buffer: object, overlap: bool) -> None:
-        check_cluster(env, buffer, overlap, self._cluster)
+        if isinstance(env, VectorEnv):
+            raise ConfigError(
+                f"a {type(env).__name__} was given with cluster=…; give a plain environment: each collector steps "
+                "birl.Cluster(environments=…) copies of it"
+            )
+        if overlap:
+            raise ConfigError(
+                "overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out"
+            )
+        check_lanes(getattr(buffer, "storage", None), self._cluster.lanes)
 
     def lanes(self, env: Environment) -> int:
         return self._cluster.lanes
@@ -291,9 +301,12 @@ class ClusterExecution(LocalExecution):
         return super().replay_updates(algorithm, buffer)
 
     def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
-        cluster = self._cluster
-        check_rollouts(algorithm, cluster)
-        learner, name = algorithm.learner, type(algorithm).__name__
+        cluster, learner, name = self._cluster, algorithm.learner, type(algorithm).__name__
+        if cluster.order != "together":
+            raise ConfigError(
+                f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
+                "order='together'"
+            )
         if cluster.shards:
             learner.check_compatible({"shards": f"Cluster.shards={cluster.shards}"})
         if cluster.learners == 1:
@@ -332,9 +345,10 @@ def _first(explorer: Explorers) -> ExplorerProtocol | None:
 def _generators(run: EnvironmentRun, n: int, *, rollouts: bool) -> list[GeneratorPair]:
     """Make the generators of resets and of random actions for ``n`` collectors."""
     base = reset_generator(run.env, run.options["seed"])
-    if rollouts:  # the first collector's resets are those of a run without collectors
-        return [(base, base.spawn(1)[0]), *spawn_generators(base, n)[1:]]
-    return spawn_generators(base, n)
+    # The generators of the first collector are those of a run without collectors, which has one for rollouts.
+    first = [(base, base.spawn(1)[0])] if rollouts else []
+    spawned = [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
+    return [*first, *spawned[len(first) :]]
 
 
 def checked_environments(env: EnvironmentLike, options: OnlineOptions) -> Environment:

@@ -85,16 +85,14 @@ def test_a_lost_worker_goes_on_from_its_state_with_its_open_tasks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     use(monkeypatch, None, 0)
-    pool = Pool()
-    for task in (1, 2, 3):
-        pool.send(0, task, "first")
-    pool.send(1, 10, "first")
-    with caplog.at_level(logging.WARNING, "birl"):
+    with Pool() as pool, caplog.at_level(logging.WARNING, "birl"):
+        for task in (1, 2, 3):
+            pool.send(0, task, "first")
+        pool.send(1, 10, "first")
         pool.wait_all()
     assert pool.totals == {0: 6, 1: 10} and pool.restarts == 1
     assert sorted(pool.results) == [(0, 1, "first"), (0, 2, "again"), (0, 3, "again"), (1, 10, "first")]
     assert caplog.messages == ["adder 0 was ended by SIGKILL; it goes on from its total"]
-    pool.close_workers()
 
 
 def test_setup_tasks_are_sent_one_after_another_before_all_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,23 +15,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
 from birl.checks import check
 from birl.distributed.transport import WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step
-from birl.errors import ConfigError, CorruptFileError, WorkerError
+from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
 from birl.run.agent_core import (
     AgentCore,
     MeasureTime,
     SelectedActions,
-    check_lanes,
     explorers_per_process,
     measure_nothing,
     scatter_rows,
@@ -42,7 +40,7 @@ from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
 from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
 from birl.seeding import random_state, set_random_state
-from birl.types import Array, Environment, State, Tree, tree_map
+from birl.types import Array, State, Tree, tree_map
 
 GeneratorPair: TypeAlias = tuple[np.random.Generator, np.random.Generator]
 """The generators of a collector: of resets and of random actions."""
@@ -306,12 +304,8 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         self._calls = fragment_length(seconds)
         LOG.info("fragment=%d: a step takes %.3g ms", self._calls, 1000 * seconds)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
-        """End all collectors."""
-        self.close_workers()
+        super().__exit__(*error)
         self._shared_weights.clear()
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -453,7 +447,7 @@ def make_collectors(
         agent: of all environments.
         cluster: how steps are made.
         explorer: one for all collectors, or a list with one for each.
-        generators: of each collector; see `spawn_generators`.
+        generators: generators of each collector.
         n_steps: of the run.
         observed: the leaves of observations that are kept.
         calls: steps of each environment in a fragment; 0 if that is to be measured.
@@ -494,47 +488,3 @@ def make_collectors(
 
 def _generator_state(generator: np.random.Generator) -> State:
     return dict(generator.bit_generator.state)
-
-
-def spawn_generators(base: np.random.Generator, n: int) -> list[GeneratorPair]:
-    """Return generators of resets and of random actions for ``n`` collectors.
-
-    The generators of the first collector are those of a run without collectors.
-    """
-    return [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
-
-
-def example_environment(env: EnvironmentLike) -> EnvironmentLike:
-    """Return the environment, or its name, with the spaces of the run. Collectors create their own environments."""
-    return env(0) if callable(env) and not hasattr(env, "step") else env
-
-
-def check_cluster(env: Environment, buffer: object, overlap: bool, cluster: Cluster) -> None:
-    """Check that a run can have collectors.
-
-    Raises:
-        ConfigError: if the environment is a vector environment, or steps are to overlap with updates.
-        ShapeError: if the buffer does not have one lane for each environment.
-    """
-    if isinstance(env, VectorEnv):
-        raise ConfigError(
-            f"a {type(env).__name__} was given with cluster=…; give a plain environment: each collector steps "
-            "birl.Cluster(environments=…) copies of it"
-        )
-    if overlap:
-        raise ConfigError("overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out")
-    check_lanes(getattr(buffer, "storage", None), cluster.lanes)
-
-
-def check_rollouts(algorithm: Trainable, cluster: Cluster) -> None:
-    """Check that collectors can make the rollouts of an algorithm.
-
-    Raises:
-        ConfigError: if they would act on older weights.
-    """
-    name = type(algorithm).__name__
-    if cluster.order != "together":
-        raise ConfigError(
-            f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
-            "order='together'"
-        )

@@ -126,7 +126,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
     def __exit__(self, *error: object) -> None:
         """End all learners but the first."""
         self._algorithm.learner.shared = ""
-        self.close_workers()
+        super().__exit__(*error)
         for slot in self.slots.values():
             slot.tasks.clear()
 

@@ -194,10 +194,6 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         self.open_transport()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """End all shards."""
-        self.close_workers()
-
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self, *, contents: bool = False) -> State:
