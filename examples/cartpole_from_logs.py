@@ -1,7 +1,7 @@
-"""From logged data to a deployed policy in a few minutes: what ``make demo`` runs.
+"""Train and export a policy from logged data in a few minutes; ``make demo`` runs this script.
 
-It trains a policy from ``cartpole-replay`` alone, never in the environment. Then it evaluates the policy in
-CartPole-v1, plots its learning curve, exports it to ONNX and compares the export with the policy.
+The script trains a policy from ``cartpole-replay`` alone, never in the environment. Then it evaluates the policy in
+CartPole-v1, plots the learning curve, exports the policy to ONNX and compares the export with the policy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Choose a policy without an environment: fitted Q evaluation ranks policies from logged data alone.
+"""Rank policies from logged data alone, by fitted Q evaluation.
 
 The script trains policies of different quality on ``cartpole-replay``, including snapshots during training.
-`birl.ope.DiscreteFQE` evaluates each on the same data; its estimate is the mean value of the initial states. Only then
-does each policy act in CartPole-v1, and the script compares the estimates with the true returns: with the discounted
-return, which they estimate, and with the undiscounted one, by which the policies would be chosen.
+`birl.ope.DiscreteFQE` evaluates each on the same data; its estimate is the mean value of the initial states. Then each
+policy acts in CartPole-v1, and the script compares the estimates with the true discounted returns, which they estimate,
+and with the undiscounted returns, by which one would choose a policy.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def estimate(policy: Any, dataset: Any, steps: int) -> float:
             learning_rate=3e-3,
             optim_factory=AdamFactory(lr_scheduler_factory=CosineAnnealingLRFactory(T_max=steps)),
             encoder_factory=ENCODER,
-            # Returns lie in [0, 100], and with these atoms so do all estimates: they cannot diverge for policies that
-            # the data hardly cover.
+            # Returns are in [0, 100]. With these atoms, all estimates are too, so they cannot diverge for policies
+            # whose actions are rare in the data.
             q_func_factory=C51QFunctionFactory(n_atoms=51, v_min=0.0, v_max=1 / (1 - GAMMA)),
             target_update_interval=10,
         ),
@@ -128,7 +128,7 @@ def evaluate_all(
 
 
 def main() -> int:
-    """Rank policies; the exit status is 0 only if the estimates rank them much as their true returns do."""
+    """Rank policies; the exit status is 0 only if the ranking is similar to that by true returns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000, help="updates of the longest training")
     parser.add_argument("--fqe-steps", type=int, default=1500, help="updates of each evaluation")

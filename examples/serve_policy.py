@@ -2,9 +2,11 @@
 
     POST {"rows": [{"speed": 3.1, "weather": "rain"}, …]}  ->  {"actions": ["keep", …], "log_probabilities": […]}
 
-Rows have the columns of the log, as in JSON or CSV; ``policy.schema.json`` defines their encoding. If a missing value
-is the last one of the episode (``forward``), send the steps of one episode in order, in one request. A row that does
-not fit gets status 400: {"error": "unknown category", "row": 0, "column": "weather", "value": "fog"}.
+Rows have the columns of the log, with values as in JSON or CSV; ``policy.schema.json`` defines their encoding. If a
+column fills missing values with the last value of the episode (``forward``), send the rows of one episode in order, in
+one request. For a row that does not fit, the server answers with status 400:
+
+    {"error": "unknown category", "row": 0, "column": "weather", "value": "fog"}
 """
 
 import hashlib
@@ -18,7 +20,7 @@ import onnxruntime
 
 
 def encode(value, column, last):
-    """Return the policy's input numbers for a value, by its column's entry in the schema."""
+    """Return the numbers that the policy reads for a value, given the entry of its column in the schema."""
     empty = value is None or value == ""  # as in CSV files
     if values := column.get("values"):
         text = str(value).lower()
