@@ -29,7 +29,7 @@ _TRACED_BATCH: Final = 3  # torch.export makes a batch size of 1 a constant
 _EPISODE: Final = 8  # number of steps in the comparison of a recurrent policy
 _TOLERANCE: Final = 1e-4
 
-# Runs the reloaded policy on the leaves of an observation and its states. A single output is not in a tuple.
+# Function that runs the reloaded policy on the leaves of an observation and its states. A single output is no tuple.
 _Runner: TypeAlias = Callable[..., Any]
 
 
@@ -66,7 +66,7 @@ def export_policy(
         policy: deterministic module that maps observations ``[B, …]`` to actions, one tensor ``[B, …]``. With
             ``states`` it also takes a dict of states, and returns the actions and the new states.
         example: observations as a tree of tensors ``[B, …]`` with the dtypes of the export's inputs.
-        path: where to write.
+        path: file to write.
         input_names: names of the leaves of ``example`` in ONNX, instead of ``input_0``, ``input_1``, ….
         single: dtypes of the leaves of an observation. If given, observation and action of the export have no batch
             dimension.
@@ -263,8 +263,8 @@ def _differences(given: Tensor, right: Tensor) -> int:
     return int((given != right).sum())
 
 
-# Exporters record the source file and line of every operation. The three functions below remove them, so that a file
-# does not disclose paths of the machine that wrote it.
+# Exporters record the source file and line of every operation. The three functions below remove these records, so that
+# a file does not disclose paths of the machine that wrote it.
 
 
 def _torchscript(flat: _Module, leaves: list[Tensor]) -> tuple[bytes, _Runner]:

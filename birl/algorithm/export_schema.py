@@ -1,4 +1,4 @@
-"""The JSON schema of an exported policy: what a program without birl must know to serve it.
+"""The JSON schema of an exported policy, which tells a program without birl how to serve it.
 
 ::
 
@@ -57,11 +57,11 @@ def write_schema(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRec
     Args:
         file: the ONNX file.
         spec: observations and actions of the policy.
-        policy: what it does, in JSON form.
-        logs: whose columns it reads; ``None`` if there were none: columns then have numbers.
+        policy: description of the policy in JSON form.
+        logs: record of the logs whose columns the policy reads. If it is ``None``, columns are named by their numbers.
 
     Returns:
-        Where it lies.
+        Path of the schema.
 
     Raises:
         ConfigError: if the policy's observations or actions are not those of the logs.
@@ -73,23 +73,23 @@ def write_schema(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRec
 
 
 def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord | None) -> dict[str, Any]:
-    """The schema in JSON form; see `write_schema`."""
+    """Return the schema in JSON form; see `write_schema`."""
     data = file.read_bytes()
     session = require("onnxruntime", "onnx").InferenceSession(data, providers=["CPUExecutionProvider"])
     leaves = dict(enumerate(_leaves(spec.observations, "")))
     inputs = []
-    for each in session.get_inputs():
-        kind, _, index = each.name.rpartition("_")
-        role = "state" if each.name.startswith("state_") else each.name
-        own: dict[str, Any] = {}
+    for tensor in session.get_inputs():
+        kind, _, index = tensor.name.rpartition("_")
+        role = "state" if tensor.name.startswith("state_") else tensor.name
+        columns: dict[str, Any] = {}
         if kind in ("input", "observation"):
             path, leaf = leaves[int(index)]
             masked = spec.masked and path == MASK
             role = "action_mask" if masked else "observation"
-            own = _mask(path, leaf.shape[0], logs) if masked else _columns(path, tuple(leaf.shape), logs)
-        inputs.append({**_tensor(each), "role": role, **own})
-    outputs = [{**_tensor(each), "role": _OUTPUTS.get(each.name, "state")} for each in session.get_outputs()]
-    made: dict[str, Any] = {
+            columns = _mask(path, leaf.shape[0], logs) if masked else _columns(path, tuple(leaf.shape), logs)
+        inputs.append({**_tensor(tensor), "role": role, **columns})
+    outputs = [{**_tensor(tensor), "role": _OUTPUTS.get(tensor.name, "state")} for tensor in session.get_outputs()]
+    schema: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "birl": __version__,
@@ -101,26 +101,26 @@ def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord
     }
     if logs is not None:
         text = hashlib.sha256(logs.schema.text().encode()).hexdigest()
-        made["logs"] = {"schema_sha256": text, "origins": [each.own for each in logs.origins]}
-    return made
+        schema["logs"] = {"schema_sha256": text, "origins": [origin.own for origin in logs.origins]}
+    return schema
 
 
 class _TensorInfo(Protocol):
-    """What onnxruntime says about an input or output; dimensions of any size have a name."""
+    """Onnxruntime's description of an input or output; dimensions of any size have a name instead of a number."""
 
     name: str
     type: str
     shape: Sequence[int | str]
 
 
-def _tensor(each: _TensorInfo) -> dict[str, Any]:
-    """Name, dtype and shape of an input or output; ``None`` for a dimension of any size."""
-    shape = [size if isinstance(size, int) else None for size in each.shape]
-    return {"name": each.name, "dtype": _DTYPES.get(each.type, each.type), "shape": shape}
+def _tensor(tensor: _TensorInfo) -> dict[str, Any]:
+    """Return name, dtype and shape of an input or output; a dimension of any size is ``None``."""
+    shape = [size if isinstance(size, int) else None for size in tensor.shape]
+    return {"name": tensor.name, "dtype": _DTYPES.get(tensor.type, tensor.type), "shape": shape}
 
 
 def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
-    """Names and leaves of an observation, in the order of the inputs."""
+    """Yield names and leaves of an observation, in the order of the inputs."""
     if isinstance(tree, dict | tuple):
         parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for key, part in parts:
@@ -130,15 +130,16 @@ def _leaves(tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _mask(path: str, size: int, logs: LogRecord | None) -> dict[str, Any]:
-    """The column of a mask: a list of zeros and ones."""
+    """Describe the column of a mask: a list of zeros and ones."""
     column = path if logs is None or logs.schema.action.mask is None else logs.schema.action.mask
     return {"columns": [{**_PLAIN, "column": column, "size": size, "length": size}]}
 
 
 def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[str, Any]:
-    """How a part of observations is made: of which columns (``None`` of what is no row of numbers, such as an image).
+    """Describe the columns that make a part of an observation; ``None`` for other parts than vectors, such as images.
 
-    With ``frames`` above 1 it is so many rows, oldest first, with zeros before the first one of an episode.
+    If ``frames`` is above 1, the part consists of that many rows, the oldest first, with zeros before the first row of
+    an episode.
     """
     if logs is not None:
         frames, rest = divmod(shape[0], len(logs.numbers)) if len(shape) == 1 else (0, 0)
@@ -156,12 +157,12 @@ def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[
 
 def _action(spec: Spec, logs: LogRecord | None) -> dict[str, Any]:
     actions = spec.actions
-    made = {"kind": str(actions.kind.name).lower(), "size": actions.size_argument}
+    description = {"kind": str(actions.kind.name).lower(), "size": actions.size_argument}
     if logs is None:
-        return made
+        return description
     action = logs.action()
     if actions.discrete != ("values" in action) or (
         "values" in action and len(action["values"]) != actions.size_argument
     ):
         raise ConfigError(f"the policy has {actions}, but the logs {action!s:.200}: give those that it learned from")
-    return {**made, **action}
+    return {**description, **action}

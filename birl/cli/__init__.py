@@ -89,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words after ``birl``; by default those of the process.
 
     Returns:
-        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C; ``birl ope report`` has one
-        for each verdict, `birl.ope.STATUS`. SIGTERM raises `SystemExit` with status 143.
+        Exit status: 0, 1 after an error, 2 after a wrong command line, 130 after Ctrl-C. ``birl ope report`` has a
+        status for each verdict, `birl.ope.STATUS`. SIGTERM raises `SystemExit` with status 143.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
@@ -119,7 +119,7 @@ def _command_line() -> Any:
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings of birl's logger above the progress bar, one line each."""
+    """Handler that shows warnings of birl's logger above the progress bar, one line each."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -160,7 +160,7 @@ def _exit_on_sigterm() -> Iterator[None]:
         with handled_by(end, signal.SIGTERM):
             yield
     except Exception:
-        # A signal can arrive while a library is being imported; errors of its cleanup are consequences.
+        # A signal can arrive while a library is being imported, whose cleanup then raises further errors.
         if ended:
             raise SystemExit(ended[0]) from None
         raise
@@ -173,7 +173,7 @@ def _follows_interrupt(error: BaseException) -> bool:
 
 
 def _option_of(error: Exception, words: Sequence[str]) -> str:
-    """Return ``"--n-steps ten: "``, the option and value that an error is about, which typer does not name."""
+    """Return the option and value that an error is about, such as ``"--n-steps ten: "``; typer does not name them."""
     for option in getattr(getattr(error, "param", None), "opts", []):
         for word, following in zip(words, [*words[1:], ""], strict=True):
             if option.startswith("-") and word == option and following:
@@ -184,7 +184,7 @@ def _option_of(error: Exception, words: Sequence[str]) -> str:
 
 
 def _hyperparameter_hint(error: Exception, words: Sequence[str]) -> str:
-    """Say how to set a hyper-parameter, if an unknown option of ``birl train`` has the name of one."""
+    """Return how to set a hyper-parameter if an unknown option of ``birl train`` has its name."""
     option = str(getattr(error, "option_name", ""))
     name = option.lstrip("-").replace("-", "_")
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
@@ -221,7 +221,7 @@ _OPTIONS = {
 
 
 def _in_options(text: str) -> str:
-    """Replace the Python code that a message names by options."""
+    """Replace Python code in a message by options of the command line."""
     for code, option in _OPTIONS.items():
         text = text.replace(code, option)
     return text

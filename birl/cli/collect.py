@@ -38,7 +38,8 @@ def collect(
     seed, epsilon = options.seed, options.epsilon
     if sample and epsilon > 0:
         raise ConfigError(
-            "--sample and --epsilon: actions are sampled from the policy, or greedy but for a share; leave one out"
+            "--sample and --epsilon: either all actions are sampled from the policy, or a share of them is random and "
+            "the others are greedy; leave one out"
         )
     file, algorithm = options.load(model)
     name, env = environment_of(model, options.env_id)
@@ -52,7 +53,7 @@ def collect(
         )
     finally:
         env.close()
-    # Recurrent states are those of this policy: a learner with other networks must not start from them.
+    # A learner with other networks must not start from the recurrent states of this policy.
     episodes = [dataclasses.replace(episode, extra=None) for episode in buffer.episodes]
     dump(episodes, out, buffer.dataset_info)
     returns = [episode.compute_return() for episode in episodes]

@@ -142,12 +142,12 @@ def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Seque
 
 
 def import_user_module(name: str) -> object:
-    """Import a user's module, also from the working folder, and get the attribute that ``module:name`` names.
+    """Import a user's module, also from the working folder, and return it, or the attribute of ``module:name``.
 
     ``name`` always comes from the command line: no file can cause an import.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is no such module or attribute.
     """
     _find_modules_here()
     module_name, colon, attribute = name.partition(":")
@@ -229,7 +229,7 @@ def runs_of_seeds(folder: Path) -> list[Path]:
 
 
 def runs_of(path: Path) -> list[Path]:
-    """Return a run folder with metrics itself, or the run folders of several seeds in it."""
+    """Return the folder itself if it has metrics, otherwise the run folders of several seeds in it."""
     return [path] if any(path.glob("*.csv")) else runs_of_seeds(path)
 
 
@@ -262,15 +262,15 @@ def load_model(path: Path, device: str, module: str | None = None, best: bool = 
 
     Args:
         path: file or folder.
-        device: where it computes.
-        module: ``module`` or ``module:Class`` of the user's that defines what the file names.
-        best: whether to load the folder's best model.
+        device: device of the networks.
+        module: the user's ``module`` or ``module:Class`` that defines classes which the file names.
+        best: whether to load the best model of the folder.
 
     Returns:
         The file and the algorithm.
 
     Raises:
-        FileError: if there is none.
+        FileError: if there is no model.
     """
     if module is not None:
         import_user_module(module)
@@ -321,7 +321,7 @@ def load_policy(
         try:
             policy = ope.load_policy(path, device)
         except ForeignFileError:
-            pass  # a model, or no file of birl's, which load_model reports
+            pass  # a model; load_model reports other files
         else:
             if asked:
                 raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(asked)}")
@@ -338,11 +338,11 @@ def load_policy(
 def load_dataset(
     name: str, picker: TransitionPickerProtocol | None = None, sampler: Sampler | None = None
 ) -> ReplayBuffer:
-    """Load an h5 file, a folder of steps, or a dataset by the name that `birl.datasets.get_dataset` knows.
+    """Load an h5 file, a folder of steps, or a dataset by its name for `birl.datasets.get_dataset`.
 
     Args:
         name: file, folder or name.
-        picker: makes transitions of steps; by default the dataset's own.
+        picker: makes transitions from steps; by default the picker of the dataset.
         sampler: samples the steps of minibatches; uniformly by default.
 
     Raises:
@@ -360,7 +360,7 @@ def load_dataset(
         )
     if name not in datasets.NAMES and path.is_file():
         return ReplayBuffer.load(name, InfiniteBuffer(), transition_picker=picker, sampler=sampler)
-    # names of Minari have a slash; its files name an environment, which is not needed here and never made for a file
+    # Names of Minari have a slash. Its files name an environment, which is not needed here, so it is not made.
     options: dict[str, Any] = {"make_environment": False} if "/" in name else {}
     try:
         return datasets.get_dataset(name, transition_picker=picker, sampler=sampler, **options)[0]
@@ -386,7 +386,7 @@ def make_environment(
 
     Args:
         name, num_envs, wrapper, action_mask: see `birl.envs.make_env`.
-        **options: passed to the environment; a factory that does not take them is called without.
+        **options: options of the environment; a factory that does not take them is called without them.
     """
     if ":" in name:
         _find_modules_here()

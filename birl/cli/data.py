@@ -39,7 +39,7 @@ def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> Non
     """
     proposal = propose(_sources(logs, sql, database))
     print(proposal.text, end="")
-    if "reward" in proposal.missing:  # on stderr, so that it shows even if stdout is redirected
+    if "reward" in proposal.missing:  # on stderr, so that it is visible even if stdout is redirected
         note(NO_REWARD)
 
 
@@ -147,16 +147,15 @@ def split(
     parts = _shares(shares)
     written = split_folder(data, by, parts, out=out, seed=seed)
     columns = list(next(iter(written.values())))
-    rows = [
-        [str(Path(data if out is None else out) / name), *map(str, counts.values())] for name, counts in written.items()
-    ]
+    folder = data if out is None else out
+    rows = [[str(folder / name), *map(str, counts.values())] for name, counts in written.items()]
     print_table([["PART", *map(str.upper, columns)], *rows], right=True)
     if (total := math.fsum(parts.values())) < 1 - 1e-9:
         note(f"the shares sum to {total:.6g}: the remaining episodes are in no part")
 
 
 def _in_folder(path: Path | None, name: str) -> Path | None:
-    """Return ``path``, or the file ``name`` in it if it is a folder."""
+    """Return ``path``, or the file ``name`` in it if ``path`` is a folder."""
     return path / name if path is not None and path.is_dir() else path
 
 

@@ -1,4 +1,4 @@
-"""``birl evaluate``, and how all subcommands play episodes with trained policies."""
+"""``birl evaluate``, and code that all subcommands share which play episodes with trained policies."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ def evaluate(
 
 
 def with_masks(env: gymnasium.Env[Any, Any], algorithm: AnyAlgorithm) -> gymnasium.Env[Any, Any]:
-    """Return ``env``, wrapped in `ActionMask` if the policy reads masks that are not a part of its observations."""
+    """Return ``env``, wrapped in `ActionMask` if the policy needs masks that its observations do not contain."""
     parts = getattr(single_spaces(env)[0], "spaces", ())
     if not algorithm.spec.masked or MASK in parts:
         return env
-    return ActionMask(env)  # which refuses vector environments
+    return ActionMask(env)  # it refuses vector environments
 
 
 def acting_algorithm(algorithm: AnyAlgorithm, target_return: float | None) -> ActingAlgorithm:
-    """Return the object that acts: the algorithm itself, or a sequence model with the return it aims at.
+    """Return the object that acts: the algorithm itself, or a sequence model with its target return.
 
     Raises:
         ConfigError: if a sequence model has no target return, or another algorithm has one.

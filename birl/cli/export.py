@@ -35,7 +35,7 @@ def export(
     dataset: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Imported logs whose columns the policy reads, if its model does not name them."
+            metavar="DIR", help="Imported logs with the columns that the policy reads, if its model does not name them."
         ),
     ] = None,
     batched: Annotated[

@@ -30,7 +30,7 @@ EXTRAS = {
     "video": "Videos (birl record).",
     "wandb": "Logging to Weights & Biases.",
 }
-"""The extras of the package, and what they are for."""
+"""The extras of the package with their purposes."""
 
 _ALIASES = {"d4rl_atari": "atari", "d4rl-atari": "atari"}
 _LIST = "list"

@@ -1,4 +1,4 @@
-"""Parts of a ``birl train`` run in an environment: environments, cluster, exploration, sampler, replay buffer."""
+"""Parts of a ``birl train`` run in an environment: environments, cluster, explorer, sampler and replay buffer."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from birl.types import Environment, is_shape, leaf_shapes
 
 _RANDOM_STEPS: Final = 1000
 _EPSILON: Final = (1.0, 0.05)
-_NOISE, _OU_NOISE, _OU_THETA = 0.1, 0.2, 0.15  # of half the range of actions, and a rate
+_NOISE, _OU_NOISE, _OU_THETA = 0.1, 0.2, 0.15  # standard deviations as shares of half the action range, and a rate
 _HINDSIGHT_K: Final = 4.0
 _IMAGE_DIMENSIONS: Final = 3
-# Fields whose defaults in some algorithms are the Atari papers' numbers, and values that learn from vectors.
+# Fields whose defaults in some algorithms are from papers on Atari, and values that suit vector observations.
 _ATARI_DEFAULTS: Final[dict[str, list[float]]] = {
     "batch_size": [32],
     "learning_rate": [5e-5, 6.25e-5],
@@ -93,12 +93,12 @@ class EnvironmentSettings:
         """Make the environment, or a vector of them.
 
         Args:
-            num_envs: number of environments; ``None`` for one that is not a vector.
-            training: whether ``atari`` clips rewards and ends episodes with a life.
-            **options: passed to the environment.
+            num_envs: number of environments; ``None`` for a single environment, which is not a vector.
+            training: whether ``atari`` clips rewards and ends an episode when a life is lost.
+            **options: options of the environment.
 
         Raises:
-            ConfigError: if it cannot be made, or ``atari`` is set and it is not an Atari game.
+            ConfigError: if it cannot be made, or if ``atari`` is set and it is not an Atari game.
         """
         wrapper: Any = None if self.frame_stack == 1 else partial(FrameStack, num_stack=self.frame_stack)
         if self.atari:
@@ -120,9 +120,9 @@ def collector_environment(number: int, *, settings: EnvironmentSettings, module:
     """Make the environment of a collector, in the collector's process.
 
     Args:
-        number: index among the environments of all collectors, which are alike.
-        settings: see `EnvironmentSettings`.
-        module: the user's module that is imported first.
+        number: index of the environment among those of all collectors; it is not used, because all are equal.
+        settings: settings of the environments.
+        module: the user's module, which is imported first.
     """
     if module is not None:
         import_user_module(module)
@@ -143,13 +143,13 @@ def make_cluster(options: TrainOptions) -> Cluster | None:
 def with_vector_defaults(
     config: AlgorithmConfig, fields: Collection[str], env: Environment, options: TrainOptions
 ) -> tuple[AlgorithmConfig, TrainOptions, str]:
-    """Replace defaults that were published for Atari where no observation is an image.
+    """Replace defaults that were published for Atari if no observation is an image.
 
     Args:
         config: the algorithm's configuration.
-        fields: fields that the user has set; they stay.
+        fields: fields that the user has set, which stay.
         env: training environment.
-        options: options of the run; those that are given stay.
+        options: options of the run; given options stay.
 
     Returns:
         Configuration, options, and a note about what was replaced.
@@ -178,7 +178,7 @@ def with_vector_defaults(
 def exploration(
     algorithm: Algorithm[Any, Any], env: Environment, n_steps: int, options: TrainOptions
 ) -> tuple[dict[str, Any], str]:
-    """Choose random steps at the start, and an explorer for policies that do not explore.
+    """Choose the number of random steps at the start, and an explorer for policies that do not explore.
 
     Args:
         algorithm: the learner.
@@ -223,12 +223,12 @@ def exploration(
 def _make_explorer(
     name: ExplorerName, actions: Actions, n_steps: int, options: TrainOptions
 ) -> tuple[Explorer | list[Explorer] | None, str]:
-    """Make the explorer of this name, or a list with one for each collector; also return its description."""
+    """Make the explorer of this name, or a list with an explorer for each collector; also return a description."""
     if name == ExplorerName.EPSILON_GREEDY:
         return _epsilon_greedy(n_steps, options)
     if name == ExplorerName.EPSILON_LADDER:
         if options.collectors is None:
-            raise ConfigError("--explorer epsilon-ladder: one for each collector; give --collectors N, too")
+            raise ConfigError("--explorer epsilon-ladder: one epsilon for each collector; give --collectors N, too")
         ladder = epsilon_ladder(options.collectors)
         highest, lowest = (member.compute_epsilon(0) for member in (ladder[0], ladder[-1]))
         return list(ladder), f"epsilon-greedy actions ({highest:.2g} to {lowest:.2g}, by collector)"
@@ -296,10 +296,10 @@ def prioritized_sampler(options: TrainOptions, n_minibatches: int) -> Prioritize
 
 
 def minibatch_sampler(env: Environment, options: TrainOptions, n_minibatches: int) -> Sampler | None:
-    """Return the sampler of a replay buffer; ``None`` for a uniform one.
+    """Return the sampler of a replay buffer; ``None`` for uniform samples.
 
     Args:
-        env: training environment, which computes the rewards of other goals.
+        env: training environment, which computes the rewards for other goals.
         options: options of the run.
         n_minibatches: number of minibatches in the run, over which samplers are annealed.
 
@@ -320,9 +320,8 @@ def minibatch_sampler(env: Environment, options: TrainOptions, n_minibatches: in
         )
     ends = getattr(unwrapped, "compute_terminated", None)
     k = _HINDSIGHT_K if options.hindsight_k is None else options.hindsight_k
-    return HindsightSampler(
-        unwrapped.compute_reward, str(options.hindsight), k, compute_terminated=ends, sampler=sampler
-    )
+    goals, reward = str(options.hindsight), unwrapped.compute_reward
+    return HindsightSampler(reward, goals, k, compute_terminated=ends, sampler=sampler)
 
 
 def replay_buffer(
@@ -332,9 +331,9 @@ def replay_buffer(
     sampler: Sampler | None = None,
     lanes: int | None = None,
 ) -> ReplayBuffer | None:
-    """Make a replay buffer; ``None`` if the default one of the training loop serves.
+    """Make a replay buffer; return ``None`` if the default buffer of the training loop suffices.
 
-    Stacked frames are stored once if they are images of one channel.
+    Each of the stacked frames is stored only once if frames are images with one channel.
 
     Args:
         env: training environment.

@@ -15,7 +15,7 @@ from birl.cli.run_folder import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 from birl.types import Array
 
-# of matplotlib, which is optional and therefore not imported here
+# Classes of matplotlib, which is optional and therefore not imported here.
 Axes: TypeAlias = Any
 Figure: TypeAlias = Any
 Line2D: TypeAlias = Any
@@ -71,13 +71,13 @@ def draw(
     """Draw CSV files of metrics into a matplotlib figure.
 
     Args:
-        curves: files of each curve, see `read_curve`. Several files are the seeds of one curve: their mean is drawn up
-            to the end of the shortest, and each of them as a thin line.
+        curves: files of each curve, see `read_curve`. If a curve has several files, one for each seed, their mean is
+            drawn up to the end of the shortest, and each seed as a thin line.
         labels: name of each curve.
         window: length of the moving average in epochs; at the start it is shorter.
         show_steps: steps along the x-axis instead of epochs.
         show_max: the maximum of each curve in the legend, and of all curves as a dashed line.
-        **limits: ``xlim``, ``ylim``, ``title``, ``ylabel``; ``None`` leaves one out.
+        **limits: ``xlim``, ``ylim``, ``title`` and ``ylabel``; those that are ``None`` are left out.
 
     Raises:
         MissingExtraError: without matplotlib.
@@ -110,7 +110,7 @@ def draw_curve(axes: Axes, files: Sequence[Path], color: str, *, window: int = 1
     """Draw one curve: a metric of a run, its mean over several seeds, or a gradient with the range of its values.
 
     Returns:
-        The line of matplotlib.
+        Matplotlib's line.
     """
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # epochs are whole numbers
     seeds = [read_curve(file) for file in files]
@@ -128,7 +128,7 @@ def draw_curve(axes: Axes, files: Sequence[Path], color: str, *, window: int = 1
 
 
 def show_or_save(figure: Figure, path: Path | None) -> None:
-    """Write a figure to a file, or (``None``) show it in a window.
+    """Write a figure to a file, or show it in a window if ``path`` is ``None``.
 
     Raises:
         ConfigError: if the file has an unknown suffix, or there is no screen.
@@ -168,7 +168,7 @@ def _label(path: Path, files: list[Path]) -> str:
 
 
 def _curve_files(path: Path, metric: str | None) -> list[Path]:
-    """Return the files of one curve: of a run, or of the run of each seed."""
+    """Return the files of one curve: the file of a run, or the files of the runs of all seeds."""
     run, *others = runs_of(path) or [path]
     first = _metric_file(run, metric)
     return [first, *(_metric_file(other, first.stem) for other in others)]

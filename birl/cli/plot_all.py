@@ -29,7 +29,7 @@ def plot_all(
     runs = runs_of(path) or [path]
     panels = metric_files(runs[0])
     curves = [read_curve(file) for file in panels]
-    # metrics that were logged within epochs have several values at one epoch
+    # Metrics that were logged within epochs have several values in one epoch.
     show_steps = show_steps or any((np.diff(curve.epoch) == 0).any() for curve in curves)
     columns = math.ceil(math.sqrt(len(panels)))
     lines = math.ceil(len(panels) / columns)

@@ -37,16 +37,16 @@ def record(
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes each episode to ``rl-video-episode-<number>.mp4`` (H.264) while it is played.
+    """Wrapper that writes each episode to ``rl-video-episode-<number>.mp4`` (H.264) while it is played.
 
-    A video gets its name at the end of its episode; `close` removes an unfinished one.
+    A video gets its name at the end of its episode; `close` removes an unfinished video.
 
     Args:
         env: environment with ``render_mode="rgb_array"``; its ``metadata["render_fps"]`` is the frame rate.
-        folder: folder of the videos; made when the first one is written.
+        folder: folder of the videos, which is made when the first video is written.
 
     Attributes:
-        files: the videos that are complete.
+        files: complete videos.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: Path) -> None:
@@ -58,7 +58,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.files: list[Path] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode. Its video starts with the first step, as a reset can be followed by another."""
+        """Start an episode. Its video starts with the first step, because another reset can follow."""
         result = self.env.reset(seed=seed, options=options)
         self._discard()
         self._first = self._frame()
@@ -90,7 +90,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _frame(self) -> Array:
         try:
             frame = np.asarray(self.env.render())
-        except Exception as error:  # of any rendering library
+        except Exception as error:  # rendering libraries have errors of their own
             raise ConfigError(
                 f"the environment cannot be rendered: {error}. Without a screen, MuJoCo environments need the variable "
                 "MUJOCO_GL=egl (or osmesa), those of pygame SDL_VIDEODRIVER=dummy"
@@ -104,11 +104,11 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Video:
-    """A video file while it is written.
+    """A video file that is being written.
 
     Args:
-        file: its final name.
-        shape: of the frames, ``(height, width, 3)``.
+        file: final name of the file.
+        shape: shape of the frames, ``(height, width, 3)``.
         rate: frames per second.
     """
 

@@ -46,7 +46,7 @@ def settings_of(path: Path) -> dict[str, Any]:
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder.parent) if folder.name.startswith("seed_") else (folder,):
         if (place / _SETTINGS).is_file():
-            return _read_settings(place / _SETTINGS)
+            return read_settings(place / _SETTINGS)
     return {}
 
 
@@ -55,14 +55,14 @@ def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str,
 
     Args:
         path: model file or run folder.
-        env_id: Gymnasium id or ``module:factory``; ``None`` for the run's.
-        **options: passed to the environment.
+        env_id: Gymnasium id or ``module:factory``; ``None`` for the environment of the run.
+        **options: options of the environment.
 
     Returns:
         Name and environment.
 
     Raises:
-        ConfigError: if there is none, or if only a file says which code makes it.
+        ConfigError: if there is none, or if its ``module:factory`` is named by a file and not by the command.
     """
     settings = settings_of(path)
     name = settings.get("env_id") if env_id is None else env_id
@@ -79,19 +79,32 @@ def environment_of(path: Path, env_id: str | None, **options: Any) -> tuple[str,
 
 
 def target_of(path: Path, target_return: float | None) -> float | None:
-    """Return the return that a sequence model aims at: the given one, or its run's."""
+    """Return the target return of a sequence model: the given one, or the one of its run."""
     target = settings_of(path).get("target_return") if target_return is None else target_return
     return target if isinstance(target, int | float) else None
 
 
-def _read_settings(file: Path) -> dict[str, Any]:
+def read_settings(
+    file: Path, count: str = "n_steps", owner: str = "run", remedy: str = "give another --out, or --fresh"
+) -> dict[str, Any]:
+    """Read the settings of a run or a search.
+
+    Args:
+        file: file of JSON.
+        count: a setting that all of them have, a whole number.
+        owner: owner of the settings, for messages.
+        remedy: advice, for messages.
+
+    Raises:
+        ForeignFileError: if the file holds something else.
+    """
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict) or not isinstance(settings.get("n_steps"), int):
-            raise ValueError("it holds no settings of a run")
+        if not isinstance(settings, dict) or not isinstance(settings.get(count), int):
+            raise ValueError(f"it holds no settings of a {owner}")
         return settings
     except (ValueError, RecursionError) as error:
-        raise ForeignFileError(f"{file} cannot be read ({error}): give another --out, or --fresh") from error
+        raise ForeignFileError(f"{file} cannot be read ({error}): {remedy}") from error
 
 
 class RunFolder(LoggerAdapterFactory):
@@ -99,27 +112,27 @@ class RunFolder(LoggerAdapterFactory):
 
     Args:
         path: the folder. Only files that birl writes are ever removed from it.
-        seeds: with several seeds, metrics and models of each are in ``seed_<seed>`` below it.
+        seeds: several seeds, whose metrics and models are in subfolders ``seed_<seed>``; ``None`` for one run.
     """
 
     def __init__(self, path: Path, seeds: Sequence[int] | None = None) -> None:
         self.path, self._seeds = path, seeds
 
     def planned_steps(self, n_steps: int, *, extend: bool) -> int:
-        """Return the length that the run was started with, which its schedules follow.
+        """Return the number of steps that the run was started with, which its schedules follow.
 
         Args:
-            n_steps: its length now.
-            extend: whether it may be longer than before.
+            n_steps: number of steps that is given now.
+            extend: whether it may be larger than before.
 
         Raises:
-            ConfigError: if there is no run to extend, or it would become shorter.
+            ConfigError: if there is no run to extend, or if it would become shorter.
         """
         file = self.path / _SETTINGS
         exists = file.is_file() and bool(self._files())
         if extend and not exists:
             raise ConfigError(f"--extend: {self.path} holds no run; leave it out to start one, or give the run's --out")
-        saved = _read_settings(file) if exists else {}
+        saved = read_settings(file) if exists else {}
         before = saved.get("n_steps", n_steps)
         if extend and n_steps < before:
             raise ConfigError(f"--extend: the run in {self.path} has --n-steps {before}; give a larger number")
@@ -132,15 +145,15 @@ class RunFolder(LoggerAdapterFactory):
             settings: JSON values.
             planned: result of `planned_steps`.
             fresh: whether an existing run is removed first.
-            extend: whether the run's length and the score at which it stops may change.
+            extend: whether the number of steps and the score at which the run stops may change.
 
         Returns:
             Whether an earlier run is resumed.
 
         Raises:
             ResumeError: if the folder holds a run with other settings.
-            ForeignFileError: if it holds something else.
-            WriteError: if it cannot be made or written.
+            ForeignFileError: if the folder holds something else.
+            WriteError: if the folder cannot be made or written.
         """
         try:
             return self._prepare(settings, planned, fresh, extend)
@@ -164,7 +177,7 @@ class RunFolder(LoggerAdapterFactory):
 
     def _write_settings(self, file: Path, settings: dict[str, Any], planned: int, fresh: bool, extend: bool) -> bool:
         if file.exists() and self._files() and not fresh:
-            saved = _read_settings(file)
+            saved = read_settings(file)
             saved.pop(_PLANNED, None)
             if extend:
                 saved |= {name: settings.get(name) for name in ("n_steps", "stop_at") if name in {**saved, **settings}}
@@ -179,7 +192,7 @@ class RunFolder(LoggerAdapterFactory):
                     "and start again"
                 )
         resumed = checkpoint_path(self.path).exists() and not fresh
-        if not resumed:  # everything before the first checkpoint is logged again
+        if not resumed:  # metrics before the first checkpoint will be logged again
             for old in self._files():
                 old.unlink()
         if planned != settings["n_steps"]:
@@ -188,12 +201,12 @@ class RunFolder(LoggerAdapterFactory):
         return resumed
 
     def _files(self) -> list[Path]:
-        """Return the files of the run except its settings; if there are none, nothing can be lost."""
+        """Return the files of the run except its settings. Without such files, nothing can be lost."""
         folders = ("",) if self._seeds is None else ("", "seed_*/")
         return [file for folder in folders for pattern in _BIRL_FILES for file in self.path.glob(folder + pattern)]
 
     def results(self) -> list[str]:
-        """Return a line for each run, with its newest and its best model."""
+        """Return a line of text for each run, with its newest and its best model."""
         folders = [self.path] if self._seeds is None else [self.path / f"seed_{seed}" for seed in self._seeds]
         return [_result(folder) for folder in folders]
 
@@ -221,7 +234,7 @@ class _EpochPrinter(EpochAdapter):
     """Prints a line for each epoch.
 
     Args:
-        run: name of the run, if there are several.
+        run: name of the run, if there are several runs.
     """
 
     def __init__(self, run: str = "") -> None:
@@ -229,7 +242,7 @@ class _EpochPrinter(EpochAdapter):
         self._run = run
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-        """Print nothing, as gradients would fill the screen."""
+        """Print nothing, because gradients would fill the screen."""
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         names = sorted((name for name in self._metrics if not name.startswith("time_")), key=_column_order)
@@ -250,9 +263,9 @@ class Curve:
     """The contents of a CSV file: a metric, or the statistics of a parameter's gradient.
 
     Attributes:
-        epoch, step: ``[n]``.
-        value: ``[n]``: the metric, or the mean of the gradient.
-        low, high: ``[n]``: the metric again, or the minimum and maximum of the gradient.
+        epoch, step: epochs and steps, ``[n]``.
+        value: metric, or mean of the gradient, ``[n]``.
+        low, high: the metric again, or minimum and maximum of the gradient, ``[n]``.
     """
 
     epoch: Array
@@ -294,7 +307,7 @@ def read_curve(file: Path) -> Curve:
 
 
 def metric_files(folder: Path) -> list[Path]:
-    """CSV files of a run folder in this order: returns, other metrics, times, gradients.
+    """Return the CSV files of a run folder in this order: returns, other metrics, times, gradients.
 
     Raises:
         FileError: if there are none.

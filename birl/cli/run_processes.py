@@ -1,4 +1,4 @@
-"""Runs of ``birl train`` as separate processes: how they are started, watched and ended."""
+"""Runs of ``birl train`` as separate processes: starting, watching and ending them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import typer
 from birl.cli.common import note
 
 GRACE_PERIOD: Final = 60.0
-"""Seconds that a run has to write its checkpoint after it is asked to end."""
+"""Seconds in which a run must write its checkpoint after it is asked to end."""
 _EXIT_WITH_PARENT: Final = "BIRL_EXIT_WITH_PARENT"
 
 
@@ -50,8 +50,8 @@ def process_starter(jobs: int, address: str | None, device: str = "cpu") -> Iter
 
     Args:
         jobs: see `start_process`.
-        address: of the Ray cluster that runs them; ``None`` for this machine without Ray.
-        device: of the runs: on a GPU, each gets one from Ray.
+        address: address of the Ray cluster that executes the runs; ``None`` for this machine without Ray.
+        device: device of the runs. If it is a GPU, Ray assigns one to each run.
     """
     if address is None:
         yield partial(start_process, jobs=jobs)
@@ -74,9 +74,9 @@ def start_process(
 
     Args:
         command: the program and its arguments.
-        folder: of the run; its standard error is appended to ``<folder>.log``, see `last_line`.
+        folder: folder of the run; its standard error is appended to ``<folder>.log``, see `last_line`.
         jobs: number of runs at the same time, which share the processors.
-        exit_with_parent: whether it is killed as soon as this process ends; see `follow_parent`.
+        exit_with_parent: whether the run is killed as soon as this process ends; see `follow_parent`.
     """
     threads = {} if jobs == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     follow = {_EXIT_WITH_PARENT: "1"} if exit_with_parent else {}
@@ -92,19 +92,19 @@ def start_process(
 
 
 def follow_parent() -> None:
-    """Kill this process when its parent ends, if `start_process` was asked for that.
+    """Kill this process when its parent ends, if `start_process` was called with ``exit_with_parent``.
 
-    The run is then restarted on another machine, and its folder has to be free. The parent holds the other end of
-    standard input, which closes when it ends.
+    The run is then restarted on another machine, so its folder has to be free. The parent holds the other end of
+    standard input, which closes when the parent ends.
     """
     if os.environ.pop(_EXIT_WITH_PARENT, None):
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
 
 
 def _exit_at_end_of_input() -> None:
-    while os.read(0, 1):  # not by sys.stdin, whose lock the end of the program would wait for
+    while os.read(0, 1):  # not sys.stdin, because the end of the program would wait for its lock
         pass
-    os._exit(1)  # at once, as nothing more may be written into the folder
+    os._exit(1)  # at once, because nothing more may be written into the folder
 
 
 def last_line(folder: Path) -> str:
@@ -115,7 +115,7 @@ def last_line(folder: Path) -> str:
 
 
 def end_processes(running: Sequence[Process]) -> None:
-    """Ask runs to end, so that they write checkpoints, and kill those that do not within a minute or after Ctrl-C."""
+    """Ask runs to end, so that they write checkpoints; kill those that still run after a minute or a Ctrl-C."""
     try:
         for process in running:
             process.terminate()
@@ -132,7 +132,7 @@ def end_processes(running: Sequence[Process]) -> None:
 
 
 def command_words(context: typer.Context, without: Sequence[str] = ()) -> list[str]:
-    """Return the words of a command line, except those of some parameters, with every value after its option."""
+    """Return the words of a command line without those of some parameters, and with every value after its option."""
     arguments: list[str] = []
     options: list[str] = []
     for param in context.command.params:

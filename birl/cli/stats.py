@@ -35,7 +35,7 @@ def stats(
 
 
 def _metric(file: Path) -> None:
-    """Print the lines of d3rlpy's command, and the last value."""
+    """Print the lines that d3rlpy's command prints, and the last value."""
     _print({"FILE NAME": file, **_statistics(file)})
 
 

@@ -73,9 +73,9 @@ class SearchRange:
     """A field of the configuration and the values that a search tries.
 
     Attributes:
-        name: the field, as after ``--set``.
+        name: name of the field, as after ``--set``.
         text: its range as it was given.
-        low, high: both ends, included.
+        low, high: inclusive ends of the range.
         log: whether values are sampled on a logarithmic scale.
         whole: whether only whole numbers are sampled.
         choices: values instead of a range.
@@ -98,19 +98,19 @@ class SearchRange:
         return repr(trial.suggest_float(self.name, self.low, self.high, log=self.log))
 
     def ends(self) -> list[str]:
-        """Return the values that must fit the field if all are to fit."""
+        """Return the ends, or all choices: if the field accepts them, it accepts every value of the range."""
         return list(self.choices) or [str(int(end)) if self.whole else repr(end) for end in (self.low, self.high)]
 
 
 @dataclass
 class _RunningTrial:
-    """A trial whose process runs.
+    """A trial whose process is running.
 
     Attributes:
-        trial: Optuna's.
-        process: the run.
-        reported: steps whose evaluations Optuna knows.
-        pruned: when it was asked to end, in seconds of the monotonic clock; 0 if it was not.
+        trial: Optuna's trial.
+        process: process of the run.
+        reported: steps whose evaluations were reported to Optuna.
+        pruned: time at which the process was asked to end, in seconds of the monotonic clock; 0 if it was not.
     """
 
     trial: ActiveTrial
@@ -123,15 +123,15 @@ class HyperparameterSearch:
     """A search that is kept in a folder.
 
     Optuna's study is a file of JSON lines, ``study.journal``. Nothing in it is ever executed: Optuna reads it with
-    ``json.loads``; it pickles only the snapshots of other storages.
+    ``json.loads``, and uses pickles only for snapshots of other storages.
 
     Args:
         out: the folder; one process at a time may use it.
         words: arguments of ``birl train`` that all trials share.
-        ranges: the fields that are searched.
+        ranges: fields and ranges of the search.
         metric: name of the metric that is the score; higher is better.
-        seed: of the sampler: the values of trial n depend on it, on n, and on the trials that ended before.
-        prune: whether trials below the median of others at the same step are ended.
+        seed: random seed of the sampler. The values of trial n depend on it, on n, and on the trials that ended before.
+        prune: whether to end trials whose evaluations are below the median of others at the same step.
 
     Raises:
         MissingExtraError: without Optuna.
@@ -163,7 +163,7 @@ class HyperparameterSearch:
             ) from error
 
     def run(self, trials: int, jobs: int, start: StartProcess) -> None:
-        """Train until there are ``trials`` trials; those that an earlier process left unfinished come first.
+        """Train until there are ``trials`` trials, starting with those that an earlier process left unfinished.
 
         Args:
             trials: total number of trials.
@@ -211,7 +211,7 @@ class HyperparameterSearch:
         if len(recorded) > len(unfinished):
             note(f"{self._out}: {len(recorded) - len(unfinished)} of {trials} trials are finished")
         for number in unfinished:
-            with only_run(self._folder(number)):  # raises if its process outlived a killed search
+            with only_run(self._folder(number)):  # raises if the process of a killed search is still running
                 pass
         return unfinished
 
@@ -227,12 +227,12 @@ class HyperparameterSearch:
         return ["train", *self._words, *assignments]
 
     def _start(self, number: int | None, start: StartProcess) -> _RunningTrial:
-        """Start a new trial (``None``), or resume one with the values that the storage has."""
+        """Resume a trial with the values in the storage, or start a new trial if ``number`` is ``None``."""
         new = number is None
         if number is None:
             number = len(self._trials())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in Optuna 4, constant_liar is called experimental
+            warnings.simplefilter("ignore")  # Optuna 4 warns that constant_liar is experimental
             entropy = np.random.SeedSequence([self._seed, number]).generate_state(1)[0]
             self._study.sampler = self._optuna.samplers.TPESampler(seed=int(entropy), constant_liar=True)
         if new:
@@ -247,10 +247,10 @@ class HyperparameterSearch:
         return _RunningTrial(trial, process, set(self._trials()[number].intermediate_values))
 
     def _has_ended(self, running: _RunningTrial) -> bool:
-        """Report new evaluations of a trial, prune it if it is bad, and return whether its process has ended."""
-        ended = running.process.poll() is not None  # first, so that its last evaluations are read afterwards
+        """Report new evaluations of a trial, prune it if it is poor, and return whether its process has ended."""
+        ended = running.process.poll() is not None  # checked first, so that the last evaluations are read below
         for step, value in self._evaluations(running.trial.number):
-            if step in running.reported or running.pruned:  # later ones depend on when the process ends
+            if step in running.reported or running.pruned:  # evaluations after pruning depend on chance
                 continue
             running.reported.add(step)
             running.trial.report(value, step)
@@ -288,7 +288,7 @@ class HyperparameterSearch:
         return any(trial.state.name in ("COMPLETE", "PRUNED") for trial in self._trials())
 
     def _evaluations(self, number: int) -> list[tuple[int, float]]:
-        """Return the steps and scores that a trial has written, without a line that is still being written."""
+        """Return the steps and scores that a trial has written; a line that is still being written is left out."""
         file = self._folder(number) / f"{self._metric}.csv"
         if not file.is_file():
             return []
@@ -297,7 +297,7 @@ class HyperparameterSearch:
         return [(int(float(step)), float(value)) for _, step, value in rows]
 
     def report(self) -> None:
-        """Print all trials, best first, write ``trials.csv`` and ``tune.png``, and name the best.
+        """Print all trials, the best first, write ``trials.csv`` and ``tune.png``, and print the best trial.
 
         Raises:
             BirlError: if no trial reached its end.
@@ -391,7 +391,7 @@ def _mean_of_last(values: Sequence[float]) -> float:
 
 
 def _score(trial: RecordedTrial) -> float:
-    """Return the score of a trial at its end, or so far."""
+    """Return the final score of a complete trial, or the score so far of another one."""
     evaluations = trial.intermediate_values
     if trial.state.name == "COMPLETE":
         return trial.value
@@ -399,7 +399,7 @@ def _score(trial: RecordedTrial) -> float:
 
 
 def _rank(trial: RecordedTrial) -> tuple[int, float, int]:
-    """Return a sort key: finished trials by their scores, then pruned ones, then the others."""
+    """Return a sort key that puts finished trials first, by their scores, then pruned ones, then the others."""
     score = _score(trial)
     states = ["COMPLETE", "PRUNED", "RUNNING", "FAIL"]
     return states.index(trial.state.name), -score if math.isfinite(score) else math.inf, trial.number

@@ -1,4 +1,4 @@
-"""``birl train --seeds`` in environments: one run for each seed, each in a process of ``birl train``."""
+"""``birl train --seeds`` in environments: one run of ``birl train`` for each seed, in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def train_seeds(
 
     Args:
         words: arguments of ``birl train``, without seed and folder.
-        seeds: all different.
-        out: folder; the run of a seed is in ``seed_<seed>`` below it. Finished runs are not repeated.
+        seeds: different seeds.
+        out: folder of all runs; the run of a seed is in its subfolder ``seed_<seed>``. Finished runs are not repeated.
         jobs: number of runs at the same time.
-        address: of the Ray cluster that runs them, if any.
-        device: of all runs.
+        address: address of the Ray cluster that executes the runs; ``None`` for this machine.
+        device: device of all runs.
 
     Raises:
         BirlError: if a run fails. The others write checkpoints, and the same command resumes all.

@@ -1,4 +1,4 @@
-"""``birl train``: train from logged data or in an environment; the same command again resumes the run."""
+"""``birl train``: train from logged data or in an environment. The same command again resumes the run."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _train_each_seed(
 ) -> None:
     """Train each seed in an environment, in a process of its own."""
     out = options.out or _default_folder(algorithm, options)
-    address = options.address if options.collectors is None else None  # else it places the collectors of each run
+    address = options.address if options.collectors is None else None  # with collectors, it is an option of each run
     per_seed = ("seeds", "seed", "out", "jobs", *([] if address is None else ["address"]))
     train_seeds(command_words(context, per_seed), seeds, out, options.jobs or 1, address, options.device)
 
@@ -164,8 +164,8 @@ def _find_recipe(algorithm: AlgorithmClass, options: TrainOptions) -> Recipe:
 def _complete(options: TrainOptions, published: Mapping[str, Any]) -> TrainOptions:
     """Complete the user's options with those of a recipe, then with defaults.
 
-    An explorer of the user's replaces the recipe's with all its options; any other option replaces those that it
-    excludes.
+    If the user sets an explorer, it replaces the explorer of the recipe and all its options. Any other option replaces
+    the options that it excludes.
     """
     given = options.given()
     dropped = {*given, *conflicting(given)}
@@ -183,7 +183,7 @@ def check_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:
     """Reject options that do not fit each other, the source of data or the algorithm.
 
     Raises:
-        ConfigError: naming the options.
+        ConfigError: if an option does not fit; the message names it.
     """
     check_needs(options)
     check_source_options(options)
@@ -208,7 +208,7 @@ def _check_replay_options(algorithm: AlgorithmClass, options: TrainOptions) -> N
     if experience.on_policy and unused:
         length = "rollout_length" if hasattr(algorithm.config_class, "rollout_length") else "n_episodes"
         raise ConfigError(
-            f"{flags(unused)}: {algorithm.__name__} updates after each rollout of its own policy: leave this out; "
+            f"{flags(unused)}: {algorithm.__name__} updates after each rollout of its policy: leave this out; "
             f"--set {length}=… sets how often"
         )
 
@@ -261,7 +261,7 @@ def _default_folder(algorithm: AlgorithmClass, options: TrainOptions) -> Path:
 def configure(
     algorithm: AlgorithmClass, assignments: Sequence[str], base: AlgorithmConfig | None = None
 ) -> AlgorithmConfig:
-    """Make a configuration from ``field=value`` words, and otherwise from ``base`` or the algorithm's defaults.
+    """Make a configuration from ``field=value`` words; other fields are those of ``base`` or the algorithm's defaults.
 
     A value is JSON, or a plain word. Encoders, heads, optimisers and scalers are chosen by their short names
     (``q_func_factory=qr``), and their own fields follow after a dot (``q_func_factory.n_quantiles=64``).
@@ -300,7 +300,7 @@ def _parse_value(text: str) -> object:
 
 
 def _assign(owner: type[Any], params: dict[str, Any], path: str, before: str, value: Any) -> None:
-    """Set the field ``path`` of ``params``, the JSON form of an ``owner``; ``before`` is the path to ``owner``."""
+    """Set the field ``path`` in ``params``, the JSON form of an ``owner``; ``before`` is the path to the owner."""
     head, _, rest = path.partition(".")
     kind, full = kind_of(owner, head), before + head
     if rest:
@@ -333,14 +333,14 @@ class _Run:
     Attributes:
         algorithm: class of the learner.
         config: its configuration.
-        options: the user's options, the recipe's and defaults.
-        folder: where it is kept.
-        planned: length of the run that schedules follow.
+        options: options of the user and the recipe, and defaults.
+        folder: folder of the run.
+        planned: number of steps that schedules follow.
         seeds: seeds that are trained together on logged data, or ``None``.
-        initial: the model of ``--init-from``.
-        dataset, demonstrations: logged data, if any.
-        env: environment to train or evaluate in, if any.
-        notes: printed when the run starts.
+        initial: model of ``--init-from``, or ``None``.
+        dataset, demonstrations: logged data, or ``None``.
+        env: environment to train or evaluate in, or ``None``.
+        notes: notes that are printed when the run starts.
     """
 
     algorithm: AlgorithmClass
@@ -375,16 +375,16 @@ class _Run:
             self.dataset = load_dataset(options.dataset, picker, prioritized_sampler(options, self.planned))
         if options.demonstrations is not None:
             self.demonstrations = load_dataset(options.demonstrations)
-        if options.env_id is not None:  # collectors make their own environments; one is enough to read its spaces
+        if options.env_id is not None:  # collectors make environments of their own: one suffices to read the spaces
             num_envs = options.num_envs if options.collectors is None else None
             self.env = self.environment.make(num_envs, training=True)
 
     def set_defaults(self, fields: set[str], *, published: bool) -> None:
-        """Replace defaults that do not learn in this environment, or from these actions.
+        """Replace defaults with which nothing is learned in this environment or with these actions.
 
         Args:
-            fields: fields of the configuration that the user sets; they stay.
-            published: whether the settings are those of a recipe; they stay, too.
+            fields: fields of the configuration that the user sets, which stay.
+            published: whether there is a recipe, whose settings stay, too.
         """
         if self.initial is None and self.dataset is None and self.env is not None and not published:
             self.config, self.options, why = with_vector_defaults(self.config, fields, self.env, self.options)
@@ -420,7 +420,7 @@ class _Run:
             print(line)
 
     def _check(self, probe: Algorithm[Any, Any]) -> None:
-        """Check on an algorithm that is thrown away that it fits the data, the environment and the initial model."""
+        """Check with a temporary algorithm that it fits the data, the environment and the initial model."""
         check_fit(probe, self.dataset, self.env, self.options.target_return, self.demonstrations)
         if self.initial is not None:
             check_same_networks(probe, self.initial)
@@ -454,7 +454,7 @@ class _Run:
         if self.options.logging_steps is not None:
             arguments["logging_strategy"] = LoggingStrategy.STEPS
         if self.seeds is not None:
-            arguments.pop("go_on", None)  # several seeds always go on
+            arguments.pop("go_on", None)  # runs of several seeds always continue
         elif self.env is not None:
             arguments["score"] = "evaluation" if self.dataset is None else "environment"
         return arguments
@@ -520,13 +520,13 @@ def check_fit(
     target_return: float | None,
     demonstrations: ReplayBufferBase | None = None,
 ) -> None:
-    """Check that algorithm, data and environment fit together, on an algorithm that is thrown away.
+    """Check with a temporary algorithm that algorithm, data and environment fit together.
 
     The global random state is restored.
     """
     with preserve_random_state():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are given when the run starts
+            warnings.simplefilter("ignore")  # they appear when the run starts
             if dataset is not None:
                 probe.build_with_dataset(dataset)
             elif env is not None:
@@ -581,7 +581,7 @@ def initial_model(algorithm: AlgorithmClass, path: Path, seeds: Sequence[int] | 
     """Load the model of ``--init-from``.
 
     Raises:
-        ConfigError: if it is another algorithm's, or there are several seeds.
+        ConfigError: if it is a model of another algorithm, or if there are several seeds.
     """
     if seeds is not None:
         raise ConfigError("--init-from: not with --seeds, whose networks are made together; leave one out")
@@ -595,7 +595,7 @@ def initial_model(algorithm: AlgorithmClass, path: Path, seeds: Sequence[int] | 
 
 
 def check_same_networks(probe: Algorithm[Any, Any], initial: Algorithm[Any, Any]) -> None:
-    """Check that the networks of the initial model are those that the run needs."""
+    """Check that the run has the same networks as the initial model."""
     if probe.spec != initial.spec:
         raise ConfigError(f"--init-from: the model was made for {initial.spec}, but this run has {probe.spec}")
     try:
@@ -605,7 +605,7 @@ def check_same_networks(probe: Algorithm[Any, Any], initial: Algorithm[Any, Any]
         changed = [f"{name} {own[name]!r:.80} against {asked[name]!r:.80}" for name in own if own[name] != asked[name]]
         raise ConfigError(
             f"--init-from: the model has other networks than the settings ask for ({'; '.join(changed)}): leave out "
-            "those settings that change networks, a model brings its own"
+            "those settings that change networks, because a model brings its own"
         ) from error
 
 
@@ -615,7 +615,7 @@ def copy_networks(
     dataset: ReplayBufferBase | None,
     env: Environment | None,
 ) -> None:
-    """Build an algorithm with the networks of the initial model; its optimisers and counters start from scratch."""
+    """Build an algorithm with the networks of the initial model, but with new optimisers and counters."""
     if dataset is not None:
         learner.build_with_dataset(dataset)
     elif env is not None:

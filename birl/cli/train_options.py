@@ -27,7 +27,7 @@ N_TRIALS: Final = 10
 
 
 class ExplorerName(StrEnum):
-    """How actions for exploration are chosen."""
+    """Ways to choose actions for exploration."""
 
     EPSILON_GREEDY = "epsilon-greedy"
     EPSILON_LADDER = "epsilon-ladder"
@@ -39,7 +39,7 @@ class ExplorerName(StrEnum):
 
 
 class Order(StrEnum):
-    """The order in which a `birl.Cluster` takes the fragments of its collectors."""
+    """Orders in which a `birl.Cluster` takes the fragments of its collectors."""
 
     TOGETHER = "together"
     TURNS = "turns"
@@ -47,21 +47,21 @@ class Order(StrEnum):
 
 
 class Gradients(StrEnum):
-    """How the learners of a `birl.Cluster` combine their gradients."""
+    """Ways in which the learners of a `birl.Cluster` combine their gradients."""
 
     TOGETHER = "together"
     PUSHED = "pushed"
 
 
 class ErrorAction(StrEnum):
-    """What a `birl.Cluster` does when an environment raises an error."""
+    """Reactions of a `birl.Cluster` to an error of an environment."""
 
     STOP = "stop"
     RESTART = "restart"
 
 
 class HindsightGoals(StrEnum):
-    """Where `birl.dataset.HindsightSampler` takes goals from."""
+    """Sources of the goals of `birl.dataset.HindsightSampler`."""
 
     FUTURE = "future"
     FINAL = "final"
@@ -85,7 +85,7 @@ NEEDS: Final[Mapping[str, str]] = {
     "hindsight": "for hindsight only; give --hindsight, too",
     "env_id": "for runs with an environment only; give --env-id, too, or leave it out",
 }
-"""Options that others need, and what a message says about their absence."""
+"""Options that others need, and the message if they are missing."""
 
 CONFLICTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("n_trials", "eval_steps", "both set the length of evaluations"),
@@ -108,8 +108,8 @@ class Option:
         help: text of ``birl train --help``.
         group: its heading there.
         value: default value; ``None`` and ``False`` stand for options that are not given.
-        default: how the help describes the default of an option that is ``None``.
-        metavar: how the help shows the value.
+        default: description of the default in the help, for an option that is ``None``.
+        metavar: placeholder of the value in the help.
         min, max: bounds of numbers.
         parser: turns the word of the command line into the value.
         feeds: the call that takes the value as it is, and its parameter if it has another name than the option:
@@ -239,7 +239,7 @@ class TrainOptions:
         "Online: share of random actions in evaluations.", default="0", min=0, max=1, online=True, feeds="fit_online"
     )
     eval_statistics: bool = _schedule(
-        "Online: also log the median, standard deviation, minimum and maximum of the evaluations' returns.",
+        "Online: also log the median, standard deviation, minimum and maximum of the returns of evaluations.",
         value=False,
         online=True,
         feeds="fit_online",
@@ -277,10 +277,10 @@ class TrainOptions:
         feeds="Cluster.environments",
     )
     frame_stack: int | None = _environment(
-        "Online: number of stacked frames: the last observations, as one.", default="1", min=1, online=True
+        "Online: number of last observations that are stacked to one.", default="1", min=1, online=True
     )
     action_mask: bool = _environment(
-        "Take only the actions that the environment allows in info[action_mask].", value=False, needs="env_id"
+        "Take only actions that the environment allows in info[action_mask].", value=False, needs="env_id"
     )
     atari: bool = _environment(
         "Online: the usual preprocessing of Atari games: grey frames of 84x84, four steps per action, no sticky "
@@ -371,8 +371,8 @@ class TrainOptions:
         online=False,
     )
     recent: float | None = _replay(
-        "Online: sample recent steps more often (ERE): the lower, the more; 0.996 is usual. It is annealed to 1, "
-        "which is uniform, over the run.",
+        "Online: sample recent steps more often (ERE). Lower values prefer them more; 0.996 is usual. The value is "
+        "annealed to 1, which is uniform, over the run.",
         metavar="ETA",
         min=0,
         max=1,
@@ -398,12 +398,12 @@ class TrainOptions:
         feeds="Cluster",
     )
     order: Order | None = _collect(
-        "With --collectors: take one fragment from each, then update; take them one after another by number; or take "
-        "them as they arrive, which is not reproducible.",
+        "With --collectors: take one fragment from each collector, then update; take fragments from the collectors in "
+        "turn; or take them as they arrive, which is not reproducible.",
         default="turns; together for algorithms that learn from rollouts",
     )
     fragment: str | None = _collect(
-        "With --collectors: steps that an environment makes before they are sent; auto measures how many.",
+        "With --collectors: number of steps of an environment that are sent together; auto measures a good number.",
         default="50",
         metavar="STEPS|auto",
         parser=_fragment,
@@ -425,7 +425,7 @@ class TrainOptions:
         min=1,
     )
     gradients: Gradients | None = _collect(
-        "With --learners: gradients are averaged in each update, or pushed to this process in turn.",
+        "With --learners: average gradients in each update, or push them to this process one after another.",
         default="together",
     )
     shards: int | None = _collect(
@@ -463,7 +463,7 @@ def check_needs(options: TrainOptions) -> None:
     """Reject options that have no effect without another one.
 
     Raises:
-        ConfigError: naming all that lack the same option.
+        ConfigError: if there are any; the message names all that lack the same option.
     """
     given = options.given()
     for need, message in NEEDS.items():
@@ -473,7 +473,7 @@ def check_needs(options: TrainOptions) -> None:
 
 
 def conflicting(names: Collection[str]) -> list[str]:
-    """Return the options that one of these excludes."""
+    """Return the options that conflict with one of these."""
     pairs = [pair for one, other, _ in CONFLICTS for pair in ((one, other), (other, one))]
     return [other for one, other in pairs if one in names]
 
@@ -482,7 +482,7 @@ def check_conflicts(options: TrainOptions) -> None:
     """Reject options that exclude each other.
 
     Raises:
-        ConfigError: naming the first pair.
+        ConfigError: if there is such a pair; the message names the first one.
     """
     given = options.given()
     for one, other, reason in CONFLICTS:
@@ -508,7 +508,7 @@ def check_source_options(options: TrainOptions) -> None:
 
 
 class GroupedCommand(TyperCommand):
-    """Lists its options under the headings that they name."""
+    """Command whose help lists the options under their headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each heading."""

@@ -1,4 +1,4 @@
-"""``birl tune``: a search for hyper-parameters, each of whose trials is a run of ``birl train``."""
+"""``birl tune``: a search for hyper-parameters. Each trial is a run of ``birl train``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from birl.cli.common import AnyAlgorithm, algorithm_class, flags, import_user_module
+from birl.cli.run_folder import read_settings
 from birl.cli.run_processes import process_starter
 from birl.cli.study import HyperparameterSearch, SearchRange
 from birl.cli.train import check_source, configure, initial_model, train
@@ -40,7 +41,7 @@ _trainer.command()(train)
 
 
 class TuneCommand(TyperCommand):
-    """Passes all words that follow ``--search``, up to the next option, to it."""
+    """Command whose option ``--search`` takes all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""
@@ -57,7 +58,7 @@ COMMAND: Final[dict[str, Any]] = {
     "cls": TuneCommand,
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
 }
-"""Arguments of typer for `tune`: options that it does not know are those of ``birl train``."""
+"""Arguments of typer for `tune`. Unknown options are allowed, because they are options of ``birl train``."""
 
 
 def tune(
@@ -120,7 +121,7 @@ def parse_search(word: str) -> SearchRange:
     """Parse ``NAME=RANGE``.
 
     Raises:
-        ConfigError: if it has another form, or if the range is empty.
+        ConfigError: if the word has another form, or if the range is empty.
     """
     name, _, text = word.partition("=")
     if not name or not text:
@@ -147,10 +148,10 @@ def parse_search(word: str) -> SearchRange:
 
 
 def _train_options(algo: str, words: Sequence[str]) -> dict[str, Any]:
-    """Return the options of ``birl train`` that are given, as JSON values.
+    """Return the given options of ``birl train`` as JSON values. Typer raises its own errors for unknown options.
 
     Raises:
-        ConfigError: if one cannot be used in a search. Typer's own errors, if one does not exist.
+        ConfigError: if an option cannot be used in a search.
     """
     if algo.startswith("-"):
         raise ConfigError(f"the algorithm's name comes first, before {algo}: birl tune ALGO {algo} …")
@@ -169,10 +170,10 @@ def _train_options(algo: str, words: Sequence[str]) -> dict[str, Any]:
 def _check(
     algo: str, options: dict[str, Any], ranges: Sequence[SearchRange]
 ) -> tuple[type[AnyAlgorithm], list[SearchRange]]:
-    """Check a search as far as that is possible before it starts.
+    """Check everything about a search that can be checked before it starts.
 
     Returns:
-        The algorithm, and the ranges, where one such as ``0..1`` has fractions if its field has.
+        The algorithm, and the ranges. A range such as ``0..1`` has fractions if the field accepts them.
     """
     if (module := options.get("import_")) is not None:
         import_user_module(module)
@@ -202,7 +203,7 @@ def _check(
 def _check_range(
     algorithm: type[AnyAlgorithm], words: Sequence[str], search: SearchRange, base: AlgorithmConfig | None
 ) -> SearchRange:
-    """Check that both ends, or all choices, fit the field. The range has fractions if the field accepts them."""
+    """Check that the field accepts both ends, or all choices; return the range, with fractions if it accepts them."""
     for value in search.ends():
         try:
             configure(algorithm, [*words, f"{search.name}={value}"], base)
@@ -221,20 +222,15 @@ def _accepts(algorithm: type[AnyAlgorithm], words: Sequence[str], base: Algorith
 
 
 def _prepare_folder(out: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a search into its folder, or compare them with those that it holds.
+    """Write the settings of a search into its folder, or compare them with the settings in the folder.
 
     Raises:
-        ResumeError: if they differ in more than a larger number of trials.
+        ResumeError: if they differ, except for a larger number of trials.
         ForeignFileError: if the folder holds something else.
     """
     file = out / _SETTINGS
     if file.is_file():
-        try:
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(saved, dict) or not isinstance(saved.get("trials"), int):
-                raise ValueError("it holds no settings of a search")
-        except (ValueError, RecursionError) as error:
-            raise ForeignFileError(f"{file} cannot be read ({error}): give another --out") from error
+        saved = read_settings(file, "trials", "search", "give another --out")
         fewer = settings["trials"] < saved["trials"]
         different = differences(saved if fewer else {**saved, "trials": settings["trials"]}, dict(settings))
         if different:

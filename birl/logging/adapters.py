@@ -95,7 +95,7 @@ class CombineAdapter(LoggerAdapter):
         return {str(i): a.get_state() for i, a in enumerate(self._adapters) if hasattr(a, "get_state")}
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
+        """Restore the result of `get_state`."""
         for index, adapter in enumerate(self._adapters):
             if str(index) in state and hasattr(adapter, "set_state"):
                 adapter.set_state(state[str(index)])

@@ -1,4 +1,4 @@
-"""Running means of metrics and durations, and running statistics of gradients. They do not wait for the device."""
+"""Running means of metrics and durations, and running statistics of gradients, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MOST_FAILED_SEARCHES: Final = 10
 class Averages:
     """Means of metrics over many steps.
 
-    Tensors are summed on their device and read in `check`, so a step costs one addition. A sum is finite only if all
-    its terms are: checking the sum checks every step.
+    Tensors are summed on their device and read in `check`, so a step costs one addition. A sum is finite only if all of
+    its terms are, so a check of the sum checks every step.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Averages:
         self._count: dict[str, int] = {}
         self._sums: dict[str, Tensor] = {}
         self._checked_at = 0
-        self._failed = self._searches = 0  # failed searches in a row up to the last check, and all since then
+        self._failed = self._searches = 0  # failed searches in a row up to the last check; all searches since then
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         """Add the metrics of one step."""
@@ -67,7 +67,7 @@ class Averages:
             flush: whether to reset the sums on the device, which keeps them exact over long epochs.
 
         Raises:
-            NonFiniteError: names the metrics and the range of steps.
+            NonFiniteError: if a sum is not finite; the message names the metrics and the range of steps.
             StalledError: if at least ten searches in a row have failed. A successful search resets the count at the
                 next check.
         """
@@ -108,7 +108,7 @@ class Averages:
         self._searches = 0
 
     def get_state(self) -> State:
-        """Return sums and counts. Sums on the device are not flushed, so that this does not change the means."""
+        """Return sums and counts. Sums on the device are not flushed, because that would change the means."""
         return {
             "total": dict(self._total),
             "count": dict(self._count),
@@ -119,7 +119,7 @@ class Averages:
         }
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`; the sums continue on the CPU until the next `check`."""
+        """Restore the result of `get_state`; the sums stay on the CPU until the next step."""
         total = {name: float(value) for name, value in state["total"].items()}
         what = "a count of steps"
         count = {name: check(what, value, int, low=1, error=CorruptFileError) for name, value in state["count"].items()}
@@ -135,7 +135,7 @@ class Averages:
 class GradientStatistics:
     """Statistics of each parameter's gradient over many updates: minimum, maximum, mean, and mean standard deviation.
 
-    They stay on the device until they are read. A parameter that two steps train is called ``<step>.<parameter>``.
+    They stay on the device until they are read. A parameter that two steps train is named ``<step>.<parameter>``.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class GradientStatistics:
         return dict(self._steps)
 
     def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
+        """Restore the result of `get_state`."""
         steps = {}
         for step, statistics in state.items():
             names, count = [str(name) for name in statistics["names"]], int(statistics["count"])

@@ -46,7 +46,7 @@ class FileAdapter(EpochAdapter):
         super().__init__()
         self._folder = Path(logdir)
         self._gradients: dict[str, dict[str, float]] = {}
-        self._models: list[int] = []  # steps of those written in this run, oldest first
+        self._models: list[int] = []  # steps of the models written in this run, oldest first
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -83,7 +83,7 @@ class FileAdapter(EpochAdapter):
         if self._gradients:
             line[_GRADIENTS] = {name: _json_numbers(statistics) for name, statistics in self._gradients.items()}
         self._names |= _logged(line)
-        # This line is written first: if the process dies before the rest, it names the CSV files that the epoch made.
+        # This line is written first: if the process dies afterwards, it names the CSV files that may exist.
         self._append(_LINES, json.dumps(line))
         for name, value in self._metrics.items():
             self._append(_csv(name), f"{epoch},{step},{value}")
@@ -135,9 +135,8 @@ class FileAdapter(EpochAdapter):
         lengths: dict[str, int] = state["bytes"]
         models = list(state["models"])
         logs = {_LINES, *(name for name in lengths if name == _csv(name.removesuffix(".csv")))}
-        if lengths.keys() - logs or any(
-            type(number) is not int or number < 0 for number in (*lengths.values(), *models)
-        ):
+        numbers = (*lengths.values(), *models)
+        if lengths.keys() - logs or any(type(number) is not int or number < 0 for number in numbers):
             raise CorruptFileError(
                 f"the checkpoint has logs {lengths!s:.200} and models {models!s:.80}, which no run writes: use a copy"
             )

@@ -1,6 +1,6 @@
 """The interface of logger adapters, and the logger of a run.
 
-They write only the values that are passed to them: no environment variables, no command line, no host name.
+Loggers write only the values that are passed to them: no environment variables, no command line, no host name.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class SavableModel(Protocol):
 class LoggerAdapter:
     """Adapter that writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
-    Subclass it, or implement the same methods. A class that does not inherit may omit ``watch_model``, which adapters
-    for older versions of d3rlpy do not have, ``write_origin``, ``write_histogram``, ``write_image``,
-    ``save_best_model``, ``keep_models``, and ``write_gradient``; gradient statistics are then written as metrics.
-    ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint,
-    ``set_state`` receives the result of ``get_state`` at the time of the checkpoint, and should drop everything that
-    was written after it.
+    Subclass it, or implement the same methods. A class that does not inherit from it may omit ``write_origin``,
+    ``write_histogram``, ``write_image``, ``save_best_model``, ``keep_models``, ``watch_model`` (which adapters for
+    older versions of d3rlpy do not have) and ``write_gradient`` (gradient statistics are then written as metrics).
+    ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint, ``set_state``
+    receives the result of ``get_state`` at the time of the checkpoint, and should drop everything that was written
+    later.
     """
 
     def write_params(self, params: dict[str, Any]) -> None:
         """Write shapes and hyper-parameters, once at the start."""
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
-        """Write the origin of a run, once at its start: ``command``, ``birl`` (its version), ``commit``."""
+        """Write the origin of a run, once at its start: ``command``, ``birl`` (the version) and ``commit``."""
 
     def before_write_metric(self, epoch: int, step: int) -> None:
         """Prepare for the metrics of an epoch, which follow."""
@@ -59,13 +59,13 @@ class LoggerAdapter:
         """Write one metric."""
 
     def write_gradient(self, epoch: int, step: int, name: str, statistics: Mapping[str, float]) -> None:
-        """Write statistics of a parameter's gradient; by default each as the metric ``<name>_grad_<statistic>``.
+        """Write statistics of a parameter's gradient, by default as metrics ``<name>_grad_<statistic>``.
 
-        Called between `before_write_metric` and `after_write_metric` where a run has ``log_gradients=True``.
+        It is called between `before_write_metric` and `after_write_metric` if a run has ``log_gradients=True``.
 
         Args:
-            epoch, step: as for metrics.
-            name: the parameter, such as ``critic.q.weight``.
+            epoch, step: epoch and step, as for metrics.
+            name: name of the parameter, such as ``critic.q.weight``.
             statistics: ``min``, ``max``, ``mean`` and ``std`` over the elements of the gradient and the updates since
                 the last writing.
         """
@@ -97,11 +97,11 @@ class LoggerAdapter:
 
         Args:
             algo: model to save.
-            best: ``metric`` (its name), ``score`` and ``step``.
+            best: name of the ``metric``, ``score`` and ``step``.
         """
 
     def keep_models(self, newest: int) -> None:
-        """Remove the models that `save_model` saved in this run, except the newest ones."""
+        """Remove the models that `save_model` saved in this run, except the ``newest`` ones."""
 
     def close(self) -> None:
         """Close the adapter at the end of the run, also after an error."""
@@ -142,9 +142,9 @@ class BirlLogger:
         algo, n_steps_per_epoch: arguments for factories of d3rlpy's newer form.
 
     Attributes:
-        experiment_name: the name with its timestamp.
-        adapter: made by the factory.
-        averages: means of the metrics since the last writing.
+        experiment_name: name of the run, with its timestamp if it has one.
+        adapter: adapter that the factory made.
+        averages: means of the metrics since they were last written.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class BirlLogger:
 
 
 def optional(adapter: object, method: str) -> Callable[..., None]:
-    """Return a method of an adapter, or that of `LoggerAdapter` if the adapter does not have it."""
+    """Return a method of an adapter, or the method of `LoggerAdapter` if the adapter does not have it."""
     return getattr(adapter, method, partial(getattr(LoggerAdapter, method), adapter))  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""MLflow."""
+"""Logging to MLflow."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from birl.logging.logger import EpochAdapter, LoggerAdapterFactory
 from birl.logging.tensorboard_adapter import flat
 from birl.types import Array, State
 
-_MOST_METRICS = 1000  # limits of MLflow for one request:
+_MOST_METRICS = 1000  # limits of MLflow for one request
 _MOST_PARAMS = 100
 _LONGEST_PARAM = 500
 _FORBIDDEN = re.compile(r"[^\w\-./ ]")
 
 
 class MLflowAdapter(EpochAdapter):
-    """Adapter that logs a run to MLflow: metrics by name against the step, parameters one by one, no models.
+    """Adapter that logs metrics by step and parameters to MLflow, but no models.
 
-    The run starts with the first write, through a separate client: the active run of
-    ``mlflow.start_run()`` is left alone. A resumed run continues under the same id, and steps that it repeats are not
-    written twice. Characters that MLflow does not allow in names become ``_``.
+    The run starts with the first write. It uses a client of its own, so the active run of ``mlflow.start_run()`` is not
+    changed. A resumed run continues under the same id, and repeated steps are not written twice. Characters that MLflow
+    does not allow in names become ``_``.
 
     Args:
         run_name: name of the run.
@@ -51,10 +51,8 @@ class MLflowAdapter(EpochAdapter):
         """The run's id. The first access starts the run."""
         if self._id is None:
             existing = self._client.get_experiment_by_name(self._experiment)
-            experiment = (
-                self._client.create_experiment(self._experiment) if existing is None else existing.experiment_id
-            )
-            self._id = str(self._client.create_run(experiment, run_name=self._run_name).info.run_id)
+            made = self._client.create_experiment(self._experiment) if existing is None else existing.experiment_id
+            self._id = str(self._client.create_run(made, run_name=self._run_name).info.run_id)
         return self._id
 
     def write_params(self, params: dict[str, Any]) -> None:
@@ -95,7 +93,7 @@ class MLflowAdapter(EpochAdapter):
         return {"id": self._id}
 
     def set_state(self, state: State) -> None:
-        """Continue the run of that id, after the last step with metrics."""
+        """Continue the run with this id after its last step with metrics."""
         self._id = state["id"]
         if self._id is not None:
             self._client.update_run(self._id, status="RUNNING")

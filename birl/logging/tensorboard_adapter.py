@@ -1,4 +1,4 @@
-"""TensorBoard."""
+"""Logging to TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from birl.types import Array, State
 
 
 class TensorboardAdapter(LoggerAdapter):
-    """Adapter that writes metrics as scalars ``metrics/<name>`` against the step, parameters as text, and no models.
+    """Adapter that writes metrics as scalars ``metrics/<name>`` by step, and parameters as text, but no models.
 
     Differs from d3rlpy, which counts epochs on the horizontal axis: steps stay comparable between runs.
 
@@ -75,7 +75,7 @@ class TensorboardAdapter(LoggerAdapter):
         return {"step": self._step}
 
     def set_state(self, state: State) -> None:
-        """Drop everything after that step."""
+        """Drop everything after the step in the state."""
         self._writer.close()
         self._writer = self._make(purge_step=state["step"] + 1)
 

@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""Logging to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from birl.types import Array, State
 
 
 class WanDBAdapter(EpochAdapter):
-    """Adapter that logs a run to Weights & Biases: metrics against the step, parameters as its config, no models.
+    """Adapter that logs metrics by step and parameters as the config to Weights & Biases, but no models.
 
     The run starts with the first write. A resumed run continues under the same id; Weights & Biases ignores steps that
-    it has already.
+    it already has.
 
     Differs from d3rlpy, whose adapter always logs gradients: here they are logged with ``log_gradients=True``, as
     ``gradients/<parameter>.<statistic>``.
@@ -84,7 +84,7 @@ class WanDBAdapter(EpochAdapter):
         return {"id": self._id if self._run is None else str(self._run.id)}
 
     def set_state(self, state: State) -> None:
-        """Continue the run of that id."""
+        """Continue the run with the id in the state."""
         self.close()
         self._run, self._id = None, state["id"]
 

@@ -21,7 +21,6 @@ from birl.ope.validity_limits import FAMILIES, LIMITS, Finding
 
 JSONObject: TypeAlias = "dict[str, object]"
 """JSON values by name."""
-_LABELS: Final = {"ship": "ship", "do_not_ship": "do not ship", "more_data": "more data", "cannot_tell": "cannot tell"}
 _MARKS: Final[Mapping[str, Literal["good", "doubtful", "bad"]]] = {
     "ship": "good",
     "do_not_ship": "bad",
@@ -113,7 +112,7 @@ def write_report(
     """
     described, inputs = dict(policies or {}), dict(inputs or {})
     lead: list[Part] = [Note("bad", text) for text in notes]
-    lead += [Note(_MARKS[verdict.verdict], f"{name}: {_LABELS[verdict.verdict]}") for name, verdict in verdicts.items()]
+    lead += [Note(_MARKS[verdict.verdict], f"{name}: {verdict.label}") for name, verdict in verdicts.items()]
     if described or inputs:
         lead.append(Table(["evaluated", ""], [[*row] for row in (*described.items(), *inputs.items())]))
     sections = [part for name in evaluations for part in _sections(evaluations[name], verdicts[name])]
@@ -192,7 +191,7 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
     sections = [
-        Section(f"{name}: {_LABELS[verdict.verdict]}", parts),
+        Section(f"{name}: {verdict.label}", parts),
         Section(f"{name}: estimates", _estimates(evaluation)),
     ]
     if verdict.ranges:

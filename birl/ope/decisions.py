@@ -57,6 +57,11 @@ class Verdict:
     ranges: tuple[tuple[float, float, float], ...] = ()
 
     @property
+    def label(self) -> str:
+        """The verdict in words."""
+        return self.verdict.replace("_", " ")
+
+    @property
     def status(self) -> int:
         """Exit status: 0, 3, 4 or 5."""
         return STATUS[self.verdict]

@@ -782,7 +782,7 @@ def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytes
         (["--jobs", 2], "--jobs: for --seeds in environments only"),
         (["--address", "auto"], "--address: for collectors only"),
         (["--learners", 2, "--shards", 1], "--learners and --shards: for collectors only"),
-        (["--explorer", "epsilon-ladder"], "epsilon-ladder: one for each collector; give --collectors N, too"),
+        (["--explorer", "epsilon-ladder"], "epsilon-ladder: one epsilon for each collector; give --collectors N, too"),
         (["--collectors", 2, "--workers", 2], "cluster=… cannot be combined with workers=2"),
     ],
 )
