@@ -165,14 +165,14 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     assigned = {name for names in found.values() for name in names}
     lines = [
         f"# Proposed for {rows} rows of {_comment(', '.join(files[:5]))}{' and others' * (len(files) > 5)}.",
-        "# Read each line: what is wrong here is wrong in every result.",
+        "# Check each line: an error here affects every result.",
     ]
     lines += [f"# {text}" for text in _missing_roles(found)] + [""]
     candidates = {role: [] if found[role] else _candidates(role, profiles, assigned, rows) for role in _CONTENT_RULES}
     for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
         lines += _role_lines(role, role, found[role], profiles, role == "episode", candidates.get(role, []))
     if not found["time"]:
-        lines.append("# Without a time the rows of an episode must stand in their order in the log.")
+        lines.append("# Without a time, the rows of an episode must be in order in the log.")
     if not found["terminated"]:
         lines.append('# No column is named like the ends of the task. If it never ends: unmarked = "truncated".')
         lines.append('# If the last step of every episode is its end: unmarked = "terminated".')
@@ -183,7 +183,7 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
         roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in candidates[role]]
         proposed = [] if name in candidates["time"] else _observation_lines(name, profiles[name], rows)
         if name in candidates["reward"] and not roles:
-            proposed.insert(0, f"# if {_comment(name)} is the reward, take it out here and name it in [reward]")
+            proposed.insert(0, f"# if {_comment(name)} is the reward, remove it here and name it in [reward]")
         if roles:  # effects of an action must not become observations by mistake
             what = " or the ".join(roles)
             reason = f"# {_comment(name)} may be the {what}; it is an observation only if it was known before"
@@ -197,8 +197,8 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     lines += _role_lines("mask", "mask", found["mask"], profiles, False)
     lines += ["", "[reward]", *_role_lines("reward", "column", found["reward"], profiles, True, candidates["reward"])]
     if not found["reward"]:
-        lines.append("# Write the name of the reward's column here, and take it out above: it is no observation.")
-    lines.append("# lower = 0.0   # the least that it can be, which some estimates need")
+        lines.append("# Write the name of the reward's column here, and remove it above: it is not an observation.")
+    lines.append("# lower = 0.0   # the smallest possible reward, which some estimates need")
     lines.append("")
     if len(found["propensity"]) == 1:
         name = found["propensity"][0]
@@ -221,10 +221,10 @@ def _missing_roles(found: dict[str, list[str]]) -> list[str]:
     none = [role for role in _REQUIRED if not found[role]]
     several = [role for role in _REQUIRED if len(found[role]) > 1]
     others = [role for role in none if role != "reward"]
-    sentences = [f"no column is named like the {' or the '.join(others)}: write which it is, below."] * bool(others)
+    sentences = [f"no column is named like the {' or the '.join(others)}: name it below."] * bool(others)
     sentences += [NO_REWARD] * ("reward" in none)
     if several:
-        sentences.append(f"several columns are named like the {' and the '.join(several)}: take one, below.")
+        sentences.append(f"several columns are named like the {' and the '.join(several)}: choose one below.")
     return sentences
 
 
@@ -270,7 +270,7 @@ def _role_lines(
     if names:
         lines = [f"# {key} = {to_toml(name)}   # {_comment(profiles[name])}" for name in names]
         kind = f"the mark {role}" if role in ("terminated", "truncated") else f"the {role}"
-        return [f"# {len(names)} columns could be {kind}; take one:", *lines]
+        return [f"# {len(names)} columns could be {kind}; choose one:", *lines]
     lines = [f"# {key} = …   # needed: no column is named like the {role}"] if needed else []
     return lines + [f"# {key} = {to_toml(name)}   # it may be: {_comment(profiles[name])}" for name in candidates]
 

@@ -410,12 +410,12 @@ def test_candidates_for_roles_are_not_proposed_as_observations(tmp_path: Path) -
     for role, name in {"episode": "who", "terminated": "over", "column": "did"}.items():
         assert any(line.startswith(f'# {role} = "{name}"   # it may be: ') for line in lines), (role, text)
     assert any(line.startswith('# column = "cash"   # it may be: numbers') for line in lines)
-    assert lines[2] == "# no column is named like the episode or the action: write which it is, below."
+    assert lines[2] == "# no column is named like the episode or the action: name it below."
     assert lines[3].startswith("# no column is named like the reward, so it may be among the observations")
     place = next(row for row, line in enumerate(lines) if line.startswith('column = "cash"'))
-    assert lines[place - 2] == "# if cash is the reward, take it out here and name it in [reward]"
+    assert lines[place - 2] == "# if cash is the reward, remove it here and name it in [reward]"
     assert '# kind = …   # needed: "discrete", with values = […] or size = …, or "continuous"' in lines
-    named = "# Write the name of the reward's column here, and take it out above: it is no observation."
+    named = "# Write the name of the reward's column here, and remove it above: it is not an observation."
     assert lines.index(named) > lines.index("[reward]")
     assert "# over may be the end or the action; it is an observation only if it was known before" in lines
     assert "# did may be the action; it is an observation only if it was known before" in lines
@@ -453,14 +453,14 @@ def test_dates_are_time_candidates(tmp_path: Path) -> None:
     lines = propose([write(rows, tmp_path / "log.parquet")]).text.splitlines()
     assert any(line.startswith('# time = "created"   # it may be: dates') for line in lines)
     assert not any("not used" in line and "created" in line for line in lines)
-    assert "# Without a time the rows of an episode must stand in their order in the log." in lines
+    assert "# Without a time, the rows of an episode must be in order in the log." in lines
 
 
 def test_ambiguous_roles_are_not_assigned(tmp_path: Path) -> None:
     rows = table().append_column("rewards", pyarrow.array([1.0] * 1000))
     rows = rows.append_column("<script>\n", pyarrow.array(range(1000)))
     text = propose([write(rows, tmp_path / "log.parquet")]).text
-    assert '# 2 columns could be the reward; take one:\n# column = "reward"' in text
+    assert '# 2 columns could be the reward; choose one:\n# column = "reward"' in text
     assert '# column = "rewards"' in text
     with pytest.raises(ConfigError, match="reward has no column"):
         LogSchema.parse(text)
