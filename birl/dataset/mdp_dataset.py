@@ -33,7 +33,7 @@ from birl.dataset.validation import (
     prepare_actions,
 )
 from birl.errors import DataError, ShapeError
-from birl.spaces import parse_actions
+from birl.spaces import Actions, parse_actions
 from birl.spaces.observations import (
     check_action_mask,
     check_observations,
@@ -143,24 +143,15 @@ class MDPDataset(ReplayBuffer):
         count = check_length(**arrays, terminals=terminal, timeouts=timeout, **ids, **named)
         check_finite("observations", observations)
         check_finite("rewards", rewards)
-        width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
-        discrete = action_spec.kind is ActionSpace.DISCRETE
-        if action_size is None and len(width) == 1 and discrete and width[0] > action_spec.size:
-            action_spec = parse_actions(int(width[0]), action_spec.kind)
-        parts = infer_observations(observations, observation_space)
-        spec = Spec(parts, action_spec)
+        spec = _infer_spec(observations, observation_space, actions, action_spec, action_size is None)
         if action_masks is not None and not spec.masked:
             raise DataError(f"action_masks are for discrete actions, but these are {action_spec}: leave them out")
-        check_stored(spec.actions, actions)
-        if spec.masked:
-            check_action_mask(observations, DataError, f"observations[{MASK!r}]")
-            check_mask_allows(observations, actions, action_spec)
 
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
             _warn_of_time_limit(terminal, ends)
         flags = row_flags(terminal, ends, known=next_observations is not None)
-        finals: Tree = None
+        finals, parts = None, spec.observations
         if next_observations is not None:
             finals = _final_observations(next_observations, observations, ends, spec.masked)
             parts = parts if observation_space is not None else widen_observations(parts, infer_observations(finals))
@@ -168,7 +159,7 @@ class MDPDataset(ReplayBuffer):
 
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        info = DatasetInfo(observation, action, reward, action_spec.kind, action_spec.size_argument, parts)
+        info = DatasetInfo(observation, action, reward, spec.actions.kind, spec.actions.size_argument, parts)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
         names = list(tree_leaves(self.storage.observation_names))
@@ -178,6 +169,26 @@ class MDPDataset(ReplayBuffer):
         add_extra_columns(self.storage, steps)
         self.storage.extend(0, flags, steps, last)
         self.flush()
+
+
+def _infer_spec(observations: Tree, space: Tree, actions: Array, action_spec: Actions, widen: bool) -> Spec:
+    """Return the specs of observations and actions, after a check of the actions and their masks.
+
+    Args:
+        observations, actions: logged steps.
+        space: spec of the observations; ``None`` to infer it.
+        action_spec: spec of the actions.
+        widen: whether masks may have more actions than were logged.
+    """
+    width = np.shape(observations[MASK])[1:] if isinstance(observations, dict) and MASK in observations else ()
+    if widen and len(width) == 1 and action_spec.kind is ActionSpace.DISCRETE and width[0] > action_spec.size:
+        action_spec = parse_actions(int(width[0]), action_spec.kind)
+    spec = Spec(infer_observations(observations, space), action_spec)
+    check_stored(action_spec, actions)
+    if spec.masked:
+        check_action_mask(observations, DataError, f"observations[{MASK!r}]")
+        check_mask_allows(observations, actions, action_spec)
+    return spec
 
 
 def _with_masks(observations: Tree, observation_space: Tree, action_masks: npt.ArrayLike) -> tuple[Tree, Tree]:
