@@ -99,8 +99,7 @@ def get_atari(
     game, kind, version = found.groups()
     epoch = _EPOCHS.get(kind) or int(kind.removeprefix("epoch-"))
     epochs = [_Epoch(game, int(version), epoch, path)]
-    env = _environment(game, num_stack, sticky_action, render_mode)
-    return _load(epochs, env, num_stack, storage, sampler, None), env
+    return _load(game, epochs, None, num_stack, sticky_action, render_mode, storage, sampler)
 
 
 def get_atari_transitions(
@@ -136,28 +135,24 @@ def get_atari_transitions(
     files = [_Epoch(game_name, index, epoch, path) for epoch in epochs]
     if not files:
         raise ConfigError("epochs is empty: give at least one of 1 … 50")
-    env = _environment(game_name, num_stack, sticky_action, render_mode)
-    return _load(files, env, num_stack, storage, sampler, fraction), env
+    return _load(game_name, files, fraction, num_stack, sticky_action, render_mode, storage, sampler)
 
 
-def _environment(
-    game: str, num_stack: int | None, sticky_action: bool, render_mode: str | None
-) -> gymnasium.Env[Any, Any] | None:
+def _load(
+    game: str,
+    epochs: Sequence[_Epoch],
+    fraction: float | None,
+    num_stack: int | None,
+    sticky_action: bool,
+    render_mode: str | None,
+    storage: StorageLocation,
+    sampler: Sampler | None,
+) -> tuple[ReplayBuffer, gymnasium.Env[Any, Any] | None]:
     def make() -> gymnasium.Env[Any, Any]:
         env = AtariPreprocessing(make_atari(game, sticky_action=sticky_action, render_mode=render_mode))
         return FrameStack(env, num_stack) if num_stack else ChannelFirst(env)
 
-    return environment_or_none(repr(game), make)
-
-
-def _load(
-    epochs: Sequence[_Epoch],
-    env: gymnasium.Env[Any, Any] | None,
-    num_stack: int | None,
-    storage: StorageLocation,
-    sampler: Sampler | None,
-    fraction: float | None,
-) -> ReplayBuffer:
+    env = environment_or_none(repr(game), make)
     if env is None:
         action_size = 1 + max(int(epoch.column("action").max()) for epoch in epochs)
     else:
@@ -175,7 +170,7 @@ def _load(
         sampler=sampler,
     )
     assert dataset is not None
-    return dataset
+    return dataset, env
 
 
 class _Epoch:

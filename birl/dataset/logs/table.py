@@ -314,8 +314,6 @@ class _RowStore:
     def add(self, values: Array) -> None:
         """Append rows."""
         self._count += len(values)
-        if values.dtype != self._dtype:  # a column of times may mix integers and floats
-            self._dtype = np.result_type(values.dtype, self._dtype)
         if self._file is None:
             self._parts.append(values)
             return
