@@ -91,7 +91,7 @@ class ActionError(DataError):
 
 
 class EmptyDataError(DataError):
-    """Nothing to sample from."""
+    """There is no data to sample from."""
 
 
 class EnvironmentMismatchError(BirlError, ValueError):

@@ -20,7 +20,7 @@ _IMAGE: Final = 3  # dimensions: channels, height, width
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """Changes the observations of a minibatch, given random numbers that the dataset's generator draws."""
+    """Random change of the observations of a minibatch. The dataset's generator draws the random numbers."""
 
     def fits(self, info: DatasetInfo, picker: Callable[..., Any]) -> None:
         """Raise a `birl.errors.BirlError` unless the augmentation supports the data and the transition picker."""

@@ -186,7 +186,7 @@ def parts_as_tuple(name: str, value: Tree, steps: int) -> Tree:
 
 
 class _WithSignatures:
-    """Adds the signatures of one observation, action and reward."""
+    """Base class with the signatures of one observation, action and reward."""
 
     _names, _skip = ("observations", "actions", "rewards"), 1  # attributes, and their leading dimensions
 

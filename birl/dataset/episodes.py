@@ -18,7 +18,7 @@ _CHUNK = 65536
 
 
 class EpisodeTable(NamedTuple):
-    """Lane, first position and length of all episodes: arrays ``[E]``, ordered by lane, then from the oldest on."""
+    """Lane, first position and length of all episodes: arrays ``[E]``, ordered by lane, oldest first."""
 
     lane: Array
     start: Array
@@ -38,7 +38,7 @@ def episode_table(storage: Storage) -> EpisodeTable:
 
 
 class ChangedEpisodes:
-    """Finds the steps of episodes that were written, or were still running, since the last call.
+    """Tracker of the episodes that were written, or were still running, since the last call of `find`.
 
     Make a new one when the storage's ``generation`` changes.
 

@@ -291,8 +291,8 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
 
     Args:
         storage: a storage in a folder, open for writing.
-        clean: whether the rows on disk are complete. False marks a ring that is being overwritten, which a power cut
-            would destroy.
+        clean: whether the rows on disk are complete. False marks a ring whose rows are being overwritten, which a power
+            cut would destroy.
     """
     place, info, journal = storage.place, storage.info, storage.journal
     assert isinstance(place, FolderPlace) and journal is not None

@@ -38,7 +38,7 @@ class HindsightSampler(Sampler):
     are drawn again for every minibatch. Steps of the running episode get goals achieved so far.
 
     With a `birl.dataset.MultiStepTransitionPicker`, every reward is computed for the new goal. All steps of a sequence
-    have the same goal, which was achieved after the first step behind the burn-in.
+    have the same goal, which was achieved after the first step that follows the burn-in.
 
     Args:
         compute_reward: ``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``; ``info`` is an empty dict. Use the
@@ -299,7 +299,7 @@ def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
 
 
 class _EpisodeBounds:
-    """Finds where the episodes of rows start and end. Cached per step, so that no draw scans all rows."""
+    """First and last positions of the episodes of rows, cached for each step, so that no draw scans all rows."""
 
     def __init__(self) -> None:
         self._changed: ChangedEpisodes | None = None

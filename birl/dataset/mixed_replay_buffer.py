@@ -16,7 +16,7 @@ from birl.types import Shape, State
 
 
 class MixedReplayBuffer(ReplayBufferBase):
-    """Samples a fixed share of each minibatch from a second buffer. New steps go to the first one.
+    """A replay buffer that samples a fixed share of each minibatch from a second one. New steps go to the first one.
 
     While one of them has no transition yet, minibatches come from the other one alone.
 

@@ -31,7 +31,7 @@ ROWS_AT_ONCE = 1024
 
 
 class MinibatchSource(Protocol):
-    """What a learner samples minibatches from: a dataset, a buffer, a `Reader` or replay in several processes."""
+    """A source of minibatches for a learner: a dataset, a buffer, a `Reader` or replay in several processes."""
 
     def sample(self, view: View[M], count: int) -> M:
         """Sample a minibatch of ``count`` elements."""
@@ -119,7 +119,7 @@ class Source:
 
 @final
 class Reader:
-    """Samples all minibatches of a dataset, from one source or from a mixture of two.
+    """The reader of all minibatches of a dataset, which come from one source or a mixture of two.
 
     While one of two sources has no transitions, minibatches come from the other source alone.
 

@@ -46,7 +46,7 @@ class Storage:
         limit: largest number of steps over all lanes, ``None`` for no limit.
         place: allocates and reads the arrays; `MemoryPlace` if ``None``.
         capacity: initial number of rows per lane.
-        whole: evict whole episodes, as long as there are complete ones.
+        whole: whether to evict whole episodes while there are complete ones.
     """
 
     def __init__(

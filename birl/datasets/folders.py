@@ -1,4 +1,4 @@
-"""Finding and storing named datasets. Nothing is ever downloaded."""
+"""Search for the files of named datasets, which birl does not download, and storage of their episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets of Minari: those of the Farama Foundation, and those that Minari's ``DataCollector`` makes.
+"""Datasets of Minari, which the Farama Foundation publishes or Minari's ``DataCollector`` makes.
 
 They need the extra ``minari``.
 """

@@ -1,4 +1,4 @@
-"""Atomic writing: a file is replaced completely or not at all."""
+"""Atomic writes, which replace a file completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restoring states from files: compare them with the present states, then set all of them or none."""
+"""Restoration of states from files: a comparison with the present states, then all of them are set, or none."""
 
 from __future__ import annotations
 

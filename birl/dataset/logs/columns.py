@@ -1,4 +1,4 @@
-"""Convert columns of tables to arrays: Arrow data, objects with ``__arrow_c_stream__`` and dicts of arrays."""
+"""Columns of tables as arrays: from Arrow data, objects with ``__arrow_c_stream__`` and dicts of arrays."""
 
 from __future__ import annotations
 

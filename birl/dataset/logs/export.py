@@ -1,4 +1,4 @@
-"""Export episodes to a Parquet file, and write the schema with which birl imports it again."""
+"""Export of episodes to a Parquet file, with the schema with which birl imports it again."""
 
 from __future__ import annotations
 

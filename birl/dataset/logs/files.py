@@ -1,4 +1,4 @@
-"""Import log files (Parquet, CSV, JSON lines and Arrow) in chunks into a folder of episodes.
+"""Import of log files (Parquet, CSV, JSON lines and Arrow), in chunks, into a folder of episodes.
 
 Other sources of rows, such as `birl.dataset.logs.query.Query`, implement the protocol `Source`.
 """

@@ -1,4 +1,4 @@
-"""Propose a schema for a log from the names and contents of its columns."""
+"""Proposals of a schema for a log, from the names and contents of its columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read logs with SQL: duckdb runs a query over files or over a database."""
+"""Logs read with SQL: duckdb runs a query over files or over a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the rows of a log and encode each column according to its role in the schema."""
+"""Checks of the rows of a log, and the encoding of each column according to its role in the schema."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class LabelEncoder:
 
 
 class RowEncoder:
-    """Encodes the rows of a log in chunks.
+    """Encoder of the rows of a log, in chunks.
 
     Args:
         schema: the roles of columns.

@@ -1,4 +1,4 @@
-"""Split a folder of episodes into parts for training, selection and certification."""
+"""Splits of a folder of episodes into parts for training, selection and certification."""
 
 from __future__ import annotations
 

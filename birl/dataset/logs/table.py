@@ -1,4 +1,4 @@
-"""Convert tables to episodes: `from_table`, and the chunked importer that it uses.
+"""Conversion of tables to episodes: `from_table`, and the importer of chunks that it uses.
 
 The importer checks and encodes the rows chunk by chunk and stores them in the order of the log: in memory, or in files
 of a temporary folder if the result is a folder. Only episode, time and flags of each row, which determine the order of
@@ -60,7 +60,7 @@ def from_table(table: TableLike, schema: LogSchema, *, storage: StorageLocation 
 
 
 class Importer:
-    """Collects the rows of tables and converts them to episodes. Use it in a ``with`` statement.
+    """Collector of the rows of tables, which converts them to episodes. Use it in a ``with`` statement.
 
     Args:
         schema: the meaning of the columns.
