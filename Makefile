@@ -20,7 +20,7 @@ test-slow: $(VENV)/.dev  ## all variants and seeds, learning runs of minutes
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
 test-cuda: $(VENV)/.dev  ## the contract, recordings and many seeds on a GPU; needs one, and a torch that finds it
-	$(BIN)/python -m pytest -n 4 -q tests/cuda
+	$(BIN)/python -m pytest -n auto --maxprocesses 12 -q tests/cuda
 
 test-ray: $(VENV)/.ray  ## collectors that Ray places, in one cluster on this machine; fails if a process is left
 	PYTHONPATH=tests:tests/ray $(BIN)/python -m pytest -q -s tests/ray

@@ -8,6 +8,7 @@ default random generator advances with every replay; others have to be named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,14 +72,40 @@ class Recording:
     def __init__(
         self, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators, record: Recorder
     ) -> None:
-        own = None if batch is None else Batch(*tree_map(lambda x: x if x is None else x.clone(), batch.parts))
-        self._batch, self._scalars = [] if own is None else own.leaves, scalars.clone()
+        inputs: dict[int, Tensor] = {}
+        own = None if batch is None else Batch(*tree_map(partial(_copy_with_strides, copies=inputs), batch.parts))
+        self._inputs, self._scalars = [_without_expansion(x) for x in inputs.values()], scalars.clone()
         self._replay, self._result = record(lambda: updates(own, self._scalars), generators)
 
     def __call__(self, batch: Batch | None, scalars: Tensor) -> UpdateResult:
         """Replay with another batch and other scalars. The tensors of the result are copies."""
         self._scalars.copy_(scalars, non_blocking=True)
         if batch is not None:
-            torch._foreach_copy_(self._batch, batch.leaves, non_blocking=True)
+            leaves = {id(leaf): leaf for leaf in batch.leaves}.values()
+            torch._foreach_copy_(self._inputs, [_without_expansion(x) for x in leaves], non_blocking=True)
         self._replay()
         return self._result.map(torch.clone)
+
+
+def _copy_with_strides(x: Tensor | None, copies: dict[int, Tensor]) -> Tensor | None:
+    """A copy with the same strides, so that the program compiled for ``x`` takes it; the same one for the same tensor.
+
+    Args:
+        x: a tensor of a batch.
+        copies: the copies made so far, by the ``id`` of the tensor.
+    """
+    if x is None:
+        return None
+    if id(x) not in copies:
+        part = _without_expansion(x)
+        copies[id(x)] = torch.empty_strided(part.shape, part.stride(), dtype=x.dtype, device=x.device).copy_(part)
+        copies[id(x)] = copies[id(x)].expand_as(x)
+    return copies[id(x)]
+
+
+def _without_expansion(x: Tensor) -> Tensor:
+    """The part of an expanded tensor that has memory of its own: one element of each expanded dimension."""
+    for dimension, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            x = x.narrow(dimension, 0, 1)
+    return x

@@ -194,6 +194,24 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return y.view(*x.shape[:-1], -1)
 
 
+def embedded(embedding: nn.Embedding, index: Tensor) -> Tensor:
+    """Look up the rows ``[..., size]`` of an embedding for an int64 index ``[...]``, with a gradient that repeats.
+
+    Compiled for a GPU, the gradient of a lookup adds the rows of equal indices in any order, so runs would not repeat
+    bit for bit. There, training multiplies with one-hot vectors instead.
+    """
+    if index.device.type == "cpu" or not torch.is_grad_enabled():
+        result: Tensor = embedding(index)
+        return result
+    return one_hot_product(embedding.weight, index)
+
+
+def one_hot_product(weight: Tensor, index: Tensor) -> Tensor:
+    """Return the rows ``[..., size]`` of ``weight`` ``[n, size]`` at ``index`` ``[...]`` as a matrix product."""
+    one_hot = index.unsqueeze(-1) == torch.arange(weight.shape[0], device=index.device)
+    return one_hot.to(weight.dtype) @ weight
+
+
 class Dropout(nn.Module):
     """Zeroes elements with probability ``rate`` in training, and scales the others to keep the mean.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from birl.errors import ConfigError
 from birl.models.distributions import masked
 from birl.models.encoders import EncoderFactory, feature_size_of
-from birl.models.layers import Dropout, activation_named, dense
+from birl.models.layers import Dropout, activation_named, dense, embedded
 from birl.models.networks import Network
 from birl.models.recurrent import Recurrent
 from birl.spaces.specs import Spec
@@ -224,9 +224,9 @@ class DecisionTransformerNetwork(Network):
         tokens = self.embed_activation(tokens)
         steps = timesteps.clamp(0, self.max_timestep)
         if self.block_embedding is None:
-            tokens = (tokens + self.position_embedding(steps).unsqueeze(2)).flatten(1, 2)
+            tokens = (tokens + embedded(self.position_embedding, steps).unsqueeze(2)).flatten(1, 2)
         else:
-            newest = self.position_embedding(steps[:, -1:])
+            newest = embedded(self.position_embedding, steps[:, -1:])
             tokens = tokens.flatten(1, 2) + newest + self.block_embedding[-3 * length :]
         tokens = self.dropout(self.after_positions(tokens))
         valid = None if mask is None else (mask > 0).repeat_interleave(3, 1)
@@ -279,7 +279,7 @@ class DiscreteDecisionTransformer(DecisionTransformerNetwork):
         self.linear = nn.Linear(size, action_size, bias=False).apply(_as_gpt2)
 
     def embed_action(self, actions: Tensor) -> Tensor:
-        return self.action_embedding(actions)
+        return embedded(self.action_embedding, actions)
 
     def output(self, features: Tensor) -> Tensor:
         """Logits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from birl.algorithm.learner import COMPILE_FROM
 from birl.algos import BCConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
 from birl.engine import HardCopy, compiler
 from birl.engine import compiled as program
+from birl.engine.cuda_graphs import Generators, Recording
+from birl.engine.steps import UpdateResult
 from birl.errors import CompileError, ConfigError
 from birl.models import C51QFunctionFactory, EncoderFactory, VectorEncoderFactory
 from birl.optimizers import (
@@ -514,6 +517,35 @@ def test_noise_moves_on_in_programs_and_recordings() -> None:
     assert losses["compiled"] == pytest.approx(losses["eager"], rel=1e-5)
     assert losses["recorded"] == losses["compiled"]
     assert torch.equal(states["eager"], states["compiled"]) and torch.equal(states["eager"], states["recorded"])
+
+
+def test_a_recording_takes_batches_of_any_strides() -> None:
+    """Expanded, transposed and shared tensors keep their signature, or updates would compile while being recorded."""
+
+    def batch_from(first: float) -> Batch:
+        observation = torch.arange(first, first + 12).reshape(3, 4).T
+        action, reward = torch.arange(first, first + 8)[::2], torch.tensor(first).expand(4)
+        return Batch(observation, action, reward, observation, torch.ones(4), torch.ones(4), extra={"steps": reward})
+
+    seen: list[Batch] = []
+
+    def updates(batch: Batch | None, scalars: Tensor) -> UpdateResult:
+        assert batch is not None
+        seen.append(batch)
+        total = torch.stack([leaf.sum() for leaf in batch.leaves]).sum() + scalars.sum()
+        return UpdateResult({"sum": total}, None, {})
+
+    def record(function: Callable[[], UpdateResult], generators: Generators) -> tuple[Callable[[], object], Any]:
+        result = function()
+        return lambda: result.metrics["sum"].copy_(function().metrics["sum"]), result
+
+    example = batch_from(0.0)
+    recording = Recording(updates, example, torch.zeros(2), (), record)
+    assert seen[0].signature == example.signature
+    assert not {leaf.data_ptr() for leaf in seen[0].leaves} & {leaf.data_ptr() for leaf in example.leaves}
+    for first in (5.0, 9.0):
+        expected = updates(batch_from(first), torch.ones(2)).metrics["sum"]
+        assert torch.equal(recording(batch_from(first), torch.ones(2)).metrics["sum"], expected)
 
 
 def test_many_updates_in_one_recording() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from birl.models.layers import Dropout
+from birl.models.layers import Dropout, embedded, one_hot_product
 
 N = 2**18
 
@@ -53,3 +54,14 @@ def test_dropout_compiles_to_the_same_numbers() -> None:
     torch.manual_seed(1)
     assert torch.equal(compiled(x), y)
     assert not layer.state_dict()
+
+
+def test_a_one_hot_product_is_a_lookup() -> None:
+    """On a GPU it replaces embeddings while training."""
+    embedding, index = nn.Embedding(7, 3), torch.tensor([[0, 6, 2], [2, 2, 5]])
+    gradient = torch.randn(2, 3, 3)
+    assert torch.equal(one_hot_product(embedding.weight, index), embedding(index))
+    (expected,) = torch.autograd.grad(embedding(index), embedding.weight, gradient)
+    (found,) = torch.autograd.grad(one_hot_product(embedding.weight, index), embedding.weight, gradient)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(embedded(embedding, index), embedding(index))
