@@ -87,7 +87,7 @@ class AverageGradients:
 
     Args:
         nets: networks whose buffers (such as running means of batch norm) are averaged, too; ``None`` for no buffers.
-        mean: averages a tensor ``[n]`` over all processes; it may overwrite the tensor.
+        mean: function that averages a tensor ``[n]`` over all processes; it may overwrite the tensor.
     """
 
     def __init__(self, nets: nn.Module | None, mean: Callable[[Tensor], Tensor] = all_reduce_mean) -> None:
@@ -96,7 +96,7 @@ class AverageGradients:
         self._mean = mean
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Average gradients, by parameter name. All are sent in one message."""
+        """Average gradients by parameter name. All gradients are sent in one message."""
         tensors = [*gradients.values(), *self._buffers]
         flat = self._mean(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
         parts = flat.split([tensor.numel() for tensor in tensors])
@@ -111,19 +111,19 @@ class AverageGradients:
 def data_parallel(
     algorithm: _Algorithm, dataset: _Dataset, n_steps: int, options: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Train a built algorithm in the block data-parallel with those of the other processes.
+    """Return a context in which several processes train a built algorithm together.
 
-    All start from the parameters of process 0. Processes with equal seeds sample different minibatches. Only process 0
-    logs and shows its progress; each process keeps its own checkpoint.
+    All processes start from the parameters of process 0. Processes with equal seeds sample different minibatches. Only
+    process 0 logs and shows its progress; each process keeps its own checkpoint.
 
     Args:
         algorithm: built algorithm.
-        dataset: what this process samples from.
+        dataset: dataset that this process samples from.
         n_steps: number of updates.
-        options: those of `birl.run.options.Options`.
+        options: options of the run; see `birl.run.options.Options`.
 
     Yields:
-        The options of this process.
+        The options for this process.
 
     Raises:
         ConfigError: if there is no process group, or the number of updates, configurations, shapes or scalers differ
@@ -151,7 +151,7 @@ def data_parallel(
 
 
 def _jump_ahead(state: State, count: int) -> State:
-    """Return a dataset's state whose generators are ``count`` times 2**127 draws ahead."""
+    """Return a dataset's state with its generators ``count`` jumps ahead, so that no two processes share numbers."""
     if state.get("bit_generator") != "PCG64":
         return {name: _jump_ahead(item, count) if isinstance(item, dict) else item for name, item in state.items()}
     generator: Any = np.random.PCG64()
@@ -160,7 +160,7 @@ def _jump_ahead(state: State, count: int) -> State:
 
 
 def _check_equal(algorithm: _Algorithm, n_steps: int) -> None:
-    """Raise an error if the run of any process differs from that of process 0."""
+    """Raise an error if any process has another run than process 0."""
     description = json.dumps({"n_steps": n_steps, **algorithm.describe()}, sort_keys=True)
     digest = hashlib.sha256(description.encode()).digest()
     own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(algorithm.torch_device)

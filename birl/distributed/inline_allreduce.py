@@ -1,4 +1,4 @@
-"""Learners in one process: each works in a thread of its own, one at a time, and pauses where means are computed."""
+"""Learners in one process. Each has a thread; one thread runs at a time, and pauses where a mean is computed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from birl.seeding import random_state, set_random_state
 class InlineAllReduce(InlineTransport, GroupStore):
     """Workers in this process that average tensors with it. The process itself is the first member of the group.
 
-    A worker starts a task when the owner waits for its result, or for its contribution to a mean. Each task has global
-    random numbers of its own.
+    A worker starts a task when the owner waits for its result, or for its contribution to a mean. Each task has its own
+    state of the global random generators.
 
     Args:
         factory: makes the workers. It takes a keyword argument ``join``, the function that joins a group.
@@ -51,7 +51,7 @@ class InlineAllReduce(InlineTransport, GroupStore):
         return index, thread.result
 
     def _thread(self, index: int) -> _PausableThread:
-        """Return the thread of a worker's present task, or of its next one."""
+        """Return the thread of a worker's current task, or start that of its next task."""
         if index not in self._running:
             entry = next((each for each in self._tasks if each[0] == index), None)
             if entry is None:
@@ -61,7 +61,7 @@ class InlineAllReduce(InlineTransport, GroupStore):
         return self._running[index]
 
     def owner_mean(self, value: Tensor) -> Tensor:
-        """Average the owner's tensor with those of all workers."""
+        """Average the owner's tensor with the tensors of all workers."""
         threads = [self._thread(index) for index in sorted(self._workers)]
         for thread in threads:
             thread.resume()
@@ -73,7 +73,7 @@ class InlineAllReduce(InlineTransport, GroupStore):
         return mean.clone()
 
     def worker_mean(self, value: Tensor) -> Tensor:
-        """Contribute a worker's tensor, in the worker's thread. Returns the mean."""
+        """Contribute a worker's tensor from the worker's thread, and return the mean."""
         thread = next(thread for thread in self._running.values() if thread.active)
         thread.contribution = value.detach().clone()
         thread.pause()
@@ -117,11 +117,11 @@ class _PausableThread:
     """A thread that runs a function and can pause in it. Only one such thread runs at a time.
 
     Attributes:
-        contribution: to a mean before a pause; the mean after it.
-        error_to_raise: raised by `pause` when the thread goes on.
-        active: whether the thread runs at present.
+        contribution: tensor to average, set before a pause; the mean afterwards.
+        error_to_raise: error that `pause` raises when the thread continues.
+        active: whether the thread is running.
         done: whether the function has ended.
-        result: of the function.
+        result: the function's result.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -136,7 +136,7 @@ class _PausableThread:
         threading.Thread(target=self._run, daemon=True).start()
 
     def resume(self) -> None:
-        """Let the thread run until it pauses or is done. Raises the function's error."""
+        """Let the thread run until it pauses or is done. Raise the function's error, if there was one."""
         before = random_state()
         set_random_state(self._random)
         self.active = True
@@ -163,7 +163,7 @@ class _PausableThread:
                 self.result = self._function()
         except OwnerGone:
             pass
-        except BaseException as error:  # which `resume` raises in the other thread
+        except BaseException as error:  # `resume` raises it in the other thread
             self._error = error
         self.done = True
         self._paused.release()

@@ -1,4 +1,4 @@
-"""Groups of learners that average tensors, and that can be formed again after one learner was lost."""
+"""Groups of learners that average tensors. They are formed again after a learner was lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch.distributed
 from torch import Tensor
 
-_dist: Final[Any] = torch.distributed  # it is typed in part
+_dist: Final[Any] = torch.distributed  # only partly typed
 
 
 class GroupBroken(Exception):  # noqa: N818  internal: learners catch it
@@ -20,7 +20,7 @@ class LearnerGroup(Protocol):
     """Several learners, numbered from 0."""
 
     def all_reduce_mean(self, value: Tensor) -> Tensor:
-        """Return the mean of ``value`` over all learners, each of which calls this; all get the same bits.
+        """Return the mean of ``value`` over all learners. Every learner must call this; all get the same bits.
 
         Raises:
             GroupBroken: if a learner is lost, or does not call it in time.
@@ -31,13 +31,13 @@ class LearnerGroup(Protocol):
 
 
 class Rendezvous(NamedTuple):
-    """Where the members of a group meet.
+    """Address at which the members of a new group find each other.
 
     Attributes:
-        host, port: of the first learner's store.
-        number: of the group, among those that have met there.
+        host, port: address of the first learner's store.
+        number: number of the group in this store.
         size: number of learners.
-        timeout: seconds that they wait for one another.
+        timeout: seconds that learners wait for each other.
     """
 
     host: str
@@ -48,20 +48,20 @@ class Rendezvous(NamedTuple):
 
 
 class GroupStore(Protocol):
-    """Where groups meet. The first learner holds it."""
+    """Store in which the members of a group find each other. The first learner holds it."""
 
     def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
-        """Return the meeting place of a new group."""
+        """Return the rendezvous of a new group."""
 
     def join(self, rendezvous: Rendezvous, number: int) -> LearnerGroup:
         """Join a group as its first learner."""
 
 
 class GlooStore(GroupStore):
-    """The store of groups over gloo.
+    """Store of groups that communicate by gloo.
 
     Args:
-        host: address of this machine, as other learners know it.
+        host: address at which other learners reach this machine.
     """
 
     def __init__(self, host: str) -> None:
@@ -77,16 +77,16 @@ class GlooStore(GroupStore):
 
 
 class GlooGroup(LearnerGroup):
-    """A group over gloo. Tensors on other devices pass through the memory of the CPU.
+    """Group that communicates by gloo. Tensors on other devices are copied to the CPU and back.
 
     It is not the default process group of `torch.distributed`, which programs may use for themselves.
 
     Args:
-        rendezvous: where the group meets. The constructor waits for all members.
-        number: of this learner, from 0.
+        rendezvous: rendezvous of the group. The constructor waits for all members.
+        number: number of this learner, from 0.
 
     Raises:
-        GroupBroken: if a member does not come in time.
+        GroupBroken: if a member does not arrive in time.
     """
 
     def __init__(self, rendezvous: Rendezvous, number: int) -> None:
@@ -115,7 +115,7 @@ class GlooGroup(LearnerGroup):
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address of this machine that ``host`` sees, without sending anything."""
+    """Return the address at which ``host`` reaches this machine. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])

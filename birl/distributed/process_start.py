@@ -1,8 +1,8 @@
-"""How worker processes are started and ended: forked from a server on Linux, spawned on other systems.
+"""Start and end of worker processes, which are forked from a server on Linux and spawned on other systems.
 
-The server is Python's fork server: a process that has imported birl, has no threads and does nothing. A process forked
-from it starts as a spawned one does, with the environment variables and the working directory of this moment, and with
-random numbers of its own.
+The server is Python's fork server: a process that has imported birl, has no threads and does nothing. A process that is
+forked from it starts like a spawned one: with the current environment variables and working directory, and with its own
+random numbers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import torch
 
 from birl import seeding
 
-_PRELOADED: Final = "birl.algos"  # imported by the server, and with it all that runs use
+_PRELOADED: Final = "birl.algos"  # the server imports it, and with it everything that runs use
 _SIGNALS: Final = (signal.SIGINT,)
 _UNKNOWN: Final = 255
 """The exit code of a process whose server is gone: its status is unknown, and it may still be running."""
 
 
 def _contexts() -> list[SpawnContext | ForkServerContext]:
-    """Return the ways of starting processes, the best one first."""
+    """Return the contexts that can start processes, the best one first."""
     spawned = multiprocessing.get_context("spawn")
     if sys.platform != "linux":  # libraries of other systems do not survive a fork
         return [spawned]
@@ -44,12 +44,12 @@ def _contexts() -> list[SpawnContext | ForkServerContext]:
 def start_process(target: Callable[..., None], args: tuple[object, ...]) -> BaseProcess:
     """Start a process that runs ``target(*args)``.
 
-    The target calls `initialize_process` first and `run_exit_handlers` last.
+    The target must call `initialize_process` first and `run_exit_handlers` last.
     """
     *better, last = _contexts()
     for context in better:
         process = context.Process(target=target, args=args, name=_Name("worker"), daemon=True)
-        # There is no server if the folder of temporary files has a long name, or in a fork of a process that has one
+        # A server cannot start if the temporary folder has a long name, or in a fork of a process that has a server
         with contextlib.suppress(OSError, EOFError), _signals_blocked(), _same_module_path():
             process.start()
             return process
@@ -81,7 +81,7 @@ def _set_environment(name: str, environment: dict[str, str]) -> str:
 
 @contextlib.contextmanager
 def _same_module_path() -> Iterator[None]:
-    """Let a new server find modules where this process does, and not in its working directory first."""
+    """Return a context in which a new server searches this process's module path, not its working directory first."""
     changed = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -97,7 +97,7 @@ def _same_module_path() -> Iterator[None]:
 
 def initialize_process() -> None:
     """Seed the global random generators of a new process and set its signal handlers."""
-    np.random.seed()  # Python does so with its own generator
+    np.random.seed()  # Python itself seeds `random`
     torch.seed()
     seeding.forget_seed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the owner decides
@@ -106,7 +106,7 @@ def initialize_process() -> None:
 
 
 def run_exit_handlers() -> None:
-    """Run the ``atexit`` handlers of a process, such as those of environments, which Python skips in forked ones."""
+    """Run the ``atexit`` handlers of a process, for example of environments. Python skips them in forked processes."""
     atexit._run_exitfuncs()
 
 
@@ -117,7 +117,7 @@ def exit_status(process: BaseProcess) -> int | None:
 
 
 def kill_process(process: BaseProcess) -> None:
-    """End a process at once."""
+    """Kill a process, and wait for its end."""
     if process.exitcode == _UNKNOWN and process.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
@@ -126,7 +126,7 @@ def kill_process(process: BaseProcess) -> None:
 
 
 def wait_for_end(process: BaseProcess, timeout: float) -> bool:
-    """Wait for the end of a process. Returns whether it ends within ``timeout`` seconds."""
+    """Wait for the end of a process. Return whether it ended within ``timeout`` seconds."""
     limit = time.monotonic() + timeout
     process.join(timeout)
     if process.exitcode != _UNKNOWN or process.pid is None:
@@ -142,11 +142,11 @@ def wait_for_end(process: BaseProcess, timeout: float) -> bool:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Hold back Ctrl-C in the block, also in processes started there until they are initialised."""
+    """Return a context that delays Ctrl-C, also in processes that are started in it until they are initialised."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # which would end the blocking when the first process starts
+    resource_tracker.ensure_running()  # otherwise the first process would start it, and that unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

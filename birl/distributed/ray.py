@@ -1,4 +1,4 @@
-"""Workers, and whole runs, on one machine or many, placed by Ray. Only this module imports Ray.
+"""Workers and whole runs that Ray places on one machine or many. Only this module imports Ray.
 
 Ray starts and places processes and carries messages. It never restarts a process by itself, nor sends a task twice: a
 worker is restarted from a state that only its owner has.
@@ -26,7 +26,7 @@ from birl.errors import BirlError, ConfigError, WorkerError, require
 PATIENCE: Final = 30.0
 """Seconds in which resources for a new worker must be found."""
 _MAX_RESTARTS: Final = 3
-"""How often a run whose process was lost is started again."""
+"""Number of times that a run is started again after its process was lost."""
 _POLL_INTERVAL: Final = 0.1
 _SIGNAL_TIMEOUT: Final = 5.0
 _CONNECT_TIMEOUT: Final = 10.0
@@ -40,14 +40,15 @@ ActorHandle: TypeAlias = Any
 class RayTransport(Transport):
     """Workers that are Ray actors.
 
-    A Ray that is running already is used and left as it is. Otherwise one is started, and shut down with the workers.
+    If Ray is already running, it is used and left as it is. Otherwise it is started, and shut down with the workers.
 
     Args:
         factory: makes the workers.
-        address: of a running cluster; ``None`` for this process's own Ray, which is started if there is none.
+        address: address of a running cluster; ``None`` for this process's own Ray, which is started if necessary.
         step_timeout: seconds that a worker may stay in one position.
         patience: seconds in which resources must be found again for a worker that was lost.
-        resources: of each worker, by Ray's names: ``CPU``, ``GPU``, ``memory``, and a cluster's own; by default a CPU.
+        resources: resources of each worker, by Ray's names: ``CPU``, ``GPU``, ``memory``, and custom names of the
+            cluster; by default a CPU.
 
     Raises:
         MissingExtraError: if Ray is not installed.
@@ -76,10 +77,10 @@ class RayTransport(Transport):
         self._actor_class = self._ray.remote(**options)(_WorkerActor)
         self._actors: dict[int, ActorHandle] = {}
         self._placement_groups: dict[int, Any] = {}  # one for each actor
-        self._open: dict[int, deque[ObjectRef]] = {}  # results to come; the first one says that the worker has started
+        self._open: dict[int, deque[ObjectRef]] = {}  # results to come; the first is the heartbeat of a started worker
         self._waited = 0.0  # seconds since workers were asked for heartbeats
-        self._heartbeats: dict[int, ObjectRef] = {}  # that were asked for
-        self._unplaced: dict[int, float] = {}  # workers that may lack resources yet, with the seconds to find them
+        self._heartbeats: dict[int, ObjectRef] = {}  # requested and not received
+        self._unplaced: dict[int, float] = {}  # workers that may lack resources, with the seconds to find them
 
     @property
     def host(self) -> str:
@@ -93,7 +94,7 @@ class RayTransport(Transport):
         try:
             actor = self._actor_class.options(scheduling_strategy=strategy).remote(self._factory, spec, __version__)
         except TypeError as error:  # it cannot be pickled
-            why = error.__cause__ or error.__context__ or error  # Ray's own text repeats all that is sent
+            why = error.__cause__ or error.__context__ or error  # Ray's own text repeats the whole message
             raise ConfigError(
                 f"worker {index} cannot be sent to another process ({why!s:.300}): give the environment by its name, "
                 "or a function in a module that can be imported"
@@ -132,7 +133,7 @@ class RayTransport(Transport):
             self.while_waiting()
 
     def _check_heartbeats(self, indices: list[int]) -> None:
-        """Ask workers for their positions. A worker that does not move, or does not answer, is ended."""
+        """Ask workers for their positions. End a worker that stays in one position, or does not answer."""
         waited, self._waited = self._waited, 0.0
         for index in indices:
             heartbeat = self._heartbeats.get(index)
@@ -191,7 +192,7 @@ class RayTransport(Transport):
         self._heartbeats.pop(index, None)
         if index in self._actors:
             self._ray.kill(self._actors.pop(index), no_restart=True)
-        if index in self._placement_groups:  # also of a worker that could not be sent there
+        if index in self._placement_groups:  # even if the worker could not be sent there
             self._ray.util.remove_placement_group(self._placement_groups.pop(index))
 
 
@@ -212,7 +213,7 @@ Starter: TypeAlias = Callable[[Sequence[str], Path], Process]
 class RayProcess:
     """A process on a machine of the cluster, with the interface of `subprocess.Popen`.
 
-    If the process is lost with its machine, it is started again: what it runs must resume by the same command.
+    If the process is lost with its machine, it is started again. Its command must then resume the run.
 
     Attributes:
         returncode: its exit status; ``None`` while it runs or waits for resources.
@@ -292,15 +293,15 @@ class RayProcess:
 
 
 class RayLauncher:
-    """Starts whole runs on a cluster, each as a process with a CPU of its own.
+    """Launcher of whole runs on a cluster, each in a process with its own CPU.
 
     Args:
-        starter: starts a process where Ray has put it.
+        starter: starts a process on the machine that Ray has chosen.
         address: see `RayTransport`.
-        gpus: number of GPUs that each run has for itself.
+        gpus: number of GPUs for each run.
 
     Raises:
-        MissingExtraError, ConfigError: as `RayTransport`.
+        MissingExtraError, ConfigError: see `RayTransport`.
     """
 
     def __init__(self, starter: Starter, address: str | None = None, gpus: int = 0) -> None:
@@ -323,19 +324,19 @@ class RayLauncher:
 
         Args:
             command: the program and its arguments. The program is replaced by the Python of the other machine.
-            folder: of the run, on a disk that all machines share.
+            folder: folder of the run, on a disk that all machines share.
         """
         arguments = self._starter, list(command[1:]), folder.absolute(), Path.cwd(), __version__
         return RayProcess(lambda: self._actor_class.remote(*arguments), folder.absolute())
 
     def close(self) -> None:
-        """Leave Ray, and shut it down if this object has started it."""
+        """Shut Ray down if this object has started it."""
         if self._owns_ray:
             self._ray.shutdown()
 
 
 class _ProcessActor:
-    """A process on the machine where Ray has put this actor."""
+    """A process on the machine where Ray has placed this actor."""
 
     def __init__(self, starter: Starter, arguments: list[str], folder: Path, directory: Path, version: str) -> None:
         _check_version(f"the run in {folder}", version)
@@ -399,7 +400,7 @@ def _format_amounts(amounts: Mapping[str, float]) -> str:
 
 
 class _WorkerActor:
-    """A worker as a Ray actor. It answers heartbeats in a separate thread."""
+    """A worker as a Ray actor, which reports heartbeats in a separate thread."""
 
     def __init__(self, factory: WorkerFactory, spec: object, version: str) -> None:
         self._factory, self._spec, self._version = factory, spec, version

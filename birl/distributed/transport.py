@@ -1,4 +1,4 @@
-"""Transports: they start workers, send them tasks and receive their results, in this process or in others."""
+"""Transports, which start workers, send them tasks and receive their results, in this process or in others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from birl.distributed.worker_process import (
 )
 from birl.errors import BirlError, WorkerError
 
-_GRACE: Final = 2.0  # seconds in which a worker reads what was sent to it before it is ended
+_GRACE: Final = 2.0  # seconds for a worker to read its messages before it is ended
 
 TaskT_contra = TypeVar("TaskT_contra", contravariant=True)
 PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
@@ -35,21 +35,21 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class Worker(Protocol[TaskT_contra, PayloadT_contra, ResultT_co]):
-    """An object that carries out tasks in the place that a transport has chosen."""
+    """An object that carries out tasks, in the process that a transport has chosen."""
 
     @property
     def position(self) -> str:
-        """Where the worker is in its task, as text. Another thread reads it."""
+        """Position of the worker in its task, as text. Another thread reads it."""
 
     def __call__(self, task: TaskT_contra, payload: PayloadT_contra, /) -> ResultT_co:
         """Carry out a task and return its result."""
 
     def close(self) -> None:
-        """Release what the worker holds; no tasks follow."""
+        """Release all resources; no tasks follow."""
 
 
 WorkerFactory: TypeAlias = Callable[[Any], Worker[Any, Any, Any]]
-"""Makes a `Worker` from its specification: a class or function that can be imported."""
+"""A class or function, which can be imported, that makes a `Worker` from its specification."""
 
 
 class WorkerLost(Exception):  # noqa: N818  internal: callers of `Transport.wait` catch it
@@ -57,8 +57,8 @@ class WorkerLost(Exception):  # noqa: N818  internal: callers of `Transport.wait
 
     Attributes:
         index: number of the worker.
-        how: such as ``"by SIGKILL"``.
-        position: where the worker hung, if it was ended for that.
+        how: how it was ended, such as ``"by SIGKILL"``.
+        position: position in which the worker hung, if that is why it was ended.
     """
 
     def __init__(self, index: int, how: str, position: str | None = None) -> None:
@@ -79,7 +79,7 @@ def _do_nothing() -> None: ...
 
 
 class Transport(ABC):
-    """Workers by number. Each carries out its tasks in the order in which they were sent.
+    """Workers with numbers. Each carries out its tasks in the order in which they were sent.
 
     Attributes:
         while_waiting: `wait` calls it at least once a second while no result arrives. It may raise an error, which
@@ -91,15 +91,15 @@ class Transport(ABC):
 
     @property
     def host(self) -> str:
-        """Address of this machine, as workers know it."""
+        """Address at which workers reach this machine."""
         return "127.0.0.1"
 
     @abstractmethod
     def start(self, index: int, spec: object) -> None:
-        """Start a worker. It replaces the worker with this number, if there was one, whose tasks are forgotten."""
+        """Start a worker. An earlier worker with this number is ended, and its tasks are dropped."""
 
     def share(self, value: object) -> object:
-        """Prepare a value that is the payload of several tasks. Returns the payload to send."""
+        """Prepare a value that is the payload of several tasks, and return the payload to send."""
         return value
 
     @abstractmethod
@@ -108,12 +108,12 @@ class Transport(ABC):
 
     @abstractmethod
     def wait(self) -> tuple[int, Any]:
-        """Wait for the next result. Returns the worker's number and the result.
+        """Wait for the next result, and return it with the worker's number.
 
         Raises:
-            WorkerLost: if a worker is lost, or hung and was ended.
+            WorkerLost: if a worker is lost, or was ended because it hung.
             WorkerError: if no task is open.
-            BirlError: if a worker has failed, by an error of its environment for instance.
+            BirlError: if a worker has failed, for example with an error of its environment.
         """
 
     def locate(self, index: int) -> str:
@@ -126,7 +126,7 @@ class Transport(ABC):
 
 
 class _Sender:
-    """Writes messages to a worker in a thread of its own, so that a stopped worker does not block its owner."""
+    """A thread that writes messages to a worker, so that a stopped worker does not block its owner."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         self._worker, self._messages = worker, queue.SimpleQueue[bytes | memoryview | None]()
@@ -134,23 +134,23 @@ class _Sender:
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Send a message after those before it. Pickle it here, where an error reaches the caller."""
+        """Send a message after earlier ones. It is pickled here, so that an error reaches the caller."""
         self._messages.put(pickle_message(message))
 
     def _send_all(self) -> None:
-        with contextlib.suppress(ProcessEnded, BirlError):  # which the wait for results raises again
+        with contextlib.suppress(ProcessEnded, BirlError):  # the wait for results raises them again
             while (message := self._messages.get()) is not None:
                 self._worker.send(message)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Send no more. Returns whether all was sent, or the worker is gone, within ``timeout`` seconds."""
+        """Stop sending. Return whether everything was sent, or the worker has ended, within ``timeout`` seconds."""
         self._messages.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
 class ProcessTransport(Transport):
-    """Workers in processes of this machine, one each.
+    """Workers in separate processes of this machine.
 
     Args:
         factory: makes the workers.
@@ -162,7 +162,7 @@ class ProcessTransport(Transport):
         self._factory, self._watchdog = factory, Watchdog(step_timeout)
         self._workers: dict[int, WorkerProcess] = {}
         self._senders: dict[int, _Sender] = {}
-        self._open: dict[int, int] = {}  # numbers of open tasks; the worker that answered last is at the end
+        self._open: dict[int, int] = {}  # number of open tasks; the worker that answered last is at the end
 
     def start(self, index: int, spec: object) -> None:
         self._forget(index)
@@ -231,7 +231,7 @@ class ProcessTransport(Transport):
 
 
 def _serve_tasks(owner: OwnerConnection, argument: tuple[WorkerFactory, Any, float]) -> None:
-    """Carry out tasks in a process. A thread reads them meanwhile, so that owner and worker cannot deadlock."""
+    """Carry out tasks in a process. A second thread reads them, so that owner and worker cannot deadlock."""
     torch.set_num_threads(1)  # one core for each worker
     factory, spec, interval = argument
     tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -9,26 +9,26 @@ START_TIMEOUT: Final = 300.0
 
 
 class Heartbeat(NamedTuple):
-    """A sign of life.
+    """Message with which a worker reports its position.
 
     Attributes:
-        position: of the worker in its work, as text.
+        position: position of the worker in its task, as text.
     """
 
     position: str
 
 
 class Watchdog:
-    """Measures how long each worker has stayed in one position.
+    """Clocks that measure how long each worker has stayed in one position.
 
-    Only time spent waiting for a worker counts: heartbeats that arrived meanwhile are read first, and time in which the
-    owner itself was stopped is not held against a worker.
+    Only time that the owner spends waiting for a worker counts: heartbeats that have arrived are read first, and time
+    in which the owner itself was stopped is left out.
 
     Args:
         step_timeout: seconds after which a worker counts as hung.
 
     Attributes:
-        interval: seconds to wait at a time; workers send heartbeats as often.
+        interval: longest time of one wait in seconds, and the interval of heartbeats.
     """
 
     def __init__(self, step_timeout: float) -> None:
@@ -59,12 +59,12 @@ class Watchdog:
             self._positions[index], self._waited[index] = position, 0.0
 
     def add_wait(self, index: int, seconds: float) -> bool:
-        """Record time spent waiting for a worker. Returns whether the worker counts as hung."""
-        self._waited[index] += min(seconds, self.interval)  # more than that was not waiting
+        """Record time spent waiting for a worker. Return whether the worker counts as hung."""
+        self._waited[index] += min(seconds, self.interval)  # beyond it, the owner was stopped
         return self._waited[index] > self._limits[self.has_started(index)]
 
     def describe(self, index: int) -> tuple[str, str]:
-        """Say why a hung worker is ended, with its last position (``"its start"`` if it has none yet)."""
+        """Return why a hung worker is ended, and its last position (``"its start"`` if it has none yet)."""
         started = self.has_started(index)
         why = f"because it did not {'move' if started else 'start'} for {self._limits[started]:g} seconds"
         return why, self._positions[index] or "its start"

@@ -51,7 +51,7 @@ class LossReport(NamedTuple):
 
     Attributes:
         warning: text after ``"collector 1 was ended by SIGKILL"``: the task that it had, and how the run continues.
-        missing: says what the pool has not received since the first loss, such as ``"without a minibatch"``.
+        missing: text about what the pool has not received since the first loss, such as ``"without a minibatch"``.
         advice: what users can do if workers are lost repeatedly.
     """
 
@@ -77,7 +77,7 @@ class _WorkerSlot(Generic[TaskT]):
 
 
 class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
-    """Workers of one kind, each with its open tasks. A context, whose exit ends all workers.
+    """Workers of one kind, each with its open tasks. The exit of its context ends all workers.
 
     A worker that is lost, because its process was killed or hung, is restarted from its `spec`, carries out its
     `setup_tasks`, and is sent its open tasks again.
@@ -93,7 +93,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         counts_per_worker: whether ``max_restarts`` limits each worker separately instead of all together.
         inline_transport: class of the transport for workers in this process.
         restarts: number of losses so far.
-        check_signals: called at least once a second while the pool waits; if it raises, so does the wait.
+        check_signals: function that is called at least once a second while the pool waits. Its error ends the wait.
     """
 
     worker_name: str
@@ -112,7 +112,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
 
     @abstractmethod
     def spec(self, index: int) -> SpecT:
-        """Return what the factory needs to make a worker, including the state from which it continues."""
+        """Return the specification of a worker, including the state from which it continues."""
 
     @abstractmethod
     def handle_result(self, index: int, task: TaskT, result: ResultT) -> None:
@@ -193,7 +193,7 @@ class WorkerPool(ABC, Generic[SpecT, TaskT, ResultT]):
         self.transport.send(index, task, payload)
 
     def receive(self) -> bool:
-        """Wait until a result arrives or a worker is lost, and handle it. Returns whether a result arrived.
+        """Wait until a result arrives or a worker is lost, and handle it. Return whether a result arrived.
 
         Raises:
             WorkerError: if no task is open, or if workers were lost more often than ``max_restarts`` in a row.

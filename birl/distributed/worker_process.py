@@ -19,11 +19,11 @@ from birl.errors import BirlError, ConfigError, WorkerError
 from birl.types import Array
 
 _GRACE: Final = 5.0  # seconds to close an environment
-_CLOSED: Final = (EOFError, OSError)  # what a connection raises whose other side has ended
+_CLOSED: Final = (EOFError, OSError)  # errors of a connection whose other side has ended
 
 
 class Failure(NamedTuple):
-    """What a worker sends when its work fails: the error, or only its text if the error cannot be pickled."""
+    """Message of a worker that has failed: its error, or only the text if the error cannot be pickled."""
 
     error: Exception | None
     text: str
@@ -33,7 +33,7 @@ class ProcessEnded(Exception):  # noqa: N818  internal: callers of `WorkerProces
     """A worker process was ended from outside.
 
     Attributes:
-        how: such as ``"by SIGKILL"``.
+        how: how it was ended, such as ``"by SIGKILL"``.
     """
 
     def __init__(self, how: str) -> None:
@@ -42,11 +42,11 @@ class ProcessEnded(Exception):  # noqa: N818  internal: callers of `WorkerProces
 
 
 class OwnerGone(BaseException):
-    """The owner has no more work, or has ended. Not an ``Exception``, so that no handler on the way catches it."""
+    """The owner has no more tasks, or has ended. It is not an ``Exception``, so that other handlers do not catch it."""
 
 
 class _Pickler(ForkingPickler):
-    """Sends tensors as bytes. Torch would share each one by a file in memory and a socket of the sender."""
+    """Pickler that sends tensors as bytes. Torch's would share each one by a file in memory and a socket."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -95,15 +95,15 @@ Target = Callable[[OwnerConnection, Any], None]
 class WorkerProcess:
     """A process that runs a function.
 
-    Each worker has a pipe of its own: if it is killed while it writes, no other worker waits for a lock, and the reader
-    gets an error instead of half a message.
+    Each worker has its own pipe. If it is killed while it writes, no other worker waits for a lock, and the reader gets
+    an error instead of half a message.
 
     Args:
         target: function that can be imported.
-        argument: of the function; see `check_picklable`.
+        argument: argument of the function; see `check_picklable`.
 
     Attributes:
-        connection: wait for it with `multiprocessing.connection.wait`.
+        connection: connection to the process, for `multiprocessing.connection.wait`.
     """
 
     def __init__(self, target: Target, argument: object) -> None:
@@ -118,7 +118,7 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: bytes | memoryview) -> None:
-        """Send a message from `pickle_message`. Raises `ProcessEnded` if the process cannot read it any more."""
+        """Send the result of `pickle_message`. Raise `ProcessEnded` if the process has ended."""
         try:
             self.connection.send_bytes(message)
         except OSError:
@@ -129,7 +129,7 @@ class WorkerProcess:
 
         Raises:
             ProcessEnded: if the process was ended from outside.
-            BirlError: if its work has failed. Errors of birl are raised as they are, others as `WorkerError`.
+            BirlError: if the worker has failed. Errors of birl are raised as they are, others as `WorkerError`.
         """
         try:
             message = self.connection.recv()
@@ -145,7 +145,7 @@ class WorkerProcess:
     def _raise_end(self) -> NoReturn:
         self._process.join(_GRACE)
         code = process_start.exit_status(self._process)
-        if code is not None and code >= 0 and not self._has_answered:  # Python could not start, and would not next time
+        if code is not None and code >= 0 and not self._has_answered:  # a restart would end in the same way
             raise WorkerError(
                 f"a worker (process {self.pid}) ended with status {code} before it started to work; its messages are "
                 'in the standard error output. A script must start runs under `if __name__ == "__main__":`, because '
@@ -165,7 +165,7 @@ class WorkerProcess:
 
 
 def stop_all(workers: Iterable[WorkerProcess]) -> None:
-    """Let workers end by themselves as they find their connections closed; kill those that do not within seconds."""
+    """Close the connections of workers, which end them; kill workers that are still running after some seconds."""
     workers = list(workers)
     for worker in workers:
         worker.connection.close()
@@ -177,10 +177,10 @@ def stop_all(workers: Iterable[WorkerProcess]) -> None:
 
 
 def wait_any(workers: Iterable[WorkerProcess], timeout: float | None = None) -> WorkerProcess | None:
-    """Wait for a message of any worker, or for the end of one, for ``timeout`` seconds at most.
+    """Wait for a message from any worker, or for the end of one, for ``timeout`` seconds at most.
 
     Returns:
-        The first of those that are ready, in the order of ``workers``; ``None`` if none is.
+        The first worker, in the order of ``workers``, that is ready; ``None`` if none is.
     """
     by_connection: dict[object, WorkerProcess] = {worker.connection: worker for worker in workers}
     ready = multiprocessing.connection.wait([worker.connection for worker in by_connection.values()], timeout)
@@ -191,7 +191,7 @@ def check_picklable(name: str, value: object, advice: str) -> None:
     """Raise `ConfigError` if a value cannot be sent to another process; the message ends with ``advice``."""
     try:
         ForkingPickler.dumps(value)
-    except Exception as error:  # whatever classes of users raise
+    except Exception as error:  # classes of users may raise any error
         raise ConfigError(
             f"{name} is {value!r:.80}, which cannot be sent to another process ({error!s:.120}): {advice}"
         ) from error
@@ -219,7 +219,7 @@ def make_failure(error: Exception) -> Failure:
         return Failure(None, text)
     try:
         ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:  # an error with arguments of its own
+    except Exception:  # the constructor of the error has other arguments
         return Failure(None, text)
     return Failure(error, text)
 

@@ -1,4 +1,4 @@
-"""Creating and seeding environments."""
+"""Creation and seeding of environments."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def as_environment(env: object, name: str = "env") -> Environment:
 
 def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     module_name, _, attribute = name.rpartition(":")
-    if name.startswith(_ATARI_PREFIX):  # ale_py registers them on request
+    if name.startswith(_ATARI_PREFIX):  # importing ale_py registers its games
         gymnasium.register_envs(require("ale_py", "atari"))
     try:
         if module_name and (factory := getattr(importlib.import_module(module_name), attribute, None)) is not None:
@@ -132,7 +132,7 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _check_factory(name: str, factory: object, options: dict[str, Any]) -> None:
-    """Refuse a factory whose signature does not match the options."""
+    """Raise `ConfigError` for a factory whose signature does not match the options."""
     wanted = "'module:factory' must name a function or class that returns an environment"
     if not callable(factory):
         raise ConfigError(f"{name!r} is an object of type {type(factory).__name__}: {wanted}")
@@ -172,7 +172,7 @@ def reset_generator(env: Environment, seed: int | None = None) -> np.random.Gene
 
     Args:
         env: environment or vector environment.
-        seed: seed of the generator; if ``None``, that of `seed_env`, else of `birl.seed`.
+        seed: seed of the generator; if ``None``, it is derived from the seed of `seed_env`, or else of `birl.seed`.
     """
     if seed is not None:
         check("seed", seed, int, low=0)

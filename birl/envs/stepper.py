@@ -201,8 +201,8 @@ class Stepper:
 
     def _to_environment(self, action: Array) -> Tree:
         """Convert actions to the form of the environment, as a copy, because an environment may write into it."""
-        own = action.copy()
-        return own if self._takes_rows else unflatten_actions(self.action_space, own)
+        copied = action.copy()
+        return copied if self._takes_rows else unflatten_actions(self.action_space, copied)
 
     def _record(self, action: Array) -> None:
         if self._log_limit:
@@ -421,7 +421,7 @@ def _to_float(reward: object) -> float:
 
 
 def _flags(name: str, given: npt.ArrayLike, n: int) -> Array:
-    """Convert flags to bool ``[n]``. Text and ``None`` are refused, because every text is true."""
+    """Convert flags to bool ``[n]``. Raise an error for text, which would always be true, and for ``None``."""
     try:
         array = np.asarray(given)
     except ValueError:  # lists of several lengths
@@ -451,7 +451,7 @@ def _dead_worker(env: _ProcessEnv | None) -> str | None:
 
 
 def _of_gymnasium(error: Exception) -> bool:
-    """Return whether Gymnasium's vector environments raised an error on a result, and not an environment itself."""
+    """Return whether Gymnasium's vector environments, and not an environment itself, raised an error on a result."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [str(frame.f_globals.get("__name__", "")).split(".") for frame in frames]
     last = max(index for index, module in enumerate(modules) if module[0] != "numpy")

@@ -69,6 +69,15 @@ class _Episodes:
         n = core.n
         return cls(core, np.ones(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
 
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays by name."""
+        return {name: value for name, value in vars(self).items() if name != "core"}
+
+    def set_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Replace all arrays."""
+        for name, array in arrays.items():
+            setattr(self, name, array)
+
 
 class Agent:
     """Agent that acts, stores and learns one step at a time in your own loop; see `birl.algorithm.Algorithm.agent`.
@@ -254,11 +263,8 @@ class Agent:
 
         Call it if the environments do not continue where they were, for example after `load`.
         """
-        core = self._current.core
-        core.close_episodes()
-        new = _Episodes.start(core)
-        self._current.is_first, self._current.closed = new.is_first, new.closed
-        self._current.reward, self._current.returns = new.reward, new.returns
+        self._current.core.close_episodes()
+        self._current.set_arrays(_Episodes.start(self._current.core).arrays())
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -322,29 +328,20 @@ class Agent:
 
     def get_state(self) -> State:
         """Return the state of episodes and acting. Learner and stored steps are separate parts of a checkpoint."""
-        own = self._training
-        return {
-            "step": self.step,
-            "is_first": own.is_first.copy(),
-            "closed": own.closed.copy(),
-            "reward": own.reward.copy(),
-            "returns": own.returns.copy(),
-            "averages": self._averages.get_state(),
-            "agent": own.core.get_state(),
-        }
+        arrays = {name: array.copy() for name, array in self._training.arrays().items()}
+        averages, core = self._averages.get_state(), self._training.core.get_state()
+        return {"step": self.step, **arrays, "averages": averages, "agent": core}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        own = self._training
+        episodes = self._training
         step = check("step", state["step"], int, low=0, error=CorruptFileError)
-        like = {"is_first": own.is_first, "closed": own.closed, "reward": own.reward, "returns": own.returns}
-        is_first, closed, reward, returns = (
-            check_array(state[name], array.shape, array.dtype, name) for name, array in like.items()
-        )
-        own.core.set_state(state["agent"])
+        like = episodes.arrays().items()
+        arrays = {name: check_array(state[name], array.shape, array.dtype, name) for name, array in like}
+        episodes.core.set_state(state["agent"])
         self._averages.set_state(state["averages"])
-        self.step, own.is_first, own.closed = step, is_first, closed
-        own.reward, own.returns = reward, returns
+        self.step = step
+        episodes.set_arrays(arrays)
 
     # -- checks of arguments ---------------------------------------------------------------------------------------
 

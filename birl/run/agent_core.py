@@ -95,11 +95,11 @@ def explorers_per_process(
         check_buffer_and_explorer(None, each)
         if sent:
             check_picklable("explorer", each, "define its class in a module that can be imported")
-        own = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
-        if own and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
+        generators = [name for name, value in getattr(each, "__dict__", {}).items() if isinstance(value, GENERATORS)]
+        if generators and not hasattr(each, "renewed") and sum(each is other for other in listed) > 1:
             raise ConfigError(
-                f"the explorer {type(each).__name__} has a random generator of its own in {own[0]!r}, which would give "
-                f"the same numbers in several {option}: give a list with one for each, or derive it from "
+                f"the explorer {type(each).__name__} has a random generator of its own in {generators[0]!r}, which "
+                f"would give the same numbers in several {option}: give a list with one for each, or derive it from "
                 "birl.algos.Explorer and use self.generator"
             )
     return listed
@@ -110,12 +110,12 @@ def observation_spec(algorithm: Trainable, env: Environment, buffer: object) -> 
 
     They are the parts that a built algorithm reads and the parts that only ``buffer`` stores, such as achieved goals.
     """
-    own = algorithm.spec.observations
+    observations = algorithm.spec.observations
+    read = part_names(observations) or ()
     stored = part_names(getattr(getattr(buffer, "dataset_info", None), "observations", None)) or ()
-    names = {*(part_names(own) or ()), *stored}
-    there = part_names(leaf_spaces(single_spaces(env)[0])) or ()
-    wanted = [name for name in there if name in names]
-    return own if len(wanted) == len(part_names(own) or ()) else environment_spec(env, wanted).observations
+    offered = part_names(leaf_spaces(single_spaces(env)[0])) or ()
+    wanted = [name for name in offered if name in (*read, *stored)]
+    return observations if len(wanted) == len(read) else environment_spec(env, wanted).observations
 
 
 def check_lanes(storage: object, n: int) -> None:
@@ -152,7 +152,7 @@ def append_steps(buffer: StepBuffer, steps: dict[str, Tree], lanes: Array | None
         buffer: replay buffer.
         steps: arguments of `birl.dataset.ReplayBuffer.append_batch` by name: ``[k, …]``, or ``[T, k, …]`` for ``T``
             successive steps.
-        lanes: numbers of the environments ``[k]``; ``None`` for all.
+        lanes: indices of the environments ``[k]``; ``None`` for all.
     """
     *turns, count = steps["mask"].shape
     if turns:
@@ -307,7 +307,7 @@ class AgentCore:
             step: the step that follows; see `observe`. With a replay buffer, ``selected`` and ``step`` may have ``T``
                 successive steps: ``[T, k, …]``.
             most: see `observe`.
-            lanes: numbers of the environments ``[k]``; ``None`` for all.
+            lanes: indices of the environments ``[k]``; ``None`` for all.
         """
         cut = most is not None and step.valid.sum() > most
         if cut:
@@ -454,7 +454,7 @@ class ReplayAgentCore(AgentCore):
         self._buffer = buffer
         self._expert, self._expert_share = expert, expert_share
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
-        self._see = None if schedule is None else algorithm.learner.update_statistics
+        self._update_statistics = None if schedule is None else algorithm.learner.update_statistics
 
     def _environment_actions(self, action: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
         action, _ = super()._environment_actions(action, observation, is_first, step)
@@ -485,13 +485,13 @@ class ReplayAgentCore(AgentCore):
         steps = {name: getattr(step, name) for name in ("next_observation", "reward", "terminated", "truncated")}
         steps |= {"observation": selected.observation, "action": selected.action, "extra": selected.extra}
         append_steps(self._buffer, {**steps, "mask": step.valid}, lanes)
-        if self._see is None:
+        if self._update_statistics is None:
             return
-        seen = (selected.observation, step.reward, selected.is_first, step.valid)
+        columns = (selected.observation, step.reward, selected.is_first, step.valid)
         turns = range(len(step.valid)) if step.valid.ndim > 1 else [np.s_[:]]
         for turn in turns:
-            row = tree_map(lambda column, turn=turn: column[turn], seen)
-            self._see(*(row if lanes is None else scatter_rows(row, lanes, self.n)))
+            row = tree_map(lambda column, turn=turn: column[turn], columns)
+            self._update_statistics(*(row if lanes is None else scatter_rows(row, lanes, self.n)))
 
     def minibatches(self, step: int, last: bool = False, measure: MeasureTime = measure_nothing) -> Iterator[Minibatch]:
         if self._schedule is None:

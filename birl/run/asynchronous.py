@@ -43,7 +43,7 @@ from birl.run.workers.gradient_worker import (
     RolloutTask,
     StartTask,
 )
-from birl.run.workers.protocols import DistributedAlgorithm, StepGradients
+from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm, StepGradients
 from birl.seeding import is_seed
 from birl.types import Array, Environment, State
 
@@ -289,9 +289,8 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         self.send(index, StartTask())
 
     def spec(self, index: int) -> GradientWorkerSpec:
-        worker, own = self._workers[index], self._algorithm
+        worker, algorithm = self._workers[index], AlgorithmSpec.of(self._algorithm)
         assert worker.seed is not None
-        algorithm = (type(own), own.config, own.spec.observations, own.spec.actions)
         explorer = self._explorers[index]
         return GradientWorkerSpec(algorithm, self._env, explorer, worker.seed, worker.state, self._replay_limit)
 

@@ -149,12 +149,12 @@ class Cluster:
                 "Cluster.gradients is 'pushed', but Cluster.learners is 1, so that there is no "
                 "learner to push them: give learners=2, the run's own process and one more, or leave gradients out"
             )
-        own = self.learners - pushed
-        if self.collectors % own:
+        sharing = self.learners - pushed
+        if self.collectors % sharing:
             raise ConfigError(
                 f"Cluster.learners is {self.learners}, with {self.collectors} collectors; every learner"
                 f"{' but the first' * pushed} must have an equal share: give collectors="
-                f"{-(-self.collectors // own) * own}"
+                f"{-(-self.collectors // sharing) * sharing}"
             )
         if self.shards and self.learners > 1:
             raise ConfigError(
@@ -194,20 +194,21 @@ class Cluster:
 
         Args:
             rollout_length: length of rollouts, if the algorithm learns from them.
-            moving: whether steps change a running observation scaler.
+            moving: whether each step updates a running observation scaler.
 
         Raises:
             ConfigError: if ``fragment`` does not divide ``rollout_length``.
         """
-        own = None if self.fragment == AUTO else int(self.fragment or 0) or None
+        given = None if self.fragment == AUTO else int(self.fragment or 0) or None
         if rollout_length is None:
-            return 0 if self.fragment == AUTO else own or DEFAULT_FRAGMENT
-        if own is not None and rollout_length % own:
+            return 0 if self.fragment == AUTO else given or DEFAULT_FRAGMENT
+        if given is not None and rollout_length % given:
             raise ConfigError(
-                f"Cluster.fragment is {own}; it must divide the rollout_length, which is {rollout_length}: leave it out"
+                f"Cluster.fragment is {given}; it must divide the rollout_length, which is {rollout_length}: leave it "
+                "out"
             )
         most = min(rollout_length, DEFAULT_FRAGMENT) if moving else rollout_length
-        return own or next(n for n in range(most, 0, -1) if rollout_length % n == 0)
+        return given or next(n for n in range(most, 0, -1) if rollout_length % n == 0)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that a run and its resumption must share."""

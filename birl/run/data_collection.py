@@ -99,7 +99,7 @@ def collect(
 
 
 class _EpisodeAgentCore(ReplayAgentCore):
-    """Agent core that stores a number of episodes, in the order in which they start.
+    """Agent core that stores whole episodes, those that start first.
 
     Args:
         most: number of episodes.

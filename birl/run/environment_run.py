@@ -52,14 +52,14 @@ Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
 """An explorer for all processes, or a list with one for each."""
 
 MakeAgent: TypeAlias = Callable[[Tree, ExplorerProtocol | None, np.random.Generator], AgentCore]
-"""Makes the agent of a run: ``(example observation, explorer, generator of random actions)``."""
+"""Function that makes the agent of a run: ``(example observation, explorer, generator of random actions)``."""
 
 
 class StepSource(Stateful, Protocol):
-    """Takes the steps of a run: a `Collector` in the run's own process, or a `CollectorGroup` in worker processes.
+    """Source of a run's steps: a `Collector` in the run's own process, or a `CollectorGroup` of worker processes.
 
     Attributes:
-        agent: acts in all environments, stores the steps and yields minibatches.
+        agent: agent core that acts in all environments, stores the steps and yields minibatches.
     """
 
     agent: AgentCore
@@ -80,14 +80,14 @@ def _do_nothing() -> None:
 
 @dataclass(frozen=True)
 class Updates:
-    """How a run computes its updates. By default, the run's own process computes them.
+    """The way in which a run computes its updates. By default, the run's own process computes them.
 
     Attributes:
-        source: where minibatches are sampled from; ``None`` if updates use rollouts.
+        source: source of minibatches; ``None`` if updates use rollouts.
         counted: object whose ``transition_count`` shows when there are enough steps for a minibatch; ``None`` for the
             buffer.
-        update: makes one update: ``update(session, minibatch)``.
-        before_step: called before each step.
+        update: function that makes one update: ``update(session, minibatch)``.
+        before_step: function that is called before each step.
         context: context manager that starts the worker processes and ends them.
         parts: further parts of a checkpoint, by name.
         compilable: whether a long run may compile its updates.
@@ -125,7 +125,7 @@ class EnvironmentRun:
         given_env: the argument ``env``.
         options: all options, checked.
         settings: settings that a resumed run must share.
-        execution: decides which processes take steps and make updates.
+        execution: strategy that decides which processes take steps and make updates.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class EnvironmentRun:
 
         Args:
             session: session of the run.
-            steps: takes the steps.
-            updates: makes the updates.
+            steps: source of the steps.
+            updates: the way in which updates are computed.
             exact: whether steps beyond ``n_steps``, as in the last step of a vector environment, are dropped.
             timed: whether acting is timed; for small networks, the timers take as long as the action itself.
         """
@@ -191,7 +191,7 @@ class EnvironmentRun:
 
 
 class LocalExecution:
-    """The run's own process steps the environments and computes the updates.
+    """Execution of a run in its own process, which steps the environments and computes the updates.
 
     Attributes:
         distributed: whether worker processes step the environments.
@@ -208,22 +208,22 @@ class LocalExecution:
         check_buffer_and_explorer(buffer, explorer, batch_size)
 
     def template_environment(self, env: EnvironmentLike) -> EnvironmentLike:
-        """An environment, or the name of one, that has the spaces of the run."""
+        """Return an environment, or the name of one, that has the spaces of the run."""
         return env
 
     def check_environment(self, env: Environment, buffer: object, overlap: bool) -> None:
         """Raise an error if the environment cannot be used."""
 
     def lanes(self, env: Environment) -> int:
-        """Number of environments in total."""
+        """Return the number of environments in total."""
         return number_of_environments(env)
 
     def replay_updates(self, algorithm: Trainable, buffer: StepBuffer) -> Updates:
-        """How updates on minibatches of a replay buffer are computed."""
+        """Return the way in which updates on minibatches of a replay buffer are computed."""
         return Updates(buffer)
 
     def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
-        """How updates on rollouts are computed.
+        """Return the way in which updates on rollouts are computed.
 
         Args:
             algorithm: a built algorithm.
@@ -256,7 +256,7 @@ class LocalExecution:
 
 
 class ClusterExecution(LocalExecution):
-    """The worker processes of a `Cluster` step the environments. With shards or learners, others sample or update.
+    """Execution of a run in the worker processes of a `Cluster`: collectors, replay shards and learners.
 
     Args:
         cluster: the cluster, with an order.
@@ -345,7 +345,7 @@ def _first(explorer: Explorers) -> ExplorerProtocol | None:
 def _generators(run: EnvironmentRun, n: int, *, rollouts: bool) -> list[GeneratorPair]:
     """Make the generators of resets and of random actions for ``n`` collectors."""
     base = reset_generator(run.env, run.options["seed"])
-    # The generators of the first collector are those of a run without collectors, which has one for rollouts.
+    # The first collector has the generators of a run without collectors.
     first = [(base, base.spawn(1)[0])] if rollouts else []
     spawned = [(resets, random) for resets, random in (base.spawn(2) for _ in range(n))]
     return [*first, *spawned[len(first) :]]

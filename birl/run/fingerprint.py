@@ -34,11 +34,11 @@ def part_settings(part: object) -> dict[str, Any] | None:
     """Return the settings of an explorer, picker or slicer: its class, and its numbers and strings."""
     if part is None:
         return None
-    plain, own = bool | int | float | str, getattr(part, "__dict__", {})
-    values = {key: value for key, value in own.items() if isinstance(value, plain)}
+    plain, attributes = bool | int | float | str, getattr(part, "__dict__", {})
+    values = {key: value for key, value in attributes.items() if isinstance(value, plain)}
     values |= {
         key: list(value)
-        for key, value in own.items()
+        for key, value in attributes.items()
         if isinstance(value, tuple) and all(isinstance(each, plain) for each in value)
     }
     return {"type": type(part).__name__, **values}

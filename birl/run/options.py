@@ -235,8 +235,8 @@ def checked_agent_options(options: AgentOptions) -> dict[str, Any]:
     """
     known = {name: ONLINE_DEFAULTS.get(name) for name in AgentOptions.__annotations__} | {"deterministic": False}
     check_options("agent", options, known, common=())
-    own = {name: value for name, value in options.items() if name != "update_interval" or value is not None}
-    return _checked({**known, **own})
+    given = {name: value for name, value in options.items() if name != "update_interval" or value is not None}
+    return _checked({**known, **given})
 
 
 def checked_online_options(n_steps: object, options: OnlineOptions) -> tuple[int, OnlineOptions]:

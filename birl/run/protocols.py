@@ -180,7 +180,7 @@ class Learner(Protocol):
     def n_replays(self, count: int) -> int:
         """Return the number of replay updates after a rollout, if the buffer holds ``count`` steps by then."""
 
-    def sample(self, source: ReplaySource) -> MiniBatch:
+    def sample(self, source: MinibatchSource) -> MiniBatch:
         """Sample the input of `update`, with the source's own generator."""
 
     def update(self, minibatch: Minibatch) -> Metrics:

@@ -89,8 +89,8 @@ class _WithDemonstrations(RolloutExperience):
     def prepare(self, agent: AgentCore, rollout: Rollout, measure: MeasureTime) -> Rollout:
         with measure("sample_batch"):
             expert = self._source.sample(TransitionView(), rollout.valid.size)
-        # Actions are clipped to the bounds, like those that the environment received and those of the expert.
-        # Otherwise, every action beyond the bounds would reveal that it was sampled from a Gaussian policy.
+        # Actions are clipped to the bounds, as for the environment and as the expert's are. Otherwise, every action
+        # beyond the bounds would reveal that it was sampled from a Gaussian policy.
         return replace(rollout, action=agent.actions.clip(rollout.action), expert=expert)
 
 

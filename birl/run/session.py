@@ -389,10 +389,10 @@ class Session:
     def _set_counters(self, state: State, experiment_name: str, go_on: bool) -> str:
         """Restore the counters of a checkpoint, and return the run's name."""
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
-        own = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
+        like = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
         with convert_to_corrupt_error(label):
             session = state["session"]
-            compare_states({name: session[name] for name in own}, own, "session", label)
+            compare_states({name: session[name] for name in like}, like, "session", label)
             best, name = session["best"], str(session["experiment_name"])
             step, closed = int(session["step"]), int(session["closed"])
             outside = name != experiment_name and (PurePath(name).is_absolute() or ".." in PurePath(name).parts)
@@ -415,10 +415,10 @@ class Session:
 
     def _set_state(self, state: State) -> None:
         """Restore all parts from a checkpoint, or raise an error and restore none."""
-        own: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
+        parts: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with restore_parts(self._parts, state, label):
-            restore_states(own, state["session"], label, user_prefixes="")  # last, because it changes files
+            restore_states(parts, state["session"], label, user_prefixes="")  # last, because it changes files
 
 
 def evaluate_with(

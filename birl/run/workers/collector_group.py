@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -39,6 +38,7 @@ from birl.run.protocols import EnvironmentLike, ExplorerProtocol, Trainable
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
 from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
+from birl.run.workers.protocols import AlgorithmSpec
 from birl.seeding import random_state, set_random_state
 from birl.types import Array, State, Tree, tree_map
 
@@ -89,9 +89,9 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         store: function that stores fragments in ``agent``.
 
     Attributes:
-        cut: length of the run, in steps, for whose end a task was cut short or not made; 0 if none was.
-        assigned, dropped, missed: steps since the start of the run; those that are assigned again count again. Missed
-            are those that were assigned and not made, because an episode ended or an environment failed.
+        cut: length of the run in steps, if its end cut a task short or left one out; otherwise 0.
+        assigned, dropped, missed: numbers of steps since the start of the run. Steps that are assigned again count
+            again. Missed steps were assigned but not made, because an episode ended or an environment failed.
         errors: number of times that an environment failed and was created again.
         report: function to call with the metrics of each fragment.
     """
@@ -139,12 +139,12 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
 
     @property
     def in_flight(self) -> int:
-        """Steps that are assigned and not taken."""
+        """Number of steps that are assigned and not taken."""
         calls = sum(task.calls for index in self.slots for task in self._tasks(index))
         return calls * self._cluster.environments
 
     def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
-        """Count one more step. Takes the next fragment first if no stored step is left; see `Collector.count`."""
+        """Count one more step. Take the next fragment first if no stored step is left; see `Collector.count`."""
         returns: list[float] = []
         while self.agent.uncounted_steps == 0:
             self._assign_tasks()
@@ -166,7 +166,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
                     self._assign(index)
 
     def _check_tasks(self, step: int) -> None:
-        """Raise an error if the next step is in no task, so that the wait for it would never end."""
+        """Raise an error if no task has the next step, so that the wait for it would never end."""
         if not any(self._tasks(index) for index in self.slots):
             made = self.assigned - self.dropped - self.missed
             raise WorkerError(
@@ -212,7 +212,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
     # -- fragments -------------------------------------------------------------------------------------------------
 
     def _next(self, measure: MeasureTime) -> list[int]:
-        """Wait for the fragments that are taken next: the collectors whose first fragments these are."""
+        """Wait for the fragments that are taken next, and return the numbers of their collectors."""
         awaited = [index for index in self.slots if self._tasks(index)]
         if self._cluster.order == "turns":
             awaited = [min(awaited, key=lambda index: self._tasks(index)[0].number)]
@@ -253,7 +253,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         )
 
     def _take(self, indices: list[int], most: int | None) -> list[float]:
-        """Store the first fragments of some collectors. Returns the returns of episodes that ended."""
+        """Store the first fragments of some collectors, and return the returns of episodes that ended."""
         taken: list[LaneFragment] = []
         for index in indices:
             collector = self._collectors[index]
@@ -339,7 +339,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         }
         policy = self._algorithm.learner.policy
         before = policy.weights()
-        try:  # whether they fit
+        try:  # raises an error if they do not fit
             for weights in state["weights"].values():
                 policy.set_weights(weights)
         finally:
@@ -442,15 +442,15 @@ def make_collectors(
     """Make the collectors of a run. They start with their first tasks.
 
     Args:
-        algorithm: built.
-        env: what collectors make their environments of; see `birl.run.workers.collector_worker.make_env`.
-        agent: of all environments.
-        cluster: how steps are made.
+        algorithm: a built algorithm.
+        env: source of the collectors' environments; see `birl.run.workers.collector_worker.make_env`.
+        agent: agent core of all environments.
+        cluster: settings of the cluster.
         explorer: one for all collectors, or a list with one for each.
         generators: generators of each collector.
-        n_steps: of the run.
+        n_steps: number of steps of the run.
         observed: the leaves of observations that are kept.
-        calls: steps of each environment in a fragment; 0 if that is to be measured.
+        calls: number of steps of each environment in a fragment; 0 if it must be measured.
         random_steps: number of uniformly random steps at the start.
         rollouts: whether the algorithm learns from rollouts.
     """
@@ -458,22 +458,18 @@ def make_collectors(
     n, explorers = cluster.environments, explorers_per_process(explorer, cluster.collectors, "collectors", sent=pickled)
     if pickled and not isinstance(env, str):
         check_picklable("env", env, _PICKLE_ADVICE)
-    learner: Any = algorithm
-    config = learner.config
-    config = replace(config, compile_graph=False) if config.compile_graph is True else config
-    parts = (type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions)
     specs = []
     for i, (resets, random) in enumerate(generators):
-        own = explorers[i]
-        if cluster.collectors > 1 and own is not None and hasattr(own, "renewed"):
-            own = own.renewed()
+        own_explorer = explorers[i]
+        if cluster.collectors > 1 and own_explorer is not None and hasattr(own_explorer, "renewed"):
+            own_explorer = own_explorer.renewed()
         spec = CollectorSpec(
             collector=i,
-            algorithm=parts,
+            algorithm=AlgorithmSpec.of(algorithm),
             env=env,
             env_numbers=range(i * n, (i + 1) * n),
             observed=observed,
-            explorer=own,
+            explorer=own_explorer,
             random_steps=random_steps,
             rollouts=rollouts,
             reset_states=[_generator_state(each) for each in (resets, *resets.spawn(n - 1))],

@@ -24,6 +24,7 @@ from birl.run.agent_core import AgentCore, ReplayAgentCore, SelectedActions
 from birl.run.collector import Collector
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol
 from birl.run.rollouts import RolloutAgentCore
+from birl.run.workers.protocols import AlgorithmSpec
 from birl.run.workers.restartable_envs import RestartableEnvs, describe_actions
 from birl.seeding import preserve_random_state, preserve_seed, random_state, seed, set_random_state
 from birl.types import Array, State, Tree, tree_map
@@ -34,7 +35,7 @@ class CollectorSpec(NamedTuple):
 
     Attributes:
         collector: its number.
-        algorithm: class, configuration, observations and actions.
+        algorithm: specification of the algorithm.
         env: source of the environments; see `make_env`.
         env_numbers: numbers of its environments among those of all collectors.
         observed: the leaves of observations that are kept.
@@ -49,7 +50,7 @@ class CollectorSpec(NamedTuple):
     """
 
     collector: int
-    algorithm: tuple[Any, Any, Any, Any]
+    algorithm: AlgorithmSpec
     env: EnvironmentLike
     env_numbers: range
     observed: Tree
@@ -91,7 +92,7 @@ class Fragment(NamedTuple):
         rows: columns ``[calls, environments, …]`` of `SelectedActions` and `Step`.
         returns: returns of the episodes that have ended.
         lost: whether running episodes could not be continued when the collector was restarted.
-        cut: numbers, in this collector, of environments whose running episodes end before the fragment.
+        cut: indices, in this collector, of environments whose running episodes end before the fragment.
         failures: errors of environments that were created again.
         seconds: median duration of a call.
         idle: seconds without a task before this one.
@@ -143,9 +144,9 @@ class _RecordingRolloutAgent(_RecordingAgent, RolloutAgentCore): ...
 
 
 class CollectorWorker(Worker[CollectorTask, State, Fragment]):
-    """A collector in the process in which it runs.
+    """The worker of a collector.
 
-    It has its own random numbers, and restores the global generators whenever it returns.
+    It has its own random numbers, and restores the global generators when a task ends.
 
     Args:
         spec: specification of the collector.
@@ -166,10 +167,8 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         self._idle_since = time.perf_counter()
 
     def _build(self, spec: CollectorSpec) -> None:
-        algorithm_class, config, observations, actions = spec.algorithm
-        self._algorithm = algorithm_class(config)
-        self._algorithm.create_impl(observations, actions)
-        self._whole_episodes = spec.rollouts and not hasattr(config, "rollout_length")
+        self._algorithm = spec.algorithm.build()
+        self._whole_episodes = spec.rollouts and not hasattr(self._algorithm.config, "rollout_length")
         self._reset_generators = [make_generator(state) for state in spec.reset_states]
         self._stepper = self._make_envs()
         acting = self._algorithm, self._stepper.observation, self._stepper.action_space
@@ -216,7 +215,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         return env
 
     def _make_stepper(self, i: int, env: Env[Any, Any]) -> Stepper:
-        next_seed = reset_seed(copy.deepcopy(self._reset_generators[i]))  # which the stepper draws
+        next_seed = reset_seed(copy.deepcopy(self._reset_generators[i]))  # the stepper draws the same one
         self._setup = i, f"in its first reset, with seed {next_seed}"
         return Stepper(env, self._reset_generators[i], observations=self._spec.observed)
 

@@ -14,7 +14,7 @@ from birl.run.agent_core import measure_nothing
 from birl.run.collector import Collector
 from birl.run.protocols import ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
-from birl.run.workers.protocols import DistributedAlgorithm, StepGradients
+from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm, StepGradients
 from birl.seeding import random_state, seed, set_random_state
 from birl.types import Array, Environment, State
 
@@ -23,7 +23,7 @@ class GradientWorkerSpec(NamedTuple):
     """Specification of a worker.
 
     Attributes:
-        algorithm: class, configuration, observations and actions.
+        algorithm: specification of the algorithm.
         env: environment, or its name.
         explorer: explorer of this worker.
         seed: seed of all its random numbers.
@@ -31,7 +31,7 @@ class GradientWorkerSpec(NamedTuple):
         replay_limit: number of steps that its replay buffer keeps; 0 for no buffer.
     """
 
-    algorithm: tuple[Any, Any, Any, Any]
+    algorithm: AlgorithmSpec
     env: Environment | str
     explorer: ExplorerProtocol | None
     seed: int
@@ -81,7 +81,7 @@ class GradientResult(NamedTuple):
 
 
 class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | None"]):
-    """A worker in the process in which it runs, usually its own. It seeds the global generators.
+    """A worker of asynchronous training. It seeds the global generators of the process in which it runs.
 
     Args:
         spec: specification of the worker.
@@ -90,9 +90,7 @@ class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | N
     def __init__(self, spec: GradientWorkerSpec) -> None:
         self._position = "its start"
         seed(spec.seed)
-        algorithm_class, config, observations, actions = spec.algorithm
-        self._algorithm = algorithm_class(config)
-        self._algorithm.create_impl(observations, actions)
+        self._algorithm: DistributedAlgorithm = spec.algorithm.build()
         self._env = as_environment(spec.env)
         try:
             self._start(spec)

@@ -1,7 +1,7 @@
-"""The worker that learns: an algorithm with the steps of its own collectors, which makes updates by tasks.
+"""The worker of a learner, which updates an algorithm with the steps of its own collectors.
 
-It holds nothing that the first learner does not have. Its parameters are the first one's, its steps are lanes of the
-first one's buffer, and its random numbers in an update are a function of the run's seed and of the update's number.
+The first learner has all data of this worker. Both have the same parameters, the worker's steps are lanes of the first
+learner's buffer, and its random numbers in an update depend only on a seed and on the numbers of learner and update.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from birl.dataset.lane_views import Changes, LaneCopy
-from birl.dataset.minibatch import Rows
+from birl.dataset.minibatch import MiniBatch, Rows
 from birl.dataset.reader import Reader
 from birl.distributed import AverageGradients
 from birl.distributed.process_group import GlooGroup, GroupBroken, LearnerGroup, Rendezvous
 from birl.distributed.transport import Worker
 from birl.run.protocols import Rollout
-from birl.run.workers.protocols import StepGradients
+from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm, StepGradients
 from birl.run.workers.replay_worker import ReplayParts
 from birl.run.workers.shared_sampling import SentRows
 from birl.seeding import preserve_random_state, preserve_seed, seed
@@ -34,14 +34,14 @@ class LearnerSpec(NamedTuple):
 
     Attributes:
         learner: its number, from 1.
-        algorithm: class, configuration, device, observations and actions.
+        algorithm: specification of the algorithm.
         replay: parts of its replay buffer; ``None`` if rollouts are sent to it.
         seed: seed of all learners' random numbers.
         threads: number of CPU threads; ``None`` to leave it as it is.
     """
 
     learner: int
-    algorithm: tuple[Any, Any, Any, Any, Any]
+    algorithm: AlgorithmSpec
     replay: ReplayParts | None
     seed: int
     threads: int | None
@@ -56,9 +56,9 @@ class UpdateTask(NamedTuple):
 
     Attributes:
         number: number of the update, from 1.
-        changes: what was written to the learner's lanes since the last update.
+        changes: changes of the learner's lanes since the last update.
         report_digest: whether to answer with a digest of the parameters.
-        rows: rows of the minibatch; ``None`` to draw them.
+        rows: rows of the minibatch; ``None`` if the learner draws them.
         rollout: rollout to learn from instead of a minibatch.
     """
 
@@ -99,11 +99,11 @@ class LearnerResult(NamedTuple):
 
 
 class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
-    """A learner in the process in which it runs.
+    """The worker of a learner.
 
     Args:
         spec: specification of the learner.
-        join: joins a group, given the meeting place and the number of this learner.
+        join: function that joins a group, given its rendezvous and the number of this learner.
     """
 
     def __init__(self, spec: LearnerSpec, join: Callable[[Rendezvous, int], LearnerGroup] = GlooGroup) -> None:
@@ -111,13 +111,11 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         self._group: LearnerGroup | None = None
         self._size = 0  # of the group
         self._position = f"the start of learner {spec.learner}"
-        algorithm_class, config, device, observations, actions = spec.algorithm
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         with preserve_random_state(), preserve_seed():
             seed(spec.seed)
-            self._algorithm = algorithm_class(config, device)
-            self._algorithm.create_impl(observations, actions)
+            self._algorithm: DistributedAlgorithm = spec.algorithm.build()
             self._source = None if spec.replay is None else spec.replay.make_source()
         self._reader = None if self._source is None else Reader([self._source])
         self._algorithm.learner.start_run(self._reader, 0, growing=True)
@@ -126,6 +124,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
         self._position = f"{type(task).__name__} {getattr(task, 'number', '')} of learner {self._spec.learner}"
         match task:
             case SetStateTask():
+                assert payload is not None
                 self.close()
                 self._algorithm.learner.set_state(payload)
             case Changes():
@@ -153,21 +152,25 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
 
     def _update(self, task: UpdateTask) -> LearnerResult:
         self._apply(task.changes)
-        learner = self._algorithm.learner
         self._seed_update(task.number)
-        source: Reader | SentRows | None = self._reader
-        if task.rows is not None and self._source is not None:
-            source = SentRows(self._source, task.rows, self._group, self._spec.learner, self._size)
-        learner.update(learner.sample(source) if task.rollout is None else task.rollout)
+        self._algorithm.learner.update(self._sample(task.rows) if task.rollout is None else task.rollout)
         return LearnerResult(digest=parameter_digest(self._algorithm.nets) if task.report_digest else "")
+
+    def _sample(self, rows: Rows | None = None) -> MiniBatch:
+        """Sample a minibatch, or read the minibatch of some rows."""
+        assert self._source is not None and self._reader is not None
+        source: Reader | SentRows = self._reader
+        if rows is not None:
+            source = SentRows(self._source, rows, self._group, self._spec.learner, self._size)
+        return self._algorithm.learner.sample(source)
 
     def _compute_gradients(self, task: GradientTask, parameters: Mapping[str, Array]) -> LearnerResult:
         self._apply(task.changes)
-        algorithm, learner = self._algorithm, self._algorithm.learner
+        algorithm = self._algorithm
         algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
         algorithm.set_grad_step(task.number - 1)
         self._seed_update(task.number)
-        steps = learner.compute_gradients(learner.sample(self._reader))
+        steps = algorithm.learner.compute_gradients(self._sample())
         return LearnerResult(gradients={name: StepGradients.of(step) for name, step in steps.items()})
 
     def _apply(self, changes: Iterable[Changes]) -> None:
@@ -185,7 +188,7 @@ class LearnerWorker(Worker[LearnerTask, Any, LearnerResult]):
             self._source.generators.host = np.random.Generator(np.random.PCG64(own))
         value = int(own.generate_state(1)[0])
         random.seed(value)
-        np.random.seed(value)  # losses of users may draw from the global generators
+        np.random.seed(value)  # users' losses may draw from the global generators
         torch.default_generator.manual_seed(value)  # torch.manual_seed takes 0.2 ms for absent devices
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(value)

@@ -1,8 +1,8 @@
-"""Learners that compute gradients, each by itself, and push them to the first one, which applies them.
+"""Learners that compute gradients independently and push them to the first learner, which applies them.
 
 Each of the other learners computes the gradients of an update at the parameters that come with its task, on a minibatch
 from the steps of its own collectors. The first learner applies them one after another, in the order of their tasks.
-After each, the learner gets its next task with the parameters of that moment. With ``learners`` learners, gradients are
+After each, the learner gets its next task with the current parameters. With ``learners`` learners, gradients are
 therefore always ``learners - 2`` updates old, and the result of a run depends on its seed, not on the learners' speed.
 """
 
@@ -38,7 +38,7 @@ class _OpenUpdate(NamedTuple):
 
 
 class _NoSource:
-    """The source of the first learner, which needs no minibatches: the others sample."""
+    """The source of the first learner, which needs no minibatches, because the other learners sample."""
 
     def sample(self, view: View[MiniBatch], count: int) -> None:
         """Sample nothing."""
@@ -102,7 +102,7 @@ class ParameterServer(RemoteLearners):
         self.send(index, GradientTask(number, changes), self.transport.share(parameters))
 
     def _wait_for(self, number: int) -> None:
-        """Wait for the gradients of an update. Learners that were lost get their tasks again."""
+        """Wait for the gradients of an update. Send lost learners their tasks again."""
         while number not in self._gradients:
             missing = (update for update in self._updates if update.number not in self._gradients)
             lost = next((update for update in missing if not self.slots[update.learner].tasks), None)

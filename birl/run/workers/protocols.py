@@ -1,8 +1,9 @@
-"""The interfaces of an algorithm that workers train together, and the gradients that they send."""
+"""The interfaces of an algorithm that workers train together, and the data that describe it and its gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from birl.errors import CorruptFileError
 from birl.files.state_restore import check_array
 from birl.run.protocols import Learner, Metrics, Minibatch, Trainable
-from birl.types import Array, Loss, State
+from birl.spaces import Actions
+from birl.types import Array, Loss, State, Tree
 
 NamedTensors: TypeAlias = "dict[str, Tensor]"
 
@@ -28,8 +30,8 @@ class UpdateEngine(Protocol):
     """The part of an algorithm's engine that distributed training needs.
 
     Attributes:
-        parameters: of each step, by the step's name and their own.
-        reduce: averages gradients over processes; ``None`` in a run of one process.
+        parameters: parameters of each step, by the names of step and parameter.
+        reduce: function that averages gradients over processes; ``None`` in a run of one process.
     """
 
     parameters: dict[str, NamedTensors]
@@ -48,6 +50,36 @@ class Gradients(Protocol):
     def gradients(self) -> NamedTensors: ...
     @property
     def loss(self) -> Loss: ...
+
+
+class AlgorithmSpec(NamedTuple):
+    """Specification of an algorithm, from which a worker makes its own.
+
+    Attributes:
+        kind: class of the algorithm.
+        config: its configuration, without compilation.
+        observations, actions: inputs and outputs of its networks.
+        device: device of its networks; ``None`` for the default.
+    """
+
+    kind: type[Any]
+    config: Any
+    observations: Tree
+    actions: Actions
+    device: str | None = None
+
+    @classmethod
+    def of(cls, algorithm: Trainable, device: str | None = None) -> AlgorithmSpec:
+        """Return the specification of a built algorithm."""
+        config: Any = algorithm.config
+        config = replace(config, compile_graph=False)
+        return cls(type(algorithm), config, algorithm.spec.observations, algorithm.spec.actions, device)
+
+    def build(self) -> Any:
+        """Make the algorithm, with new networks."""
+        algorithm = self.kind(self.config) if self.device is None else self.kind(self.config, self.device)
+        algorithm.create_impl(self.observations, self.actions)
+        return algorithm
 
 
 class StepGradients(NamedTuple):

@@ -1,10 +1,9 @@
-"""Learners in other processes, as the first one sees them."""
+"""The pool of a run's learners in other processes, which the first learner controls."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, Self, cast
 
 import torch
@@ -22,14 +21,14 @@ from birl.run.cluster import Cluster
 from birl.run.protocols import Minibatch, StepBuffer, Trainable
 from birl.run.session import Session
 from birl.run.workers.learner_worker import LearnerResult, LearnerSpec, LearnerTask, LearnerWorker
-from birl.run.workers.protocols import DistributedAlgorithm
+from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm
 from birl.run.workers.replay_worker import ReplayParts
 from birl.seeding import is_seed, new_generator
 from birl.types import State
 
 
 class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
-    """The learners of a run other than the first one, which is the run's own process. A context in which they run.
+    """The learners of a run except the first one, which is the run's own process. They run within this context.
 
     Args:
         algorithm: algorithm whose networks are built.
@@ -42,7 +41,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         source: source of the first learner's minibatches.
 
     Raises:
-        UnsupportedError: if several cannot learn from the buffer.
+        UnsupportedError: if several learners cannot learn from the buffer.
     """
 
     worker_name = "learner"
@@ -66,7 +65,7 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
 
     @property
     def transition_count(self) -> int:
-        """Number of transitions of the learner that has the fewest."""
+        """Smallest number of transitions that a learner has."""
         for lanes in self.lanes.values():
             lanes.refresh()
         return min(lanes.transition_count for lanes in self.lanes.values())
@@ -105,14 +104,11 @@ class RemoteLearners(WorkerPool[LearnerSpec, LearnerTask, LearnerResult]):
         self._complete = False
 
     def setup_tasks(self, index: int) -> Iterable[LearnerTask]:
-        """Copy the steps of the learner's lanes."""
+        """Return tasks that copy the steps of the learner's lanes."""
         return self.lanes[index].changes(whole=True) if self.lanes else ()
 
     def spec(self, index: int) -> LearnerSpec:
-        own = self._algorithm
-        config: Any = own.config
-        config = replace(config, compile_graph=False)
-        algorithm = (type(own), config, str(own.torch_device), own.spec.observations, own.spec.actions)
+        algorithm = AlgorithmSpec.of(self._algorithm, str(self._algorithm.torch_device))
         replay = None if self._replay is None else ReplayParts.of(self._replay, self.lanes[index])
         inline = self._cluster.transport == "inline"
         threads = None if inline else max(1, torch.get_num_threads() // self._cluster.learners)
@@ -145,7 +141,7 @@ def _source(algorithm: DistributedAlgorithm, buffer: StepBuffer, cluster: Cluste
     """Return the source that learners sample from.
 
     Raises:
-        UnsupportedError: if several cannot learn from the buffer.
+        UnsupportedError: if several learners cannot learn from the buffer.
     """
     sources: list[Source] = list(getattr(getattr(buffer, "reader", None), "sources", ()))
     text = f"Cluster.learners={cluster.learners}"

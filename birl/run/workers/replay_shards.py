@@ -1,9 +1,9 @@
-"""The shards of a run's replay: they are sent what is written to the buffer and sample parts of minibatches from it.
+"""The shards of a run's replay buffer, each of which samples a part of every minibatch.
 
 Each shard has a copy of the lanes of its collectors, and samples an equal part of every minibatch from them. All shards
-have answered before further steps are stored. So a shard that is lost is restarted from what the run's own process has:
-the steps, a state that the shard has reported, and its tasks since. The priority of a new step is the largest so far,
-also after a restart, because a shard reports its state whenever a larger one has come.
+have answered before further steps are stored. A lost shard is restarted from data of the run's own process: the steps,
+the last state that the shard reported, and its tasks since then. A new step gets the largest priority so far, also
+after a restart, because a shard reports its state after every priority that is larger than all before.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _MINIBATCHES: Final = {each.__name__: each for each in (TransitionMiniBatch, Seq
 
 
 class _Shard:
-    """Everything that a shard is restarted from.
+    """The data from which a shard is restarted.
 
     Attributes:
         index: its number.
         lanes: its steps.
         state: last state that it has reported.
         repeats: tasks whose results have arrived since then.
-        generators: their state after the last sampling.
+        generators: state of the generators after the last sampling.
         part: part of the next minibatch, if the shard has sampled it.
         largest_priority: largest priority that was sent to the shard.
     """
@@ -74,7 +74,7 @@ class _Shard:
 
 
 class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
-    """The source of minibatches of a run with shards. A context in which they run; its state is a part of checkpoints.
+    """The source of minibatches of a run with shards, which run within its context. It is a part of checkpoints.
 
     Args:
         algorithm: algorithm whose networks are built.
@@ -86,8 +86,8 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         transition_picker: object that makes transitions.
 
     Raises:
-        UnsupportedError: if the algorithm, or the buffer, cannot be divided.
-        ConfigError: if minibatches cannot.
+        UnsupportedError: if shards cannot be used with the algorithm or the buffer.
+        ConfigError: if minibatches cannot be divided, or a part of the buffer cannot be sent to another process.
     """
 
     worker_name = "shard"
@@ -108,13 +108,13 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
 
     @property
     def transition_count(self) -> int:
-        """Number of transitions, if all shards had as few as the smallest one."""
+        """Number of transitions in the smallest shard, times the number of shards."""
         for shard in self._shards:
             shard.lanes.refresh()
         return min(shard.lanes.transition_count for shard in self._shards) * len(self._shards)
 
     def sample(self, view: View[M], count: int) -> M:
-        """Sample a minibatch. The next one may be sampled meanwhile; see `birl.run.cluster.Cluster`."""
+        """Return a minibatch. With ``Cluster.ahead``, shards then start to sample the next one."""
         if all(shard.part is None for shard in self._shards):
             self._send_sampling(view, count)
         self.wait_all()
@@ -175,7 +175,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         return ReplayWorkerSpec(index, ReplayParts.of(self.sources[0], shard.lanes), shard.state)
 
     def setup_tasks(self, index: int) -> Iterable[ReplayTask]:
-        """Copy the steps, and repeat what the shard had answered."""
+        """Return tasks that copy the steps, and repeat the tasks that the shard had answered."""
         shard = self._shards[index]
         yield from shard.lanes.changes(whole=True)
         if shard.repeats:
@@ -197,7 +197,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self, *, contents: bool = False) -> State:
-        """State of all samplers and generators, and the minibatch that was sampled ahead. Steps are not included."""
+        """Return the state of samplers and generators, and the minibatch that was sampled ahead, without steps."""
         self.wait_all()
         for shard in self._shards:
             if self.slots[shard.index].running:
@@ -216,7 +216,7 @@ class ReplayShards(WorkerPool[ReplayWorkerSpec, ReplayTask, ReplayResult]):
         saved = [each.get("part") for each in state["shards"].values()]
         if len({part is None for part in saved}) != 1:
             raise CorruptFileError("the checkpoint has only a part of the next minibatch: use a copy")
-        for part in saved:  # whether it can be loaded
+        for part in saved:  # raises an error before anything changes
             _load_part(part, self.sources[0])
         self._number = int(state["number"])
         for shard in self._shards:

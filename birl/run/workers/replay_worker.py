@@ -1,7 +1,7 @@
-"""The worker that holds a shard of the replay: it samples minibatches from the steps of some collectors.
+"""The worker of a replay shard, which samples minibatches from the steps of some collectors.
 
-A shard holds nothing that the run's own process cannot give it again. Its steps are lanes of the run's buffer. The
-state of its sampler follows from one that it has reported, and from its tasks since.
+The run's own process can restore all data of a shard. The shard's steps are lanes of the run's buffer, and the state of
+its sampler results from the last state that it reported and its tasks since then.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class ReplayWorkerSpec(NamedTuple):
 
 
 class SampleTask(NamedTuple):
-    """Sample a minibatch. The payload is a list of `Changes`: what was written to the lanes since the last one.
+    """Task to sample a minibatch. The payload is a list of the lanes' `Changes` since the last one.
 
     Attributes:
         number: number of the minibatch.
-        view: what the minibatch consists of.
-        size: number of its elements.
+        view: view that defines the elements of the minibatch.
+        size: number of elements.
     """
 
     number: int
@@ -101,11 +101,11 @@ class ReportStateTask(NamedTuple):
 
 
 class RepeatTask(NamedTuple):
-    """Bring the sampler of a restarted shard to its last state: repeat tasks whose results have arrived.
+    """Task to restore the sampler of a restarted shard by repeating tasks whose results have arrived.
 
     Attributes:
-        tasks: tasks since the state that the shard last reported.
-        generators: state of the generators after them.
+        tasks: tasks since the shard last reported its state.
+        generators: state of the generators after these tasks.
     """
 
     tasks: list[SampleTask | PriorityTask]
@@ -122,7 +122,7 @@ class ReplayResult(NamedTuple):
         batch: the minibatch, if the task asks for one.
         generation: numbers ``[B]`` of its steps, if priorities are used.
         scale: factor that makes its weights comparable with those of other shards; see `Rows`.
-        state: of the generators; of the sampler, too, if the task asks for it.
+        state: state of the generators, and also of the sampler if the task asks for it.
     """
 
     batch: MiniBatch | None = None
@@ -132,7 +132,7 @@ class ReplayResult(NamedTuple):
 
 
 class ReplayWorker(Worker[ReplayTask, "Sequence[Changes] | None", ReplayResult]):
-    """A shard in the process in which it runs.
+    """The worker of a shard.
 
     Args:
         spec: specification of the shard.

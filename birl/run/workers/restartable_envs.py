@@ -1,4 +1,4 @@
-"""Environments that can fail, be remade and pause independently of one another."""
+"""Environments that can fail, be created again and pause independently of one another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EnvFailure(NamedTuple):
     """An error of an environment.
 
     Attributes:
-        env: its number, among those of its `RestartableEnvs`.
+        env: index of the environment in its `RestartableEnvs`.
         message: seed and actions of the episode, and the error.
     """
 
@@ -26,17 +26,18 @@ class EnvFailure(NamedTuple):
 
 
 class RestartableEnvs:
-    """Plain environments with a stepper each, which act as one stepper of all.
+    """Single environments, each with its own stepper, that have the interface of one `Stepper`.
 
-    The state of each depends on its running episode alone. The state of a vector environment, which resets itself,
-    would depend on all steps.
+    The state of each environment depends only on its running episode. The state of a vector environment, which resets
+    itself, would depend on all steps.
 
     Args:
-        make_env: makes environment ``i``.
-        make_stepper: makes the stepper of environment ``i``.
+        make_env: function that makes environment ``i``.
+        make_stepper: function that makes the stepper of environment ``i``.
         n: number of environments.
-        max_failures: how often an environment may fail, without a step in between, and is remade; ``None`` for never.
-        whole_episodes: whether an environment whose episode has ended pauses until `wake`: it makes no steps.
+        max_failures: number of times in a row that an environment may fail and is created again; ``None`` if none may
+            fail.
+        whole_episodes: whether an environment whose episode has ended pauses, without steps, until `wake`.
 
     Attributes:
         current: index of the environment that was stepped last.
@@ -77,10 +78,10 @@ class RestartableEnvs:
         return bool(self._paused.all())
 
     def step(self, action: Array) -> Step:
-        """Step the environments; see `Stepper.step`. Those that pause or fail are not valid.
+        """Step the environments; see `Stepper.step`. Steps of environments that pause or fail are not valid.
 
         Raises:
-            Exception: of an environment that may not fail again.
+            Exception: any error of an environment that may not fail again.
         """
         self.failures = []
         steps = [self._step_one(i, action[i : i + 1]) for i in range(self.n)]

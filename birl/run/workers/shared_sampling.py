@@ -1,8 +1,8 @@
-"""Several learners and a sampler that is not uniform: the first learner draws the rows of all minibatches.
+"""Sampling for several learners with a sampler that is not uniform: the first learner draws all rows.
 
-So the state of a sampler is with the first learner alone, as everything else is. The other learners read the rows that
-they are sent. Priorities are exchanged within the update, through the group that averages gradients: an update that is
-repeated because a learner was lost updates the priorities again.
+Only the first learner has samplers with their states. It sends the other learners the rows of their minibatches.
+Priorities are exchanged during the update, through the group that averages gradients. If an update is repeated because
+a learner was lost, the priorities are updated again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from birl.types import Array, State
 
 
 class SharedSampling:
-    """The first learner's source of minibatches: its own lanes, and for the other learners, theirs.
+    """The first learner's source of minibatches, which also draws the rows of the other learners' minibatches.
 
     Args:
         source: source of the whole buffer.
@@ -59,7 +59,7 @@ class SharedSampling:
         return batch.replace(rows=[(self, first)], weights=batch.weights * share[0])
 
     def update(self, rows: Rows, priority: Array) -> None:
-        """Give the priorities of all learners to the samplers that drew their rows."""
+        """Pass the priorities of all learners to the samplers that drew their rows."""
         assert self.group is not None
         priorities = exchange(self.group, 0, len(self._sources), priority)
         for index, source in self._sources.items():
@@ -76,7 +76,7 @@ class SharedSampling:
 
 
 class SentRows:
-    """Another learner's source of minibatches: rows that it was sent.
+    """Source of a minibatch for another learner, which was sent its rows.
 
     Args:
         source: source of its steps.
@@ -91,7 +91,7 @@ class SentRows:
         self._group, self._number, self._size = group, number, size
 
     def sample(self, view: View[M], count: int) -> M:
-        """Read the minibatch of these rows."""
+        """Read the minibatch."""
         batch = read_rows(view, [(self._source, self._rows)])
         return batch if batch.weights is None else batch.replace(rows=[(self, self._rows)])
 
@@ -113,6 +113,6 @@ def exchange(group: LearnerGroup, number: int, size: int, values: Array) -> Arra
     Returns:
         The values of all learners, ``[size, B]``.
     """
-    own = torch.zeros(size, len(values), dtype=torch.float64)
-    own[number] = torch.from_numpy(np.asarray(values, np.float64))
-    return np.asarray((group.all_reduce_mean(own) * size).numpy(), np.float32)
+    table = torch.zeros(size, len(values), dtype=torch.float64)
+    table[number] = torch.from_numpy(np.asarray(values, np.float64))
+    return np.asarray((group.all_reduce_mean(table) * size).numpy(), np.float32)

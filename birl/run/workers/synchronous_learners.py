@@ -1,11 +1,11 @@
 """Several learners that make every update together: each learns from the steps of its own collectors.
 
-The run's own process is the first learner. It has all steps, and sends each of the others those of its lanes. In an
-update every learner samples a minibatch of its own. The gradients of each step are averaged, which gives the same
-update as the concatenated minibatches. All learners have the same parameters after it, bit for bit.
+The run's own process is the first learner. It has all steps, and sends each other learner the steps of its lanes. In an
+update, every learner samples its own minibatch. The gradients of each step are averaged, which gives the same update as
+the concatenated minibatches. Afterwards all learners have the same parameters, bit for bit.
 
-The other learners hold nothing that the first one does not have. One that is lost is restarted with the parameters of
-the first one and the steps of its lanes. The update is made again, with the same result.
+The first learner has all data of the others. A lost learner is restarted with the first one's parameters and the steps
+of its lanes, and the update is made again, with the same result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from birl.seeding import random_state, set_random_state
 from birl.types import tree_map
 
 CHECK_INTERVAL: Final = 1000
-"""Updates between two comparisons of all learners' parameters."""
+"""Number of updates between two comparisons of all learners' parameters."""
 
 
 class SynchronousLearners(RemoteLearners):
@@ -40,8 +40,8 @@ class SynchronousLearners(RemoteLearners):
 
     Args:
         algorithm: algorithm whose networks are built.
-        buffer: of the steps of all collectors; its first lanes are those of the first learner. ``None`` if the
-            algorithm learns from rollouts: then each learner learns from those of its own collectors.
+        buffer: replay buffer with the steps of all collectors, whose first lanes belong to the first learner. ``None``
+            if the algorithm learns from rollouts; then each learner uses the rollouts of its own collectors.
         cluster: number and placement of the learners.
 
     Raises:
@@ -57,10 +57,10 @@ class SynchronousLearners(RemoteLearners):
             uniform = isinstance(self._replay.sampler, Uniform)
             self._sampling = None if uniform else SharedSampling(self._replay, self.lanes)
             self.source = self._sampling or Reader([replace(self._replay, storage=self.lanes[0])])
-        self._rollout: Rollout | None = None  # of all lanes, in the current update
+        self._rollout: Rollout | None = None  # the rollout of all lanes in the current update
         self._store: GroupStore | None = None
         self._group: LearnerGroup | None = None
-        self._digest = ""  # that the others must answer with
+        self._digest = ""  # the other learners must answer with the same one
         self._ended = False  # whether another learner has ended its part of the current update
         self._uneven = 0  # times in a row that a learner waited for a minibatch that another did not have
 
@@ -70,7 +70,7 @@ class SynchronousLearners(RemoteLearners):
         elif minibatch.valid.all():
             self._rollout = minibatch
             self.update(partial(session.update, _select_lanes(minibatch, self._lane_numbers[0])))
-        else:  # the others take over the parameters afterwards
+        else:  # the other learners get the parameters afterwards
             self._leave_group()
             session.update(minibatch)
 
@@ -117,7 +117,7 @@ class SynchronousLearners(RemoteLearners):
         self.reset_failures()
 
     def _count_uneven(self, number: int, first: str) -> None:
-        """Raise an error the second time: once may be a lost connection."""
+        """Raise an error at the second time in a row. The first time may be due to a lost connection."""
         self._uneven += 1
         if self._uneven > 1:
             raise WorkerError(
@@ -142,7 +142,7 @@ class SynchronousLearners(RemoteLearners):
             )
 
     def _form_group(self) -> None:
-        """Form the group again: all learners with the first one's parameters."""
+        """Form a new group, in which all learners have the first one's parameters."""
         self._leave_group()
         state = self.transport.share(self._algorithm.learner.get_state())
         while True:
@@ -183,6 +183,6 @@ class SynchronousLearners(RemoteLearners):
 
 def _select_lanes(rollout: Rollout, lanes: range) -> Rollout:
     """Return the steps of some lanes of a rollout."""
-    own = slice(lanes[0], lanes[-1] + 1)
+    part = slice(lanes[0], lanes[-1] + 1)
     columns = {name: value for name, value in vars(rollout).items() if value is not None}
-    return replace(rollout, **{name: tree_map(lambda x: x[:, own], value) for name, value in columns.items()})
+    return replace(rollout, **{name: tree_map(lambda x: x[:, part], value) for name, value in columns.items()})
