@@ -41,8 +41,8 @@ _COLUMNS_NOTE: Final = (
     "logging policy. The larger it is, the less the logs say about the policy."
 )
 _MAX_COMPARED: Final = 12
-_BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1 if all is right)"}
-_ESTIMATES_HEAD: Final = ("estimator", "value", "value from", "to", "gain", "gain from", "to", "refused for")
+_BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1 in expectation)"}
+_ESTIMATES_HEAD: Final = ("estimator", "value", "value from", "to", "gain", "gain from", "to", "refused because of")
 _FACTS_HEAD: Final = ("figure", "meaning", "value", "doubtful", "refused")
 
 
@@ -183,11 +183,11 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
         Note("doubtful" if reason.startswith("doubtful: ") else mark, reason) for reason in verdict.reasons
     ]
     parts += [Note("info", remedy) for remedy in verdict.remedies]
-    required = f"The gain must exceed {verdict.min_gain:g}, with a confidence of {verdict.confidence:.4g}, over"
+    required = f"The required gain is {verdict.min_gain:g}, with a confidence of {verdict.confidence:.4g}."
     baseline = (
         "what the logs earned." if evaluation.against == "logs" else f"{evaluation.against}."
     )  # last: a long name is cut
-    parts.append(f"{evaluation.episodes} episodes, {evaluation.steps} steps. {required} {baseline}")
+    parts.append(f"{evaluation.episodes} episodes, {evaluation.steps} steps. {required} The baseline is {baseline}")
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
     sections = [
@@ -196,7 +196,7 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
     ]
     if verdict.ranges:
         ends = [(f"Gamma {gamma:g}", low, (low + high) / 2, high) for gamma, low, high in verdict.ranges]
-        caption = "The gain, if a hidden variable influenced actions"
+        caption = "Gain if a hidden variable influenced actions"
         confounding: list[Part] = [
             _flip_text(verdict),
             Table(["Gamma", "gain from", "to"], [list(row) for row in verdict.ranges]),

@@ -221,7 +221,7 @@ def _finding(evaluation: Evaluation, fact: str | None) -> Finding | None:
 
 def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Evaluation) -> str:
     baseline = "the logs" if evaluation.against == "logs" else evaluation.against
-    interval = f"the gain over {baseline} is between {lower:.4g} and {upper:.4g} by {evaluation.decides}"
+    interval = f"the gain over {baseline} is between {lower:.4g} and {upper:.4g} ({evaluation.decides})"
     if lower == upper:
         return f"{interval}: in these logs both act alike"
     if lower > min_gain:
@@ -249,18 +249,20 @@ def _assumptions(evaluation: Evaluation) -> tuple[str, ...]:
         "estimated": "the estimated propensities are right: observations contain everything that influenced actions",
         "given": "the given behaviour policy is the one that acted",
     }[evaluation.behaviour]
-    steps = f"the first {evaluation.horizon} steps of an episode count, each discounted by {evaluation.gamma:g}"
+    steps = (
+        f"the first {evaluation.horizon} steps of an episode count, with a discount of {evaluation.gamma:g} per step"
+    )
     unit = "clusters" if evaluation.clusters is not None else "episodes"
     positivity = (
-        "positivity: the policy that acted takes every action that the policy takes, with some probability; logged "
+        "positivity: the policy that acted also takes every action of this policy with some probability; logged "
         "propensities of all actions would show it"
     )
     return (
         source,
         *(() if evaluation.support_known else (positivity,)),
-        "nothing outside the observations influenced both actions and rewards; the Gamma says how strong such an "
+        "nothing outside the observations influenced both actions and rewards; Gamma measures how strong such an "
         "influence must be to change the verdict",
         f"{unit} are independent of each other, and future episodes are distributed as the logged ones",
-        f"the value is what you want to maximise: {steps}, and an episode is over where its log ends",
+        f"the value is what you want to maximise: {steps}, and episodes end where their logs end",
         "the policy affects only its own episodes, not other users or the rest of the world",
     )

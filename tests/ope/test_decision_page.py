@@ -95,7 +95,7 @@ def test_long_and_hostile_names_hide_nothing(tmp_path: Path) -> None:
     write_report(tmp_path, {hostile: replace(found, name=hostile)}, {hostile: decision})
     tree = tree_of(tmp_path / "report.html")
     asked = ["".join(node.itertext()) for node in tree.iter("p")]
-    words = "60 episodes, 300 steps. The gain must exceed 0.25, with a confidence of 0.95, over runs/very_"
+    words = "60 episodes, 300 steps. The required gain is 0.25, with a confidence of 0.95. The baseline is runs/very_"
     assert any(text.startswith(words) for text in asked) and "?<script>\ufffd</title></svg>: cannot tell" in asked
     assert not list(tree.iter("script"))
     assert "many" in [table.get("class") for table in tree.iter("table")]

@@ -296,7 +296,7 @@ def test_what_no_estimator_may_answer(name: str) -> None:
     ("facts", "message", "left"),
     [
         ({"certain": 1.0}, "all of the logged actions had the propensity 1; at most 0.95", {"direct_method"}),
-        ({"no_propensities": 1.0}, "steps have no propensity (a share of 1); at most 0 is allowed", {"direct_method"}),
+        ({"no_propensities": 1.0}, "all of the steps have no propensity; at most 0 is allowed", {"direct_method"}),
         ({"calibration_error": 0.08}, "estimated propensities are off by 0.08 on average", {"direct_method"}),
         ({"gamma_differs": 0.09}, "fit the model with the discount of the evaluation", {"kernel", *WEIGHTS}),
     ],

@@ -80,7 +80,7 @@ def test_no_ship_where_the_logger_never_does_it(vectors: bool, share: float, ste
         )
         assert any(message in text for text in said.reasons)
         assert said.remedies == (
-            "let the logging policy try it there, with a minimum propensity, or forbid it to the policy",
+            "let the logging policy try it there, with a minimum propensity, or exclude it from the policy",
         )
         assert not any("positivity" in text for text in said.assumptions)
     assert alone.count("ship") > 1  # the interval is wrong

@@ -49,7 +49,7 @@ def test_facts_have_a_side() -> None:
     facts = tail_facts(Estimate(terms))
     assert (facts["left_tail"] or 0) > 0.9 and facts["right_tail"] == 0
     (finding,) = {one.message for one in check_limits(facts)}
-    assert "few episodes with large losses decide (a tail of 0.9" in finding and "log more episodes" in finding
+    assert "few episodes with large losses decide (tail weight 0.9" in finding and "log more episodes" in finding
     assert not any(one.refused for one in check_limits(facts))
 
 

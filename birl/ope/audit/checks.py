@@ -54,7 +54,7 @@ def check_size(logs: LogStatistics) -> Check:
     """Count episodes, steps and clusters, and show the lengths of episodes."""
     length = logs.episodes["length"]
     clusters = len(np.unique(logs.episodes["cluster"])) if "cluster" in logs.episodes else None
-    numbers: dict[str, Number] = {"steps": logs.counts["steps"], "numbers of an observation": logs.width}
+    numbers: dict[str, Number] = {"steps": logs.counts["steps"], "columns of an observation": logs.width}
     numbers["actions"] = str(logs.actions)
     table, figure = histogram("Lengths of episodes", length.astype(float), "steps", "episodes")
     return Check(
@@ -77,7 +77,7 @@ def check_ends(logs: LogStatistics) -> Check:
     numbers = {"terminated": int(episodes["terminated"].sum()), "truncated": int(episodes["truncated"].sum())}
     numbers["running"] = len(length) - sum(numbers.values())
     about = "Rewards are 0 after a termination and unknown after a truncation. A time limit that is marked as a "
-    about += "termination changes every learned value."
+    about += "termination biases all learned values."
     if longest < _MIN_LIMIT:
         about += f" Episodes of fewer than {_MIN_LIMIT} steps are not checked for a time limit."
     return Check("Ends", about, {"ends_at_limit": at_limit, "censored": censored}, numbers)
@@ -127,7 +127,7 @@ def check_returns(logs: LogStatistics, gamma: float, loggers: Sequence[str]) -> 
     table, figure = histogram("Returns of episodes", returns, "return", "episodes")
     tables = {
         "Quantiles of the return": _quantiles(returns),
-        f"Quantiles of the return, discounted by {gamma:g} a step": _quantiles(episodes["discounted"]),
+        f"Quantiles of the discounted return (discount {gamma:g})": _quantiles(episodes["discounted"]),
         figure.caption: table,
     }
     drift = None
@@ -317,7 +317,7 @@ def check_actions(logs: LogStatistics, names: Sequence[str]) -> Check:
         logs: statistics of the logs.
         names: names of the actions, which are used if their number fits.
     """
-    about = "Nothing can be learned about an action that was never tried, or by comparing with one that always was."
+    about = "The effect of an action is unknown if it was never taken, or always."
     if logs.taken is not None and isinstance(logs.actions, Discrete):
         possible = np.ones(len(logs.taken), bool) if logs.possible is None else logs.possible > 0
         never = np.flatnonzero(possible & (logs.taken == 0))

@@ -35,7 +35,7 @@ PAIRS = "distinct pairs of observation and action (SACo) as a share of steps"
 RANDOMNESS = "randomness of actions given the observation, as a share of the maximum"
 GOOD = "share of the variance of returns above the mean"
 STITCHED = "states of poor episodes near good ones (stitching)"
-MOVED = "effective episodes of a policy that moves a quarter"
+MOVED = "effective episodes of a policy that moves a quarter of the probability"
 _MIN_EFFECTIVE = 20
 """With fewer effective episodes, logs say nothing about another policy."""
 
@@ -105,7 +105,7 @@ def _gaussian_log_density(y: Array, mean: Array) -> Array:
 
 def check_propensities(logs: LogStatistics, behaviour: Behaviour, loggers: Sequence[str]) -> Check:
     """Check whether logged propensities can be those of the logged actions."""
-    title, about = "Propensities", "Weights are products of 1 / propensity: an error is in every estimate with weights."
+    title, about = "Propensities", "Weights contain 1 / propensity, so every estimate with weights inherits an error."
     if behaviour.logged is None:
         about += " None were logged: only a model of the behaviour can replace them."
         return Check(title, about, {"no_propensities": 1})
@@ -222,7 +222,7 @@ def check_behaviour(logs: LogStatistics, behaviour: Behaviour) -> Check:
         return Check(title, about + " There is no model: it needs two episodes, and discrete or continuous actions.")
     numbers: dict[str, Number] = {
         "held-out negative log-likelihood, nats": float(-behaviour.log_model.mean()),
-        "the same without the observation": float(-behaviour.log_marginal.mean()),
+        "held-out negative log-likelihood without observations, nats": float(-behaviour.log_marginal.mean()),
     }
     p = behaviour.propensities
     if p is None:
@@ -270,7 +270,7 @@ def check_markov(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) -> Ch
         entropy = float(-(share[share > 0] * np.log(share[share > 0])).sum())
         history = max(history, _reduction("action", entropy, without, with_, groups, rows))
     head = ["target", "held-out error", "with the previous step", "error of a constant"]
-    table = Table([*head, "share that the previous step saves"], rows)
+    table = Table([*head, "reduction by the previous step, as a share"], rows)
     return Check(title, about, {"history": history}, {}, {"Held-out errors": table})
 
 
@@ -303,9 +303,9 @@ def check_coverage(logs: LogStatistics) -> Check:
     title = "Coverage and stitching"
     about = "TQ and SACo are those of Schweighofer et al. 2022, arXiv:2111.04714, SACo without its reference data set. "
     about += (
-        "SACo is meaningless, and not used for advice, if hardly any observation repeats. Stitching is the share of "
+        "SACo is meaningless, and not used for advice, if observations hardly repeat. Stitching: share of states in "
     )
-    about += "states in poor episodes that have a neighbour in a good one, so that values can improve there."
+    about += "poor episodes with a neighbour in a good one, where values can improve."
     episode_returns = returns[sample.episode]
     good = np.flatnonzero((episode_returns >= np.quantile(returns, 0.75)) & (episode_returns > np.median(returns)))
     poor = np.flatnonzero(episode_returns < np.median(returns))
@@ -337,8 +337,8 @@ def check_improvement(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) 
         y = returns_to_go(sample.reward, sample.episode)[:, None]
         error = y - cross_fit(sample.observation, y, behaviour.groups, ridge_predictions, seed)
         share = float(error.std() / y.std()) if y.std() > 0 else None
-        numbers["standard deviation of advantages over that of future rewards"] = share
-    about = "Positive-sided variance (Hong et al. 2023, arXiv:2306.13085): good episodes that weights could favour."
+        numbers["standard deviation of advantages as a share of that of future rewards"] = share
+    about = "Positive-sided variance (Hong et al. 2023, arXiv:2306.13085) is large if some episodes are much better."
     return Check("Room for improvement", about, {}, numbers)
 
 
@@ -373,7 +373,7 @@ def check_power(logs: LogStatistics, behaviour: Behaviour, gamma: float) -> Chec
         if enough:
             ends.append((name, mean - wide, mean, mean + wide))
     table = Table(["policy", "effective episodes or clusters", "smallest gain that these logs can show"], rows)
-    caption = "Mean discounted return of the logs, and intervals of policies that move"
+    caption = "Mean discounted return of the logs, and intervals of policies that move probability"
     figure = intervals(caption, ends, x="discounted return")
     return Check("Power", about, {}, numbers, {"Half-widths": table}, [figure])
 

@@ -50,7 +50,7 @@ class Rule:
 
 
 _LABELS: Final = {limit.fact: limit.labels for limit in reversed(LIMITS)}
-_FACTS: Final = ("message beyond the limit", "value", "doubtful", "refused")
+_FACTS: Final = ("message beyond a limit", "value", "doubtful", "refused")
 _ANY = math.inf
 RULES: Final = (
     Rule(
@@ -296,7 +296,7 @@ def _section(result: Check, messages: Messages) -> Section:
     parts: list[Part] = [result.about, *(_note(messages[name]) for name in result.facts if name in messages)]
     known = [value is not None for value in result.facts.values()]
     if not any(name in messages for name in result.facts) and any(known):
-        subset = "" if all(known) else f" in the {sum(known)} of {len(known)} figures that these data have"
+        subset = "" if all(known) else f"; {sum(known)} of {len(known)} figures are known"
         parts.append(Note("good", f"no objection{subset}"))
     facts = [[_LABELS[name][0], value, *_LABELS[name][1:]] for name, value in result.facts.items()]
     parts += [Table(_FACTS, facts)] if facts else []
