@@ -24,10 +24,10 @@ class NetworkActor:
         values: whether it keeps the values of all actions.
 
     Attributes:
-        values: values ``[n, A]`` of all discrete actions in the last step, if it keeps them; see `as_values`.
+        values: values ``[n, A]`` of all discrete actions in the last step, if ``values`` was true; see `as_values`.
         extra: columns to store with the last step: ``state.<network>`` before the step (recurrent networks), and
             ``policy_action``, the action before it is scaled or clipped, if it is in ``stores``.
-        noisy: whether the policy explores by noise in its layers, which greedy actions are without.
+        noisy: whether the policy explores by noise in its layers. Greedy actions have no such noise.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class NetworkActor:
         self._state = {name: torch.zeros(n, network.state_size) for name, network in recurrent.items()}
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
-        """Actions in environment units for observations ``[n, …]``.
+        """Return actions in environment units for observations ``[n, …]``.
 
         Args:
             observation: tree of arrays ``[n, …]``.
-            is_first: bool ``[n]``: an episode begins here; recurrent states are reset.
-            reward: ``[n]`` of the previous step; unused by these policies.
+            is_first: bool ``[n]``: whether an episode begins here, which resets recurrent states.
+            reward: rewards ``[n]`` of the previous step, which these policies do not use.
         """
         policy, state = self._policy, None
         self.extra = {}
@@ -70,7 +70,7 @@ class NetworkActor:
         return policy.to_environment(action)
 
     def get_state(self) -> State:
-        """Recurrent states."""
+        """Return the recurrent states."""
         return {name: value.clone() for name, value in self._state.items()}
 
     def set_state(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""A policy with the networks and units that it acts with."""
+"""A policy with its networks and units."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from birl.types import (
 
 
 class BuiltPolicy:
-    """Acts and values with given networks, in the environment's units.
+    """Selects actions and estimates values with given networks, in the environment's units.
 
     Args:
-        name: of the algorithm, for messages.
-        policy: how it acts.
+        name: name of the algorithm, for messages.
+        policy: the policy.
         nets: the networks.
         spec: shapes that the networks were built for.
         units: converts to and from the units of the networks.
@@ -63,7 +63,7 @@ class BuiltPolicy:
         self._noise = [] if network is None else noise_of(network)
 
     def weights(self) -> State:
-        """A copy of all that moves and that actions depend on: the networks that act, and a running scaler."""
+        """Return a copy of everything that training changes and actions depend on: networks and a running scaler."""
         own, scaler = self._own_tensors(), self.units.observation_scaler
         moving = {} if scaler is None or not scaler.running else scaler.get_state()
         nets = {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in own.items()}
@@ -73,12 +73,12 @@ class BuiltPolicy:
         """Act with the `weights` of another policy of the same networks. They are copied in place.
 
         Raises:
-            CorruptFileError: if they are those of other networks.
+            CorruptFileError: if the weights belong to other networks.
         """
         own, given, scaler = self._own_tensors(), weights["nets"], self.units.observation_scaler
         if own.keys() != given.keys():
             raise CorruptFileError(
-                f"there are weights of {', '.join(given)!s:.100}, but the networks that act are those of "
+                f"the weights are {', '.join(given)!s:.100}, but the networks that act have "
                 f"{', '.join(own)!s:.100}: use a copy of the checkpoint"
             )
         for name, tensor in own.items():
@@ -91,7 +91,7 @@ class BuiltPolicy:
             scaler.set_state(weights["observation_scaler"])  # type: ignore[union-attr]
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers of the networks that act, and constants next to them."""
+        """Return parameters and buffers of the networks that act, and buffers of their parent module."""
         names = [name for name in (self.policy.network, *self.policy.stateful_networks) if name]
         each = {name: self.nets.get_submodule(name).state_dict() for name in names}
         networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
@@ -99,34 +99,34 @@ class BuiltPolicy:
 
     @property
     def noisy(self) -> bool:
-        """Whether the network that acts has noise in its layers, with which it explores."""
+        """Whether the network that acts explores by noise in its layers."""
         return bool(self._noise)
 
     def function(self, greedy: bool) -> PolicyFunction[Any]:
-        """The policy's greedy or sampling function."""
+        """Return the policy's greedy or sampling function."""
         return self.policy.greedy if greedy else self.policy.sample
 
     def sampling(self) -> BuiltPolicy:
-        """The policy whose greedy actions are its samples."""
+        """Return a policy whose greedy actions are samples of this policy."""
         policy = replace(self.policy, greedy=self.policy.sample)
         return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
 
     @property
     def scores(self) -> PolicyFunction[Any]:
-        """The scores by which it chooses discrete actions; see `Policy`.
+        """The scores by which the policy selects discrete actions; see `Policy`.
 
         Raises:
-            UnsupportedError: if it has none.
+            UnsupportedError: if the policy has no scores.
         """
         if self.policy.scores is None:
             raise UnsupportedError(
-                f"{self.name} does not choose by the values of all actions: use another explorer than Boltzmann, or "
-                "DQN and its kind"
+                f"{self.name} does not select actions by the values of all actions: use another explorer than "
+                "Boltzmann, or an algorithm that does, such as DQN"
             )
         return self.policy.scores
 
     def flat(self, function: PolicyFunction[Any]) -> FlatPolicy | None:
-        """The fast form of one of the policy's functions, or ``None`` if there is none; see `FlatPolicy`."""
+        """Return the fast form of one of the policy's functions, or ``None`` if it has none; see `FlatPolicy`."""
         flat = self._flat.get(function)
         if flat is None and function in self._flat:
             return None
@@ -135,29 +135,29 @@ class BuiltPolicy:
         return flat
 
     def environment_tensor(self, action: Tensor) -> Tensor:
-        """The policy's actions in environment units, clipped to the policy's range where they may leave it."""
+        """Return the policy's actions in environment units, clipped to the policy's range if they may leave it."""
         return self.units.environment_action(self.spec.actions.clamp(action) if self.clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
-        """The policy's actions as an array in environment units."""
+        """Return the policy's actions as an array in environment units."""
         action = self.environment_tensor(action)
         return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
 
     def act(
         self, x: Tree, function: PolicyFunction[Any], state: State | None = None, *, noise: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What a function of the policy gives for observations ``[B, *shape]``, in the fast form if there is one.
+        """Call a function of the policy for observations ``[B, *shape]``, in the fast form if it has one.
 
         Args:
             x: observations in environment units.
-            function: gives greedy actions, samples or scores.
+            function: returns greedy actions, samples or scores.
             state: recurrent states ``[B, state_size]`` by network name; ``None`` for zeros.
-            noise: whether noisy layers draw their noise, once for the whole call, as in actions that explore.
+            noise: whether noisy layers draw noise, once for the whole call, as for exploring actions.
 
         Returns:
-            Actions in the policy's range, or scores, and the states after them.
+            Actions in the policy's range, or scores, and the new states.
         """
-        flat, after = None if state else self.flat(function), dict[str, Tensor]()  # states are those of modules
+        flat, after = None if state else self.flat(function), dict[str, Tensor]()  # the fast form keeps no states
         if flat is not None:
             return flat(self.units, x), after
         self.set_mode(True)
@@ -165,26 +165,26 @@ class BuiltPolicy:
             inputs = Inputs(self.observed(x), state, state_out=after if state else None)
             action = function(self.nets, inputs)
             for name in state or ():
-                if name not in after:  # stateful networks of other purposes see the same steps
+                if name not in after:  # other stateful networks read the same steps
                     self.nets.get_submodule(name).encode(inputs)  # type: ignore[operator]
         return action, after
 
     def observed(self, x: Tree) -> Tree:
-        """Observations as networks read them, in memory of their own: a user's scaler or encoder may write into it."""
+        """Return observations in the networks' units, in new memory: a user's scaler or encoder may write to it."""
         return self.units.observation(tree_map(copy_array, x))
 
     def predict(self, x: Tree, greedy: bool) -> Array:
-        """Actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
+        """Return actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, *shape]``."""
         return self.to_environment(self.act(self.checked(x, chooses=True), self.function(greedy), noise=not greedy)[0])
 
     def action_values(self, x: Tree) -> Array:
-        """Values ``[B, A]`` of all discrete actions for observations ``[B, *shape]``; see `as_values`."""
+        """Return the values ``[B, A]`` of all discrete actions for observations ``[B, *shape]``; see `as_values`."""
         return as_values(self.act(self.checked(x), self.scores)[0])
 
     def value(self, x: Tree, action: Array | None) -> Array:
-        """Values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]`` or ``[B, 1]``.
+        """Return the values ``[B]`` of actions ``[B, A]`` in environment units, or of integers ``[B]`` or ``[B, 1]``.
 
-        ``action`` may be ``None`` if the policy values states only.
+        ``action`` may be ``None`` if the policy has state values only.
 
         Raises:
             UnsupportedError: if the policy has no action-values.
@@ -220,7 +220,7 @@ class BuiltPolicy:
         rows = len(next(tree_leaves(x)))
         if action is None and actions.kind is not ActionSpace.DISCRETE:
             raise ConfigError(
-                f"action is None, but there is no list of all actions, which are {actions}: give actions "
+                f"action is None, but the actions are {actions}, which cannot be enumerated: give actions "
                 f"{(rows, *actions.shape)}, such as sample_action(x)"
             )
         if action is None:
@@ -237,8 +237,8 @@ class BuiltPolicy:
                     return self._each(precise.log_probability(every, slope, self.clips), action)
         elif function is self.policy.sample and self.policy.explores:
             raise UnsupportedError(
-                f"{self.name} draws its samples in a way whose density has no closed form: evaluate its greedy actions "
-                "(FQE), or wrap it, birl.ope.Gaussian(algo, std)"
+                f"the samples of {self.name} have no density in closed form: evaluate its greedy actions (FQE), or "
+                "wrap it, birl.ope.Gaussian(algo, std)"
             )
         self._check_probability(not greedy)
         if not actions.discrete:
@@ -251,23 +251,23 @@ class BuiltPolicy:
         return self._each(torch.where(same, 0.0, -np.inf).double(), action)
 
     def log_slope(self, action: Tensor) -> Tensor:
-        """As `Units.log_slope`, finite.
+        """Return `Units.log_slope`, which must be finite.
 
         Raises:
-            UnsupportedError: if an action scaler leaves a dimension one value only.
+            UnsupportedError: if the action scaler maps a dimension to a single value.
         """
         slope = self.units.log_slope(action)
         if bool(slope.isinf().any()):
             raise UnsupportedError(
-                f"a dimension of {self.name}'s actions has one value only, by the action scaler, and so no density: "
-                "leave this dimension out of the actions"
+                f"the action scaler of {self.name} maps a dimension of actions to a single value, which has no "
+                "density: leave this dimension out of the actions"
             )
         return slope
 
     def _check_probability(self, noise: bool) -> None:
         if noise and self.noisy:
             raise UnsupportedError(
-                f"{self.name} explores by noise in its layers, which leaves no probabilities of its samples: give "
+                f"{self.name} explores by noise in its layers, so the probabilities of its samples are unknown: give "
                 "greedy=True, or wrap it, such as birl.ope.EpsilonGreedy(algo, 0.1)"
             )
         if self.policy.aims:
@@ -277,15 +277,15 @@ class BuiltPolicy:
 
     @staticmethod
     def _each(found: Tensor, action: Array | None) -> Array:
-        """Log-probabilities ``[B]`` of actions; of every action ``[B, A]``, for those ``[A, B]``."""
+        """Return log-probabilities as an array: ``[B]`` of actions, or ``[A, B]`` of all actions as ``[B, A]``."""
         array: Array = (found.t() if action is None else found).cpu().numpy()
         return array
 
     def _stored(self, given: object, rows: int, finite: bool = False) -> Array:
-        """Actions as data store them ``[B, *leaf.shape]``, in an array of their own.
+        """Return actions in the form in which data store them ``[B, *leaf.shape]``, as a new array.
 
         Raises:
-            ShapeError, ActionError: if they do not fit, or ``finite`` ones are not; the message names them.
+            ShapeError, ActionError: if they do not fit, or are not finite although ``finite`` is true.
         """
         actions, action = self.spec.actions, np.array(given)
         expected, stored = (rows, *actions.shape), (rows, *actions.storage_spec.shape)
@@ -302,19 +302,19 @@ class BuiltPolicy:
         return action.reshape(stored)
 
     def checked(self, x: Tree, chooses: bool = False) -> Tree:
-        """Validated observations ``[B, *shape]``, in the form that `Units` takes.
+        """Validate observations ``[B, *shape]``, and return them in the form that `Units` takes.
 
         Args:
             x: the observations.
-            chooses: whether actions are to be chosen on them, of which masks must allow one.
+            chooses: whether actions are selected for them, so that masks must allow at least one action.
 
         Raises:
-            ShapeError: if their shapes or types do not fit.
-            NonFiniteError: if they hold NaN or infinity.
+            ShapeError: if shapes or types do not fit.
+            NonFiniteError: if a value is NaN or infinite.
         """
         shape = self.spec.data_shape
         if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
-            return x  # the usual case; one number that is not finite leaves no finite sum of squares
+            return x  # the usual case; the sum of squares is finite only if all numbers are
         x = parts_like(x, shape)
         if isinstance(x, list):
             with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
@@ -349,6 +349,6 @@ class BuiltPolicy:
 
 
 def as_values(scores: Tensor) -> Array:
-    """Scores as values: minus infinity where an action is not allowed, or a choice has fewer options than others."""
+    """Convert scores to values: minus infinity for actions that are not allowed, and for options that do not exist."""
     values: Array = scores.cpu().numpy()
     return np.where(values > NEVER / 2, values, -np.inf).astype(values.dtype)

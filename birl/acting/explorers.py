@@ -1,4 +1,4 @@
-"""Explorers: noise and random choices on top of greedy actions."""
+"""Explorers, which add noise to greedy actions or replace them by random ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from birl.types import Array, State, Tree
 
 
 class ExploredPolicy(Protocol):
-    """An algorithm, as explorers see it."""
+    """Interface of an algorithm for explorers."""
 
     @property
     def action_size(self) -> Any: ...
@@ -35,8 +35,8 @@ class Explorer(abc.ABC):
     """Base of explorers. Subclasses draw from ``self.generator``, which is saved in checkpoints.
 
     Attributes:
-        needs_values: whether it reads ``algo.action_values(x)``. Loops then let the actor that remembers its episodes
-            compute them.
+        needs_values: whether it reads ``algo.action_values(x)``. Loops then let the actor, which keeps recurrent
+            states, compute them.
     """
 
     needs_values: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class Explorer(abc.ABC):
 
     @property
     def generator(self) -> np.random.Generator:
-        """The explorer's own source of randomness, made from `birl.seed` when it is first used."""
+        """The explorer's random generator, derived from `birl.seed` on first use."""
         if not hasattr(self, "_generator"):
             self._generator = new_generator()
         return self._generator
@@ -52,38 +52,38 @@ class Explorer(abc.ABC):
     def bind(self, action_space: Space[Any]) -> Self:
         """Set the action space of a single environment. Loops call this before the first step."""
         self.action_space = action_space
-        self.generator  # noqa: B018  made now, so that the order of generators does not depend on what comes first
+        self.generator  # noqa: B018  created now, so that generators are created in a fixed order
         return self
 
     def renewed(self) -> Self:
-        """A copy whose randomness is its own, made from `birl.seed` when it is first used."""
+        """Return a copy with its own random generator, derived from `birl.seed` on first use."""
         copied = copy.copy(self)
         vars(copied).pop("_generator", None)
         return copied
 
-    def begin(self, is_first: Array) -> None:  # noqa: B027  most need not know
+    def begin(self, is_first: Array) -> None:  # noqa: B027  most explorers do nothing here
         """Note where episodes begin. Loops call this before every step.
 
         Args:
-            is_first: bool ``[n]``: the next action is the first of an episode.
+            is_first: bool ``[n]``: whether the next action is the first of an episode.
         """
 
     @abc.abstractmethod
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
-        """Choose actions.
+        """Select actions.
 
         Args:
-            algo: gives greedy actions (``algo.predict(x)``), their size (``algo.action_size``) and, with
+            algo: provides greedy actions (``algo.predict(x)``), their size (``algo.action_size``) and, with
                 ``needs_values``, the values of all actions (``algo.action_values(x)``).
             x: observations ``[n, …]``.
-            step: environment steps made so far.
+            step: number of environment steps so far.
 
         Returns:
             ``[n]`` integers or ``[n, action_size]``, in the environment's units.
         """
 
     def get_state(self) -> State:
-        """State of the generator."""
+        """Return the state of the generator."""
         return {"generator": self.generator.bit_generator.state}
 
     def set_state(self, state: State) -> None:
@@ -98,18 +98,18 @@ class Explorer(abc.ABC):
 
 
 class Greedy(Explorer):
-    """The greedy actions themselves, also of policies that would be sampled without an explorer."""
+    """Takes greedy actions, also for policies that are sampled if there is no explorer."""
 
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         return np.asarray(algo.predict(x))
 
 
 class EpsilonGreedy(Explorer):
-    """Base of explorers that take random actions with a probability: of those that are allowed, all alike."""
+    """Base of explorers that take random actions with a probability, uniformly from the allowed actions."""
 
     @abc.abstractmethod
     def compute_epsilon(self, step: int) -> float:
-        """Probability of a random action at ``step``."""
+        """Return the probability of a random action at ``step``."""
 
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
@@ -120,7 +120,7 @@ class EpsilonGreedy(Explorer):
 
 
 class LinearDecayEpsilonGreedy(EpsilonGreedy):
-    r"""Random discrete actions with a probability that falls linearly and then stays constant.
+    r"""Takes random discrete actions with a probability that falls linearly and then stays constant.
 
     Args:
         start_epsilon: probability at step 0, in [0, 1].
@@ -137,13 +137,12 @@ class LinearDecayEpsilonGreedy(EpsilonGreedy):
         self._duration = check("duration", duration, float, low=1)
 
     def compute_epsilon(self, step: int) -> float:
-        """Probability of a random action at ``step``."""
         share = min(step / self._duration, 1.0)
         return self._start + (self._end - self._start) * share
 
 
 class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):
-    """Random discrete actions with a constant probability.
+    """Takes random discrete actions with a constant probability.
 
     Args:
         epsilon: the probability, in [0, 1].
@@ -155,15 +154,15 @@ class ConstantEpsilonGreedy(LinearDecayEpsilonGreedy):
 
 
 def epsilon_ladder(n: int, base: float = 0.4, power: float = 7.0) -> list[ConstantEpsilonGreedy]:
-    """Explorers of ``n`` collectors, from ``base`` down to ``base**(1 + power)``.
+    """Make an explorer for each of ``n`` collectors, with probabilities from ``base`` down to ``base**(1 + power)``.
 
-    Collector ``i`` takes random actions with probability ``base**(1 + power * i / (n - 1))``, which stays the same
-    (Horgan et al. 2018, Ape-X, arXiv:1803.00933, section 4.1). A single one has ``base``.
+    Collector ``i`` takes random actions with the constant probability ``base**(1 + power * i / (n - 1))`` (Horgan et
+    al. 2018, Ape-X, arXiv:1803.00933, section 4.1). A single collector has ``base``.
 
     Args:
         n: number of collectors.
-        base: probability of the first one, in [0, 1].
-        power: how steeply the others' fall.
+        base: probability of the first collector, in [0, 1].
+        power: steepness of the decrease, at least 0.
     """
     check("n", n, int, low=1)
     check("base", base, float, low=0, high=1)
@@ -172,12 +171,12 @@ def epsilon_ladder(n: int, base: float = 0.4, power: float = 7.0) -> list[Consta
 
 
 class ExponentialDecayEpsilonGreedy(EpsilonGreedy):
-    """Random discrete actions with the probability ``max(start_epsilon * decay**step, end_epsilon)``.
+    """Takes random discrete actions with the probability ``max(start_epsilon * decay**step, end_epsilon)``.
 
     Args:
         start_epsilon: probability at step 0, in [0, 1].
         end_epsilon: lowest probability, at most ``start_epsilon``.
-        decay: factor of one environment step, in (0, 1].
+        decay: factor per environment step, in (0, 1].
 
     Raises:
         ConfigError: if an argument is out of range.
@@ -193,13 +192,13 @@ class ExponentialDecayEpsilonGreedy(EpsilonGreedy):
 
 
 class Boltzmann(Explorer):
-    """Discrete actions drawn with the probabilities ``softmax(Q(s, a) / temperature)`` of those that are allowed.
+    """Samples discrete actions with the probabilities ``softmax(Q(s, a) / temperature)`` over the allowed actions.
 
-    Of several choices at once each is drawn by its own values. For algorithms that choose by action-values: DQN and its
-    kind, with any head.
+    With several choices, each choice is sampled by its own values. Only for algorithms that select actions by their
+    values, such as DQN, with any head.
 
     Args:
-        temperature: above 0, in units of (scaled) returns: towards 0 actions are greedy, high ones make all alike.
+        temperature: above 0, in units of (scaled) returns. Low temperatures give greedy actions, high ones uniform.
 
     Raises:
         ConfigError: if ``temperature`` is out of range.
@@ -213,14 +212,14 @@ class Boltzmann(Explorer):
     def bind(self, action_space: Space[Any]) -> Self:
         if not actions_from_space(action_space).discrete:
             raise ConfigError(
-                f"explorer is Boltzmann, for choices, but the actions are {action_space}: use NormalNoise or "
-                "OrnsteinUhlenbeckNoise, for quantities"
+                f"explorer is Boltzmann, for discrete actions, but the actions are {action_space}: use NormalNoise or "
+                "OrnsteinUhlenbeckNoise, for continuous actions"
             )
         return super().bind(action_space)
 
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         values = np.asarray(algo.action_values(x), np.float64)
-        noise = self.generator.gumbel(size=values.shape)  # the largest of these sums is a draw from the softmax
+        noise = self.generator.gumbel(size=values.shape)  # Gumbel-max: the largest sum is a sample of the softmax
         with np.errstate(over="ignore"):
             scaled = (values - values.max(-1, keepdims=True)) / self._temperature
         starts = np.asarray(self._actions(algo).starts)  # type: ignore[union-attr]
@@ -229,32 +228,32 @@ class Boltzmann(Explorer):
 
 
 class _Noise(Explorer):
-    """Base of explorers that add noise to quantities.
+    """Base of explorers that add noise to continuous actions.
 
-    Actions are clipped to the bounds of the environment; outside of a loop, to those of the algorithm's action scaler,
-    or else [-1, 1]. Discrete parts of composite actions stay greedy.
+    Actions are clipped to the bounds of the environment; outside of a loop, to the bounds of the algorithm's action
+    scaler, or else [-1, 1]. Discrete parts of composite actions stay greedy.
     """
 
     def bind(self, action_space: Space[Any]) -> Self:
         name, actions = type(self).__name__, actions_from_space(action_space)
         if not isinstance(actions, Continuous | Composite):
             raise ConfigError(
-                f"explorer is {name}, for quantities, but the actions are {action_space}: use "
-                "LinearDecayEpsilonGreedy or ConstantEpsilonGreedy, for choices"
+                f"explorer is {name}, for continuous actions, but the actions are {action_space}: use "
+                "LinearDecayEpsilonGreedy or ConstantEpsilonGreedy, for discrete actions"
             )
-        size = len(_quantities(actions))
+        size = len(_continuous_columns(actions))
         for what, value in vars(self).items():
             if isinstance(value, tuple) and len(value) != size:
                 raise ConfigError(
-                    f"{what.lstrip('_')} of {name} has {len(value)} numbers, but actions have {size} quantities: give "
-                    "one number for each, or one for all"
+                    f"{what.lstrip('_')} of {name} has {len(value)} numbers, but actions have {size} continuous "
+                    "dimensions: give one number for each, or one for all"
                 )
         return super().bind(action_space)
 
     def sample(self, algo: ExploredPolicy, x: Tree, step: int) -> Array:
         greedy = np.asarray(algo.predict(x))
         actions = None if self.action_space is None else actions_from_space(self.action_space)
-        columns = range(greedy.shape[-1]) if actions is None else _quantities(actions)
+        columns = range(greedy.shape[-1]) if actions is None else _continuous_columns(actions)
         noisy = greedy.astype(np.float64)
         noisy[:, columns] += self._noise((len(greedy), len(columns)))
         if actions is not None:
@@ -266,17 +265,17 @@ class _Noise(Explorer):
 
     @abc.abstractmethod
     def _noise(self, shape: tuple[int, int]) -> Array:
-        """Noise for ``n`` environments and as many quantities."""
+        """Return noise of a shape: number of environments, number of continuous dimensions."""
 
 
 class NormalNoise(_Noise):
-    """Gaussian noise on greedy continuous actions, clipped to the action bounds.
+    """Adds Gaussian noise to greedy continuous actions, and clips the result to the action bounds.
 
     The bounds are those of the environment; outside of a loop, those of the algorithm's action scaler, or else [-1, 1].
 
     Args:
-        mean: mean of the noise, in the environment's units; a number, or one for each quantity.
-        std: its standard deviation, >= 0; a number, or one for each quantity.
+        mean: mean of the noise, in the environment's units; one number, or one for each continuous dimension.
+        std: standard deviation of the noise, >= 0; one number, or one for each continuous dimension.
     """
 
     def __init__(self, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 0.1) -> None:
@@ -287,19 +286,19 @@ class NormalNoise(_Noise):
 
 
 class OrnsteinUhlenbeckNoise(_Noise):
-    r"""Noise that drifts, as in the DDPG paper (Lillicrap et al. 2015, arXiv:1509.02971, section 7), clipped likewise.
+    r"""Adds correlated noise to actions, as DDPG does (Lillicrap et al. 2015, arXiv:1509.02971, section 7), and clips.
 
     .. math::
         x_{t+1} = x_t + \theta (\mu - x_t) + \sigma \epsilon_t
 
-    Every environment has a noise of its own, and every episode begins with a new one, drawn from where the process
-    settles, :math:`N(\mu, \sigma^2 / (2\theta - \theta^2))`.
+    Each environment has its own noise. Each episode starts with noise from the stationary distribution of the process,
+    :math:`N(\mu, \sigma^2 / (2\theta - \theta^2))`. The bounds are those of `NormalNoise`.
 
     Args:
-        mean: where the noise is drawn to, in the environment's units; a number, or one for each quantity.
-        theta: how strongly, in (0, 1].
-        sigma: deviation of a step of the noise, >= 0; a number, or one for each quantity.
-        start_at_mean: whether episodes begin with the mean instead.
+        mean: mean of the noise, in the environment's units; one number, or one for each continuous dimension.
+        theta: rate at which the noise returns to the mean, in (0, 1].
+        sigma: standard deviation of the change in one step, >= 0; one number, or one for each continuous dimension.
+        start_at_mean: whether episodes start with the mean instead.
     """
 
     def __init__(
@@ -320,25 +319,25 @@ class OrnsteinUhlenbeckNoise(_Noise):
         self._fresh |= is_first
 
     def _noise(self, shape: tuple[int, int]) -> Array:
-        if len(self._fresh) != shape[0]:  # unknown where episodes begin
+        if len(self._fresh) != shape[0]:  # it is unknown where episodes begin
             self._fresh = np.ones(shape[0], np.bool_)
         if self._state.shape != shape:
             self._state, self._fresh = np.zeros(shape), np.ones(shape[0], np.bool_)
         mean, sigma, theta = np.asarray(self._mean), np.asarray(self._sigma), self._theta
         drawn = self.generator.standard_normal(shape)
-        settled = 0.0 if self._start_at_mean else sigma / np.sqrt(2 * theta - theta**2)
+        stationary = 0.0 if self._start_at_mean else sigma / np.sqrt(2 * theta - theta**2)
         moved = self._state + theta * (mean - self._state) + sigma * drawn
-        self._state = np.where(self._fresh[:, None], mean + settled * drawn, moved)
+        self._state = np.where(self._fresh[:, None], mean + stationary * drawn, moved)
         self._fresh = np.zeros(shape[0], np.bool_)
         return self._state
 
     def get_state(self) -> State:
-        """Return the state of the generator, the noise ``[n, A]`` and where it restarts."""
+        """Return the state of the generator, the noise ``[n, A]``, and which environments restart it."""
         return {**super().get_state(), "noise": self._state.copy(), "fresh": self._fresh.copy()}
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
-        size = None if self.action_space is None else len(_quantities(actions_from_space(self.action_space)))
+        size = None if self.action_space is None else len(_continuous_columns(actions_from_space(self.action_space)))
         noise = np.asarray(state["noise"])
         noise = check_array(noise, (None, size if noise.size else None), np.dtype(np.float64), "noise")
         fresh = check_array(state["fresh"], (len(noise) or None,), np.dtype(np.bool_), "fresh")
@@ -348,15 +347,15 @@ class OrnsteinUhlenbeckNoise(_Noise):
         self._state, self._fresh = noise.copy(), fresh.copy()
 
 
-def _quantities(actions: Actions) -> Array:
-    """The columns of actions that hold quantities."""
+def _continuous_columns(actions: Actions) -> Array:
+    """Return the indices of the continuous columns of actions."""
     return np.flatnonzero(~actions.choices) if isinstance(actions, Composite) else np.arange(actions.size)
 
 
 def _numbers(name: str, value: object, low: float = -np.inf) -> float | tuple[float, ...]:
-    """A number, or one for each quantity as a tuple."""
+    """Return one number, or a tuple with one for each continuous dimension."""
     if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) == 0:
         return float(check(name, value, float, low=low))
     if np.ndim(value) != 1 or len(value) == 0:
-        raise ConfigError(f"{name} is {value!r:.80}; it must be a number, or a list with one for each quantity")
+        raise ConfigError(f"{name} is {value!r:.80}; it must be a number, or a list with one per continuous dimension")
     return tuple(float(check(f"{name}[{index}]", each, float, low=low)) for index, each in enumerate(value))

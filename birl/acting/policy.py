@@ -15,63 +15,63 @@ NetsT = TypeVar("NetsT", contravariant=True)
 
 
 class PolicyFunction(Protocol[NetsT]):
-    """Chooses actions in the policy's range: ``(networks, inputs) -> action``."""
+    """Function that selects actions in the policy's range: ``(networks, inputs) -> action``."""
 
     def __call__(self, nets: NetsT, inputs: Inputs, /) -> Tensor:
-        """Actions ``[..., A]`` or int64 ``[...]``."""
+        """Return actions ``[..., A]`` or int64 ``[...]``."""
 
 
 class DistributionFunction(Protocol[NetsT]):
-    """Returns the distribution of actions, in the policy's range and before clipping: ``(networks, inputs)``."""
+    """Function that returns the distribution of actions, in the policy's range and before clipping."""
 
     def __call__(self, nets: NetsT, inputs: Inputs, /) -> Distribution | Tensor:
-        """A distribution over actions ``[...]``; the actions themselves if the policy is deterministic."""
+        """Return a distribution over actions ``[...]``; a deterministic policy returns the actions themselves."""
 
 
 class ValueFunction(Protocol[NetsT]):
-    """Estimates values: ``(networks, inputs, action) -> value``."""
+    """Function that estimates values: ``(networks, inputs, action) -> value``."""
 
     def __call__(self, nets: NetsT, inputs: Inputs, action: Tensor, /) -> Tensor:
-        """Values ``[...]``."""
+        """Return values ``[...]``."""
 
 
 def actor_distribution(nets: Networks, inputs: Inputs) -> Distribution:
-    """The distribution of a stochastic policy."""
+    """Return the distribution of a stochastic policy."""
     return nets.actor(inputs)  # type: ignore[no-any-return]
 
 
 def mode_action(nets: Networks, inputs: Inputs) -> Tensor:
-    """The mode of a stochastic policy."""
+    """Return the mode of a stochastic policy."""
     return nets.actor(inputs).mode()
 
 
 def sampled_action(nets: Networks, inputs: Inputs) -> Tensor:
-    """A sample of a stochastic policy."""
+    """Return a sample of a stochastic policy."""
     return nets.actor(inputs).sample()[0]
 
 
 def deterministic_action(nets: Networks, inputs: Inputs) -> Tensor:
-    """The output of a deterministic policy."""
+    """Return the output of a deterministic policy."""
     return nets.actor(inputs)
 
 
 def q_action(nets: Networks, inputs: Inputs) -> Tensor:
-    """The discrete action with the highest Q-value."""
+    """Return the discrete action with the highest Q-value."""
     return nets.critic(inputs).best()
 
 
 def q_scores(nets: Networks, inputs: Inputs) -> Tensor:
-    """Q-values ``[..., A]`` of all discrete actions, very low where they are not allowed; see `Returns.scores`."""
+    """Return Q-values ``[..., A]`` of all discrete actions, very low for forbidden ones; see `Returns.scores`."""
     return nets.critic(inputs).scores().mean(0)
 
 
 def q_value(nets: Networks, inputs: Inputs, action: Tensor) -> Tensor:
-    """Q-values ``[...]`` of actions, averaged over the ensemble."""
+    """Return Q-values ``[...]`` of actions, averaged over the ensemble."""
     return nets.critic(inputs, action).mean().mean(0)
 
 
 def best_of(action: Tensor, value: Tensor) -> Tensor:
-    """For each state, the action ``[..., A]`` with the highest ``value`` ``[n, ...]`` among ``[n, ..., A]``."""
+    """Return for each state the action ``[..., A]`` of ``[n, ..., A]`` with the highest ``value`` ``[n, ...]``."""
     index = value.argmax(0, keepdim=True).unsqueeze(-1)
     return action.gather(0, index.expand(1, *action.shape[1:])).squeeze(0)
 
@@ -85,8 +85,8 @@ class Policy:
         value: ``(networks, inputs, action) -> values``; ``None`` if the algorithm has no action-values.
         values_states: whether the values are state values, which ignore the action.
         scores: ``(networks, inputs) -> scores`` ``[..., A]`` of all discrete actions, or ``[..., D, A]`` for
-            multi-discrete ones. The greedy action has the highest score. ``None`` if the policy does not choose by
-            action-values.
+            multi-discrete ones. The greedy action has the highest score. ``None`` if the policy does not select
+            actions by their values.
         distribution: the distribution of sampled actions; ``None`` if actions are not sampled, or if its density is
             not known.
         network: name of the network that acts.

@@ -1,4 +1,4 @@
-"""Acting on contexts: the window of an episode that a sequence model sees, and its target return."""
+"""Acting on contexts: the newest steps of an episode that a sequence model reads, and its target return."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from birl.types import (
 
 
 def _without_aim(nets: Networks, inputs: Inputs) -> NoReturn:
-    """Raise: a sequence model needs a return to aim at."""
+    """Raise `UnsupportedError`: a sequence model needs a target return."""
     raise UnsupportedError("a sequence model acts only with a return to aim at: use as_stateful_wrapper(target_return)")
 
 
 ContextActor: Final = partial(Policy, greedy=_without_aim, sample=_without_aim, aims=True)
-"""Acts by a transformer on contexts, given a return to aim at."""
+"""A policy that is a transformer on contexts, conditioned on a target return."""
 
 
 @dataclass(frozen=True)
 class TransformerInput:
-    """What a sequence model sees of one episode, oldest step first, in environment units.
+    """Input of a sequence model: steps of one episode, oldest first, in environment units.
 
     Attributes:
         observations: tree ``[L, …]``.
@@ -64,7 +64,7 @@ class TransformerInput:
 
     @property
     def length(self) -> int:
-        """L."""
+        """Number of steps ``L``."""
         return len(self.timesteps)
 
 
@@ -72,7 +72,7 @@ class TransformerActionSampler(Protocol):
     """Turns a transformer's output for the newest step of one episode into an action."""
 
     def __call__(self, transformer_output: Array) -> Array | int:
-        """The action, ``[A]`` or an integer.
+        """Return the action, ``[A]`` or an integer.
 
         Args:
             transformer_output: ``[A]``: an action, or the logits of discrete actions.
@@ -80,17 +80,17 @@ class TransformerActionSampler(Protocol):
 
 
 class IdentityTransformerActionSampler(TransformerActionSampler):
-    """The output is the action (continuous actions)."""
+    """Uses the output as the action, for continuous actions."""
 
     def __call__(self, transformer_output: Array) -> Array:
-        """The output itself."""
+        """Return the output."""
         return transformer_output
 
 
 class SoftmaxTransformerActionSampler(TransformerActionSampler):
-    """Draws a discrete action with the probabilities ``softmax(logits / temperature)``.
+    """Samples a discrete action with the probabilities ``softmax(logits / temperature)``.
 
-    It draws from torch's generator, as policies do, so `birl.seed` fixes the draws and a resumed run continues them.
+    It uses torch's generator, as policies do, so `birl.seed` determines the samples and a resumed run continues them.
 
     Args:
         temperature: above 0; higher temperatures give more even probabilities.
@@ -103,7 +103,7 @@ class SoftmaxTransformerActionSampler(TransformerActionSampler):
         self.temperature = float(check("temperature", temperature, float, above=0))
 
     def __call__(self, transformer_output: Array) -> int:
-        """The drawn action."""
+        """Return a sampled action."""
         noise = torch.empty(len(transformer_output), dtype=torch.float64).exponential_().numpy()
         return int(np.argmax(np.asarray(transformer_output, np.float64) / self.temperature - np.log(noise)))
 
@@ -112,7 +112,7 @@ class GreedyTransformerActionSampler(TransformerActionSampler):
     """Takes the most probable discrete action."""
 
     def __call__(self, transformer_output: Array) -> int:
-        """The action with the largest logit (the first of several)."""
+        """Return the action with the largest logit (the first one in a tie)."""
         return int(np.argmax(transformer_output))
 
 
@@ -124,14 +124,14 @@ class TransformerActor:
         self._algorithm, self._sampler, self.n = algorithm, sampler, n
         self.extra: dict[str, Array] = {}
         self._context: dict[str, Tree] = {}
-        """What the model sees, by name: trees ``[n, context_size, …]``, oldest step first."""
+        """Inputs of the model by name: trees ``[n, context_size, …]``, oldest step first."""
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
-        """Actions ``[n, A]`` or int64 ``[n]``; ``reward`` is that of the previous step."""
+        """Return actions ``[n, A]`` or int64 ``[n]``. ``reward`` is the reward of the previous step."""
         first, reward = np.asarray(is_first, bool), np.asarray(reward, np.float32)
         observation = self._algorithm.learner.policy.checked(observation, chooses=True)
         if not np.isfinite(reward[~first]).all():
-            raise NonFiniteError(f"a reward is {reward[~first]}: no return is left to aim at")
+            raise NonFiniteError(f"a reward is {reward[~first]}: the remaining target return is undefined")
         context = self._context = self._context or self._padding(observation)
         wanted, step = context["return"][:, -1, 0] - reward, context["step"][:, -1] + 1
         for rows in tree_leaves(context):
@@ -146,14 +146,14 @@ class TransformerActor:
         chosen = [np.atleast_1d(self._sampler(row)) for row in output]
         if any(each.dtype.kind not in "biuf" or each.shape != actions.shape[2:] for each in chosen):
             raise ShapeError(
-                f"{type(self._sampler).__name__} gave {chosen[0].tolist()!r:.80}; an action sampler gives an action of "
-                f"shape {actions.shape[2:]}, or an integer where actions are discrete"
+                f"{type(self._sampler).__name__} returned {chosen[0].tolist()!r:.80}; an action sampler returns an "
+                f"action of shape {actions.shape[2:]}, or an integer if actions are discrete"
             )
         actions[:, -1] = np.stack(chosen)
         return actions[:, -1].copy().reshape(self.n, *self._algorithm.spec.actions.shape)
 
     def _padding(self, observation: Tree) -> dict[str, Tree]:
-        """The context before the first step."""
+        """Return the context before the first step."""
         leaf, lead = self._algorithm.spec.actions.storage_spec, (self.n, self._algorithm.config.context_size)
         return {
             "observation": tree_map(lambda x: np.zeros((*lead, *x.shape[1:]), x.dtype), observation),
@@ -163,22 +163,24 @@ class TransformerActor:
         }
 
     def get_state(self) -> State:
-        """The contexts; empty before the first step."""
+        """Return the contexts; empty before the first step."""
         return tree_map(np.copy, self._context)  # type: ignore[no-any-return]
 
     def set_state(self, state: State) -> None:
         """Inverse of `get_state`."""
         lead = self.n, self._algorithm.config.context_size
         if state and any(np.shape(leaf)[:2] != lead for leaf in tree_leaves(state)):
-            raise CorruptFileError(f"the saved context of a sequence model is not of {lead} steps: use another copy")
+            raise CorruptFileError(
+                f"the saved context of a sequence model does not have {lead} steps: use another copy"
+            )
         self._context = tree_map(np.array, state)
 
 
 def _finite(name: str, value: object) -> float:
-    """``value`` as a float.
+    """Convert ``value`` to a float.
 
     Raises:
-        ConfigError: if it is not a number, or not finite.
+        ConfigError: if it is not a finite number.
     """
     try:
         number = float(np.asarray(value, np.float64).reshape(()))
@@ -190,9 +192,9 @@ def _finite(name: str, value: object) -> float:
 
 
 class StatefulTransformerWrapper:
-    """A sequence model that remembers its episode: one environment, one step at a time.
+    """A sequence model that remembers the steps of its episode, for one environment.
 
-    It also stands in for an algorithm in evaluators: `actor` aims at this wrapper's return.
+    It can also replace the algorithm in evaluators: `actor` uses this wrapper's target return.
 
     Attributes:
         algo: the wrapped algorithm.
@@ -203,7 +205,12 @@ class StatefulTransformerWrapper:
         self._actor, self._begins = self.actor(), True
 
     def predict(self, x: Tree, reward: float) -> Array:
-        """Action ``[A]`` (or an integer) for the newest observation ``x``, without batch, and the reward before it."""
+        """Return the action ``[A]`` (or an integer) for the newest observation, without batch dimension.
+
+        Args:
+            x: the newest observation.
+            reward: reward of the step before; not used in the first step of an episode.
+        """
         shape = self.algo.spec.data_shape
         x = parts_like(x, shape)
         if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
@@ -223,7 +230,7 @@ class StatefulTransformerWrapper:
         self._actor, self._begins = self.actor(), True
 
     def actor(self, *, greedy: bool = True, n: int = 1) -> TransformerActor:
-        """An actor for ``n`` environments that aims at this wrapper's return."""
+        """Make an actor for ``n`` environments with this wrapper's target return."""
         return TransformerActor(self.algo, self._target_return, self._sampler, n)
 
     def __getattr__(self, name: str) -> Any:
@@ -233,7 +240,7 @@ class StatefulTransformerWrapper:
 
 
 class ContextModule(nn.Module):
-    """The exported module: the greedy policy with its scalers, from contexts to environment actions."""
+    """Exported module: the greedy policy with its scalers, from contexts to environment actions."""
 
     def __init__(self, policy: BuiltPolicy) -> None:
         super().__init__()
@@ -241,13 +248,13 @@ class ContextModule(nn.Module):
         self._units = policy.units
 
     def forward(self, context: tuple[Tree, Tensor, Tensor, Tensor]) -> Tensor:
-        """Actions ``[B, A]``, or int64 ``[B]``, for observations, actions, returns-to-go and timesteps."""
+        """Return actions ``[B, A]``, or int64 ``[B]``, for observations, actions, returns-to-go and timesteps."""
         output = newest_output(self.transformer, self._units, *context)
         return self._units.environment_action(self._units.actions.greedy(output))
 
 
 def window_outputs(transformer: nn.Module, batch: Batch) -> Tensor:
-    """A transformer's outputs ``[B, L, A]`` for the windows of a batch."""
+    """Return a transformer's outputs ``[B, L, A]`` for the windows of a batch."""
     extra = batch.extra
     output: Tensor = transformer(
         batch.observation, batch.action, extra["returns_to_go"], extra["timestep"], batch.weight
@@ -263,7 +270,7 @@ def newest_output(
     returns_to_go: ArrayOrTensor,
     timestep: ArrayOrTensor,
 ) -> Tensor:
-    """A transformer's outputs ``[B, A]`` for the newest steps of contexts in environment units."""
+    """Return a transformer's outputs ``[B, A]`` for the newest steps of contexts in environment units."""
     step = units.tensor(timestep).to(torch.int64)
     output: Tensor = transformer(
         units.observation(observation),

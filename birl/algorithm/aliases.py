@@ -1,4 +1,4 @@
-"""Names that other libraries and papers have for what is an algorithm with certain options here."""
+"""Names of other libraries and papers for algorithms that birl has under another name or as an option."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ALIASES: Final[Mapping[str, str]] = {
     "rainbowdqn": _RAINBOW,
     "softactorcritic": "SAC",
 }
-"""What is what, by names in small letters without signs."""
+"""The algorithm and options for each such name, in lower case and without punctuation."""
 
 
 def alias_hint(name: str) -> str:
-    """``"; here that is DQN with …"``, or an empty string for a name that is no other library's.
+    """Return ``"; here that is DQN with …"``, or an empty string for other names.
 
     Args:
-        name: of an algorithm or its configuration.
+        name: name of an algorithm or of its configuration.
     """
     found = ALIASES.get(re.sub(r"[\W_]", "", name.lower()).removesuffix("config"))
     return f"; here that is {found}" if found else ""

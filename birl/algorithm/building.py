@@ -177,7 +177,7 @@ def checked_spec(kind: Definition, shape: Shape, action_size: ActionSize | Actio
         ConfigError: if a size is not allowed, or the algorithm does not support the kind of actions.
     """
     requested = ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS
-    if isinstance(action_size, int | np.integer | float):  # dimensions or options: a number does not say which
+    if isinstance(action_size, int | np.integer | float):  # a number may count dimensions or options
         action_size = check("action_size", action_size, int, low=1)
         own = [each for each in (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE) if each in kind.actions]
         if discrete is None and len(own) != 1:

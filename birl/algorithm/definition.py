@@ -21,7 +21,7 @@ VALUES: Final[Mapping[str, type]] = {"actions": ActionSpace, "learns_from": Expe
 
 
 def named_parts(cls: type, root: type) -> tuple[Any, Any]:
-    """The configuration and the networks that a subclass of ``root`` names.
+    """Return the configuration and the networks that a subclass of ``root`` names as type arguments.
 
     Raises:
         ConfigError: if it does not name both.
@@ -42,7 +42,7 @@ def named_parts(cls: type, root: type) -> tuple[Any, Any]:
 
 
 def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
-    """The type arguments that ``cls`` gives to ``root``: ``(XConfig, XNets)`` for an algorithm."""
+    """Return the type arguments that ``cls`` passes to ``root``: ``(XConfig, XNets)`` for an algorithm."""
     for base in vars(cls).get("__orig_bases__", ()):
         origin = get_origin(base)
         if origin is root:
@@ -55,7 +55,7 @@ def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
 
 
 def check_definition(cls: type, config_class: type) -> None:
-    """Raise `ConfigError` unless an algorithm has its values, of the right types, and no method, and a configuration.
+    """Raise `ConfigError` unless an algorithm's class has all values of the right types, and no methods.
 
     An algorithm is a description; its behaviour is in its losses, steps, policy and experience.
     """
@@ -68,9 +68,9 @@ def check_definition(cls: type, config_class: type) -> None:
         if callable(value) or hasattr(value, "__get__"):
             raise ConfigError(
                 f"{cls.__name__} defines {name}; an algorithm defines no method. Write what it learns as a loss in "
-                "`steps`, how it acts as a `Policy` in `acts`, and what it draws as an `Experience` in `learns_from`"
+                "`steps`, how it acts as a `Policy` in `acts`, and what it samples as an `Experience` in `learns_from`"
             )
-        raise ConfigError(f"{cls.__name__}.{name} is none of an algorithm's values; they are {', '.join(known)}")
+        raise ConfigError(f"{cls.__name__}.{name} is not a value of an algorithm; the values are {', '.join(known)}")
     for name, kind in VALUES.items():
         value = getattr(cls, name, None)
         if not isinstance(value, kind):
@@ -93,14 +93,15 @@ def check_definition(cls: type, config_class: type) -> None:
 def check_named_networks(cls: type, networks: object) -> None:
     """Raise `ConfigError` if an algorithm's steps or policy name a network that its class of networks does not set.
 
-    Classes that set attributes by computed names are checked when they are built, as all are (`check_networks`).
+    Classes that set attributes with computed names are not checked here. All networks are checked when they are built
+    (`check_networks`).
     """
     if not (isinstance(networks, type) and issubclass(networks, nn.Module)):
         return
     try:
         inspect.signature(networks).bind("spec", "config")
     except TypeError as error:
-        raise ConfigError(f"{networks.__name__} is to be made with (spec, config): {error}") from error
+        raise ConfigError(f"{networks.__name__} must take the arguments (spec, config): {error}") from error
     bases = networks.__mro__[: networks.__mro__.index(nn.Module)]
     made = [init for base in bases if isinstance(init := vars(base).get("__init__"), FunctionType)]
     known = {name for init in made for name in init.__code__.co_names}

@@ -1,4 +1,4 @@
-"""Learning and acting in environments: which loop, or which agent, is an algorithm's."""
+"""The training loop or agent with which an algorithm learns and acts in environments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def agent(
     env: Environment | None,
     options: AgentOptions,
 ) -> Agent:
-    """An agent for one's own loop; see `Algorithm.agent`."""
+    """Make an agent for a user's own loop; see `Algorithm.agent`."""
     name, experience = algorithm.definition().name, algorithm.learns_from
     given = checked_agent_options({"n_updates": experience.n_updates, **options})
     building.check_demonstrations(algorithm.definition(), given.get("demonstrations"))
@@ -78,11 +78,8 @@ def agent(
                 f"seed={given['seed']} was given, but {name} learns from rollouts of its own policy, whose actions "
                 "are drawn with torch's generator: call birl.seed before, and leave seed out"
             )
-        replays, demonstrations = (
-            _replays(algorithm, buffer=buffer, explorer=explorer, **options),
-            given.get("demonstrations"),
-        )
-        return rollout_agent(algorithm, env, n, explorer, buffer, demonstrations, replays=replays)
+        replays = _replays(algorithm, buffer=buffer, explorer=explorer, **options)
+        return rollout_agent(algorithm, env, n, explorer, buffer, given.get("demonstrations"), replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
     if learning and options.get("update_interval", 1) is not None:
@@ -97,7 +94,7 @@ def agent(
 def known_space(algorithm: OnlineAlgorithm) -> ExternalEnv:
     """Return an external environment with the spaces of an algorithm's networks.
 
-    Observations are float32, or choices. Actions have the bounds of the action scaler; else those of the policy.
+    Observations are float32, or choices. Actions have the bounds of the action scaler, else the bounds of the policy.
 
     Raises:
         NotBuiltError: if there are no networks yet.
@@ -112,14 +109,14 @@ def known_space(algorithm: OnlineAlgorithm) -> ExternalEnv:
 
 
 def _space(tree: Tree) -> spaces.Space[Any]:
-    """A tree of spaces as one space."""
+    """Combine a tree of spaces to one space."""
     if isinstance(tree, dict):
         return spaces.Dict({name: _space(part) for name, part in tree.items()})
     return spaces.Tuple(map(_space, tree)) if isinstance(tree, tuple) else tree
 
 
 def _replays(algorithm: OnlineAlgorithm, **given: object) -> bool:
-    """Check the options of a run on rollouts. Returns whether it learns from older rollouts of its own, too."""
+    """Check the options of a run on rollouts. Returns whether the algorithm also replays older rollouts."""
     experience, name = algorithm.learns_from, algorithm.definition().name
     replays = bool(experience.replays and getattr(algorithm.config, "replay_ratio", 0))
     used = (["buffer"] if replays else []) + (["explorer"] if experience.allows_explorer else [])
@@ -131,5 +128,5 @@ def _replays(algorithm: OnlineAlgorithm, **given: object) -> bool:
 
 
 def _distributed(algorithm: OnlineAlgorithm) -> dict[str, str]:
-    """The feature of an algorithm that learns together with other processes."""
+    """Return the feature ``enable_ddp`` of `birl.incompatible` if the algorithm has it."""
     return {"enable_ddp": "enable_ddp=True"} if algorithm.enable_ddp else {}

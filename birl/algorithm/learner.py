@@ -104,9 +104,6 @@ class Experience:
         """Convert a minibatch to the networks' units, and compute what all its engine updates share."""
         raise NotImplementedError
 
-    def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
-        """Prepare for an update, for example by updating running scalers."""
-
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         """Yield the engine updates of a batch, by default one. The caller sends the metrics of each."""
         yield EngineUpdate(batch)
@@ -349,7 +346,8 @@ class Learner:
 
     def _update(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, Tensor]:
         self.set_mode(acting=False)
-        self.experience.before_update(self, minibatch)
+        if self.experience.on_policy and isinstance(minibatch, Rollout):
+            self.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
         batch = minibatch if isinstance(minibatch, Batch) else self.batch(minibatch)
         found: dict[str, list[Tensor]] = {}
         passes, metrics = self.experience.engine_updates(self, batch), None
@@ -390,7 +388,7 @@ class Learner:
         """Raise `UnsupportedError` if features in use cannot be combined with this learner.
 
         Args:
-            ways: the features by their names in `birl.incompatible`, each with the text for messages.
+            ways: the features by their names in `birl.incompatible`, each with its text for messages.
         """
         check_compatible({**self.features(), **ways})
 
@@ -487,7 +485,7 @@ class Learner:
         """Start a run of ``count`` minibatches, or of ``count`` steps in ``lanes`` environments.
 
         Updates are compiled if ``compile_graph`` is ``"auto"`` and the run is long. A resumed run ignores this decision
-        and continues compiled or not, as before: see `set_state`.
+        and compiles if it did before: see `set_state`.
 
         Returns:
             The source to sample from: ``source`` itself, or the result of its ``placed_for`` for the training device.
@@ -540,12 +538,12 @@ class Learner:
             saved, own = {**state["policy"]}, self.evaluated
             if saved.pop("description") != own.describe() or not _same_networks(saved, own.policy_state()):
                 raise ResumeError(
-                    f"this {self.name} was evaluating another policy: give it the same one to go on, or another "
+                    f"this {self.name} was evaluating another policy: give it the same one to continue, or another "
                     "folder to start again"
                 )
         self.retune(self.tuning.restore(state["retuned"]))
         if self.config.compile_graph == "auto" and state.get("compiled", self.compiled) != self.compiled:
-            if state["compiled"]:  # so that updates round as before
+            if state["compiled"]:  # compiled and eager updates round differently
                 self.engine.compile(required=False)
             else:
                 self.engine.stop_compiling()
@@ -605,7 +603,7 @@ class Learner:
             scaler, other = self.running.get(each), source.running.get(each)
             if scaler is not None and other is not None and type(scaler) is type(other):
                 state, copied = scaler.get_state(), other.get_state()
-                # limits, and the returns of running episodes, stay its own
+                # limits, and the returns of unfinished episodes, are not copied
                 scaler.set_state({**state, "statistics": copied["statistics"]} if "statistics" in state else copied)
 
     def copy_optimizer(self, source: Learner, step: str) -> None:

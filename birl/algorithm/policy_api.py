@@ -1,4 +1,4 @@
-"""The methods of everything that acts: an algorithm, or a policy made of one."""
+"""The acting methods that algorithms and the policies made from them share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class PolicyAPI:
 
     @property
     def acting(self) -> BuiltPolicy:
-        """Its policy, with networks and units."""
+        """The policy, with networks and units."""
         raise NotImplementedError
 
     @property
     def spec(self) -> Spec:
-        """Its observations and actions."""
+        """The spec of observations and actions."""
         return self.acting.spec
 
     @property
@@ -39,11 +39,11 @@ class PolicyAPI:
         return {"type": type(self).__name__, "draws": False}
 
     def predict(self, x: Tree) -> Array:
-        """Greedy actions.
+        """Return greedy actions.
 
         Args:
-            x: observations ``[B, *shape]`` (a tree of arrays for tuple and dict observations). Recurrent policies see
-                each as the start of an episode; `actor` keeps their state.
+            x: observations ``[B, *shape]`` (a tree of arrays for tuple and dict observations). A recurrent policy
+                treats each as the start of an episode; `actor` keeps its state.
 
         Returns:
             ``[B, A]`` in environment units, or integers ``[B]``.
@@ -51,69 +51,72 @@ class PolicyAPI:
         return self.acting.predict(x, greedy=True)
 
     def sample_action(self, x: Tree) -> Array:
-        """Actions sampled from the policy; the greedy ones if it is deterministic. See `predict`."""
+        """Sample actions from the policy. A deterministic policy gives greedy actions. See `predict`."""
         return self.acting.predict(x, greedy=False)
 
     def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
-        """Natural logarithms of the probabilities with which `sample_action` gives actions; see `action_probability`.
+        """Return log-probabilities (natural) of actions under `sample_action`; see `action_probability`.
 
         Args:
             x: observations ``[B, *shape]``, as in `predict`.
-            action: ``[B, A]`` in environment units, or integers ``[B]`` or ``[B, 1]``; ``None`` for every action, where
-                actions are one choice.
-            greedy: whether of `predict` instead.
+            action: ``[B, A]`` in environment units, or integers ``[B]`` or ``[B, 1]``; ``None`` for all actions of a
+                discrete action space.
+            greedy: whether to return the log-probabilities under `predict` instead.
 
         Returns:
-            float64 ``[B]``, or ``[B, n_actions]`` of every action; minus infinity for actions that are never taken.
+            float64 ``[B]``, or ``[B, n_actions]`` for all actions; minus infinity for actions that are never taken.
         """
         return self.acting.log_probability(x, action, greedy)
 
     def action_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
-        """Probabilities with which `sample_action` gives actions; densities, if actions are quantities.
+        """Return probabilities of actions under `sample_action`, or densities for continuous actions.
 
-        Densities count in the units of the environment. Where samples are clipped to bounds, as those of PPO are, an
-        action at a bound has the probability of all that lies beyond it, in place of a density: what was logged there
-        was clipped, too, and ratios of two policies are right. The arguments are those of `action_log_probability`.
+        Densities are in the units of the environment. If samples are clipped to bounds, as PPO's are, an action at a
+        bound has the probability of everything beyond the bound instead of a density: logged actions at a bound were
+        clipped, too, so ratios of two policies are correct. The arguments are those of `action_log_probability`.
 
         Raises:
-            UnsupportedError: if no probability is known: actions are quantities and nothing is drawn, or are drawn in a
-                way without a density in closed form. `birl.ope.Gaussian` has one.
+            UnsupportedError: if no probability is known, because continuous actions are deterministic or their
+                distribution has no density in closed form. `birl.ope.Gaussian` has a density.
             ConfigError, ShapeError, ActionError: if actions are missing or do not fit; the message names them.
         """
         probability: Array = np.exp(self.action_log_probability(x, action, greedy=greedy))
         return probability
 
     def action_values(self, x: Tree) -> Array:
-        """Values ``[B, A]`` of all discrete actions (of several choices ``[B, D, A]``); -inf where one is not allowed.
+        """Return the values ``[B, A]`` of all discrete actions (``[B, D, A]`` for several choices). See `predict`.
 
-        Raises `UnsupportedError` if it does not choose by action-values, as DQN and its kind do. See `predict`.
+        Actions that are not allowed have the value -inf.
+
+        Raises:
+            UnsupportedError: if the policy does not select actions by their values, as DQN's does.
         """
         return self.acting.action_values(x)
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
 
-        The file needs no birl. It is checked against the policy itself before it gets its name. It takes float32.
-        Recurrent policies take their states, too, and give the new ones; states are zeros where an episode begins, and
-        the entry ``states`` of the file's metadata has their names and sizes.
+        The file needs no birl. Before it gets its name, its outputs are compared with the policy's. Its inputs are
+        float32. A recurrent policy also takes its states and returns the new ones. States are zeros at the start of an
+        episode; their names and sizes are in the entry ``states`` of the file's metadata.
         """
         persistence.save_policy(self.acting, fname)
 
     def export(self, fname: str | Path, logs: LogRecord | None = None, **options: bool) -> Path:
         """Export as ONNX (`save_policy`), and write ``<name>.schema.json`` next to it, with its inputs and outputs.
 
-        The schema has the columns of observations in their order, with what each becomes, categories and missing
-        values included; the column of masks, the actions, what the policy draws, names, dtypes and shapes of inputs and
-        outputs, and the digest of the ONNX file. See `birl.algorithm.export_schema`.
+        The schema lists the columns of observations in order, with the encoding of each, categories and missing values
+        included; the column of masks; the actions and whether the policy samples them; names, dtypes and shapes of
+        inputs and outputs; and the digest of the ONNX file. See `birl.algorithm.export_schema`.
 
         Args:
             fname: path that ends with ``.onnx``.
-            logs: whose columns it reads (`ReplayBuffer.logs`); by default those that it learned from. Of data that were
-                no logs columns have numbers.
+            logs: the logs whose columns the policy reads (`ReplayBuffer.logs`); by default the logs from which it
+                learned. If there are none, columns are numbered.
             **options: passed to `save_policy`.
 
         Returns:
-            Where the schema lies.
+            Path of the schema.
 
         Raises:
             ConfigError: for another suffix, or if the policy does not read such logs.

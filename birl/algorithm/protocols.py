@@ -1,4 +1,4 @@
-"""The interface of an algorithm for the modules that `birl.algorithm.algorithm` imports."""
+"""The interface of an algorithm, for the modules that `birl.algorithm.algorithm` imports."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Experience of algorithms that learn from the newest steps of their own policy; see also `experience`."""
+"""Experience of algorithms that learn from the newest steps of their own policy. See also `experience`."""
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -81,9 +80,9 @@ class Rollouts(Experience):
         """Yield the minibatches of one shuffled pass: steps, or sequences for recurrent networks."""
         return (self._sequences if learner.recurrent else self._steps)(learner, batch)
 
-    def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
-        if isinstance(minibatch, Rollout):
-            learner.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
+    def policy_steps(self, learner: Learner) -> list[str]:
+        """Return the names of the steps that learn from prepared rollouts, in order."""
+        return [step.name for step in learner.engine.steps]
 
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
         if self.finished and not batch.weight.any():
@@ -94,11 +93,11 @@ class Rollouts(Experience):
                 stacklevel=2,
             )
             return
+        names = self.policy_steps(learner)
         if self.whole or not self.n_passes:
-            yield EngineUpdate(_whole(learner, batch, folded=bool(self.whole)), self.whole or None)
+            yield EngineUpdate(_whole(learner, batch, folded=bool(self.whole)), self.whole or tuple(names))
         metric, field = self.limit or ("", "")
         limit = getattr(learner.config, field, None)
-        names = [step.name for step in learner.engine.steps]
         last = tuple(name for name in names if name in self.last)
         only = tuple(name for name in names if name not in (*self.whole, *last))
         for _ in range(getattr(learner.config, self.n_passes) if self.n_passes else 0):
@@ -179,6 +178,9 @@ class DemonstratedRollouts(Rollouts):
     needs_demonstrations = True
     description = "live environments (its own fresh experience) and demonstrations"
 
+    def policy_steps(self, learner: Learner) -> list[str]:
+        return [name for name in super().policy_steps(learner) if name != self.discriminator_step]
+
     def read(self, learner: Learner, rollout: Rollout) -> tuple[Batch, Tensor]:
         if not isinstance(rollout.expert, TransitionMiniBatch):
             raise DataError(
@@ -215,12 +217,7 @@ class DemonstratedRollouts(Rollouts):
                 yield EngineUpdate(minibatch, (self.discriminator_step,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
-        others = tuple(step.name for step in learner.engine.steps if step.name != self.discriminator_step)
-        policy, metrics = super().engine_updates(learner, batch), None
-        with contextlib.suppress(StopIteration):
-            while True:
-                update, only = policy.send(metrics)  # type: ignore[arg-type]
-                metrics = yield EngineUpdate(update, tuple(name for name in others if only is None or name in only))
+        yield from super().engine_updates(learner, batch)
 
     def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
         passes, others = getattr(config, self.n_discriminator_passes), super().expected_updates(config, count, lanes)
@@ -273,10 +270,6 @@ class Replays(Experience):
             unclipped = units.tensor(minibatch.extra["policy_action"])
             batch = replace(batch, action=unclipped.reshape(*batch.reward.shape, *units.actions.shape))
         return replace(batch, extra={"policy": to_float(units.tensor(minibatch.extra["policy"]))})
-
-    def before_update(self, learner: Learner, minibatch: MiniBatch | Rollout | Batch) -> None:
-        if isinstance(minibatch, Rollout):
-            learner.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
 
     def prepare_for_replay(self, learner: Learner, rollout: Rollout) -> Rollout:
         policy = self.batch(learner, rollout).extra["policy"]

@@ -1,6 +1,6 @@
-"""A digest of everything that a compiled update depends on: values, networks without their numbers, and code.
+"""A digest of everything that a compiled update depends on: values, networks without the numbers in them, and code.
 
-Two processes get the same digest only if tracing the update would give the same program in both.
+Two processes get the same digest only if tracing the update gives the same program in both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, torch.Size)
 _LIBRARIES: Final = frozenset(sys.stdlib_module_names) | {"torch", "numpy"}
-"""Packages of which the version is known, so that their classes and functions are known by their names."""
+"""Packages whose versions are part of the key, so that names are enough to identify their classes and functions."""
 
 
 class OpaqueError(Exception):
@@ -47,7 +47,7 @@ class _Digest:
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
         self._seen: dict[int, int] = {}
-        self._alive: list[Any] = []  # so that no id is used twice
+        self._alive: list[Any] = []  # keeps the objects, so that no id is reused
 
     def add(self, value: object) -> None:
         if isinstance(value, _PLAIN):
@@ -112,7 +112,7 @@ class _Digest:
                 self._write(name)
                 try:
                     self.add(value)
-                except OpaqueError as opaque:  # no part of an update that can be traced
+                except OpaqueError as opaque:  # such a value cannot be part of a traced update
                     self._write(str(opaque))
                 if isinstance(value, ModuleType) and not _in_library(value):
                     self._all(vars(value)[each] for each in names if each in vars(value))

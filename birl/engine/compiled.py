@@ -1,7 +1,7 @@
 """The whole update as one compiled program: losses, gradients, optimisers and target networks.
 
-An update is one call, which never returns to Python. There is a program for each shape of batch and each set of steps
-that are due together (two for an actor that moves in every second update).
+An update is one call, which never returns to Python. Each shape of batch and each set of steps that are due together
+has its own program: an actor that is updated in every second update makes two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from birl.types import Batch
 RUNS_BEFORE_RECORDING = 3
 
 Due = Sequence[Step]
-Moments = Mapping[str, Sequence[Sequence[Tensor]]]  # of each parameter of each gradient step
+Moments = Mapping[str, Sequence[Sequence[Tensor]]]  # by gradient step, then by parameter
 
 
 class Program(Eager):
@@ -74,10 +74,10 @@ class Program(Eager):
     def update_many(
         self, draw: Callable[[], Batch], dues: Sequence[Due], generators: Generators
     ) -> UpdateResult | None:
-        """See `Engine.update_many`; ``None`` if these updates must be made one by one.
+        """See `Engine.update_many`. Return ``None`` if these updates must be made one by one.
 
-        This is so with a schedule, which gives the scalars of one step at a time, and until each kind of update has
-        run once, because compiling must not fail after something has changed.
+        They must with a schedule, which gives the scalars of one step at a time, and until each kind of update has run
+        once, because compiling must not fail after something has changed.
         """
         scheduled = any(schedule is not None for schedule in self._trained.schedulers.values())
         replaced = self._version != self._trained.version
@@ -105,17 +105,17 @@ class Program(Eager):
         return self._prepared(draw(), due)
 
     def _prepared(self, batch: Batch, due: Due) -> Batch:
-        """The batch as the update takes it."""
+        """Return the batch in the form that the update takes."""
         return batch
 
     def _losses(self, apply_gradients: Callable[[str, Gradients], None]) -> Eager:
-        """What makes the update while it is traced."""
+        """Return the object that performs the steps while the update is traced."""
         return Eager(self._trained, apply_gradients)
 
     def _made(
         self, key: Hashable, updates: Updates, batch: Batch | None, scalars: Tensor, generators: Generators = ()
     ) -> UpdateResult:
-        """Make updates; replay their recording, made as soon as all of them were compiled and have run."""
+        """Make updates. After `RUNS_BEFORE_RECORDING` runs, record them once and replay the recording from then on."""
         if self._record is not None:
             key = (key, None if batch is None else batch.signature)
             runs = self._runs[key] = self._runs.get(key, 0) + 1
@@ -128,7 +128,7 @@ class Program(Eager):
         return {step.name: self._optimizer_steps[step.name] for step in due if step.name in self._optimizer_steps}
 
     def _step_scalars(self, dues: Sequence[Due]) -> Tensor:
-        """The scalars of the next optimiser steps, in the order of the steps."""
+        """Return the scalars of the next optimiser steps, in the order of the steps."""
         ahead: dict[str, int] = {}
         scalars: list[float] = []
         for due in dues:
@@ -162,7 +162,7 @@ class Program(Eager):
 
     @property
     def shelf(self) -> Path | None:
-        """The folder on disk of all programs of these networks and settings; ``None`` if they cannot be kept."""
+        """The folder on disk for the programs of these networks and settings; ``None`` if they cannot be stored."""
         folder = stored.folder()
         if folder is None or self._device.type != "cpu":
             return None
@@ -177,7 +177,7 @@ class Program(Eager):
             return None
 
     def _place(self, key: Hashable) -> Path | None:
-        """Where the program for a key is kept."""
+        """Return the path of the program for a key; ``None`` if it is not stored."""
         shelf = self.shelf
         return None if shelf is None else shelf / digest(key)
 
@@ -217,11 +217,11 @@ class _OptimizerStep:
 
     @property
     def size(self) -> int:
-        """How many scalars one step has."""
+        """Number of scalars in one step."""
         return len(self.scalars(1))
 
     def moments(self) -> list[list[Tensor]]:
-        """The optimiser's moments of each parameter, created on the first step, as the optimiser itself does."""
+        """Return the moments of each parameter, created on the first step, as the optimiser itself does."""
         if self._moments is None:
             self._moments = [
                 moments_of(self._optimizer, parameter, self.rules[group])
@@ -230,7 +230,7 @@ class _OptimizerStep:
         return self._moments
 
     def scalars(self, ahead: int) -> list[float]:
-        """The scalars of the coming step (``ahead`` 1) or a later one, group by group."""
+        """Return the scalars of the next step (``ahead`` is 1) or a later one, group by group."""
         self.rules = self._read_rules()  # a user may have changed the optimiser's groups
         step = self._trained.step_counts[self._name] + ahead
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
@@ -248,7 +248,7 @@ class _OptimizerStep:
 
 
 def supports(trained: TrainState) -> bool:
-    """Whether all steps and optimisers can be part of a program."""
+    """Return whether all steps and optimisers can be part of a program."""
     return not any(step.eager_only for step in trained.steps) and all(
         rule_of(optimizer, group) is not None
         for optimizer in trained.optimizers.values()

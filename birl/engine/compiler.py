@@ -55,13 +55,13 @@ class Graphs(Uncopied["_Compiled"]):
         signature: Hashable,
         place: Callable[..., Path | None] | None = None,
     ) -> _Compiled:
-        """The function that ``make`` gives for ``key``, compiled for batches of this signature.
+        """Return the function that ``make`` makes for ``key``, compiled for batches of this signature.
 
         Args:
-            key: of the function.
-            make: gives the function.
-            signature: of the batch.
-            place: says where the program for a key is kept on disk; without it, it is not kept.
+            key: identifies the function.
+            make: makes the function.
+            signature: signature of the batch.
+            place: returns the path at which the program for a key is stored on disk; ``None`` to store nothing.
         """
         key = (key, signature, torch.get_num_threads())
         if key not in self:
@@ -69,7 +69,7 @@ class Graphs(Uncopied["_Compiled"]):
         return self[key]
 
     def refresh(self) -> None:
-        """Look up the tensors of compiled functions again, which may have been replaced."""
+        """Make compiled functions look up their tensors again, which may have been replaced."""
         for graph in self.values():
             graph.forget()
 
@@ -84,15 +84,15 @@ class _Call(NamedTuple):
 
 
 class _Compiled:
-    """``function`` as one compiled graph.
+    """A function as one compiled graph.
 
     Guards, which would check every network attribute before every call, are left out: callers ensure that a
-    function is only called with arguments that it was compiled for. Random numbers are torch's own, so that seeds and
-    checkpoints mean the same as without compilation.
+    function is only called with arguments that it was compiled for. Random numbers come from torch's own generators, so
+    seeds and checkpoints mean the same as without compilation.
 
     Args:
-        function: of a batch and other things.
-        place: where its program is kept on disk, if it is.
+        function: function of a batch and further arguments.
+        place: path at which its program is stored on disk; ``None`` to store nothing.
     """
 
     def __init__(self, function: Callable[..., Any], place: Path | None = None) -> None:
@@ -100,18 +100,18 @@ class _Compiled:
         self._shell: Any = None
         self._bare: tuple[Program, Wiring] | None = None if place is None else stored.load(place)
         self._checked = self._bare is not None
-        self._calls: list[_Call] | None = None  # of programs, recorded during the first run
+        self._calls: list[_Call] | None = None  # calls of programs, recorded during the first run
         self.forget()
 
     def forget(self) -> None:
-        """Look up the function's tensors again, which may have been replaced."""
+        """Look up the function's tensors again in the next call: they may have been replaced."""
         self._direct: Callable[[Sequence[Tensor]], UpdateResult] | None = None
 
     def __call__(self, *args: object) -> Any:
         if self._shell is not None:
             return self._shell(*args)
         with inductor_folder(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler, about its own code
+            warnings.simplefilter("ignore")  # the compiler warns about its own code
             while True:
                 own: Any = _own_code(self._function)
                 guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
@@ -150,7 +150,7 @@ class _Compiled:
         return call
 
     def _inner_compile(self, *args: Any, **options: Any) -> Any:
-        """Compile what torch's autograd layer makes of the graph, and record its next call too."""
+        """Compile the graph that torch's autograd layer makes, and record the next call of the result, too."""
         from torch._inductor.compile_fx import compile_fx_inner
 
         compiled: Any = compile_fx_inner(*args, **options)
@@ -172,13 +172,13 @@ class _Compiled:
     def update(self, own: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]) -> UpdateResult:
         """Call a function that returns the result of an update.
 
-        After the first call the compiled program is called directly, if everything else that it reads and writes is
-        among the tensors of ``kept``.
+        After the first call the compiled program is called directly, if all other tensors that it reads and writes are
+        among those of ``kept``.
 
         Args:
-            own: the tensors of ``args``, which change from call to call.
-            args: of the function.
-            kept: gives the tensors that stay where they are.
+            own: the tensors of ``args``, which differ from call to call.
+            args: arguments of the function.
+            kept: returns the tensors whose memory stays the same.
         """
         if self._direct is not None:
             return self._direct(own)
@@ -221,21 +221,21 @@ def _wiring(
     changed: Sequence[int],
     result: UpdateResult,
 ) -> Wiring | None:
-    """How to call a program without the shell that torch.compile puts around it.
+    """Return how to call a program without the shell that torch.compile puts around it.
 
-    The shell looks up every parameter by its path through the networks in every call, and puts the result together by
-    running the rest of the function. For small networks that is a tenth of an update.
+    The shell looks up every parameter by its path through the networks in every call, and runs the rest of the function
+    to make the result. For small networks that takes a tenth of an update.
 
     Args:
-        inputs: of one call.
-        outputs: of that call.
-        own: the tensors that change from call to call.
-        kept: the tensors that do not.
-        changed: numbers of those of them that the program changed.
-        result: what the shell made of ``outputs``.
+        inputs: inputs of one call.
+        outputs: outputs of the same call.
+        own: the tensors that differ from call to call.
+        kept: the tensors whose memory stays the same.
+        changed: indices of the tensors of ``kept`` that the program changed.
+        result: the result that the shell made from ``outputs``.
 
     Returns:
-        ``None`` if the program reads something else.
+        ``None`` if the program reads other tensors, or the shell computed a part of the result.
     """
     place = {id(tensor): (True, index) for index, tensor in enumerate(kept)}
     place |= {id(tensor): (False, index) for index, tensor in enumerate(own)}
@@ -251,7 +251,7 @@ def _wiring(
 
 
 def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], UpdateResult]:
-    """A program with the tensors that stay in place, as a function of those that change."""
+    """Bind a program to the tensors that stay in place. Returns a function of the tensors that differ."""
     moving = [(index, number) for index, (stays, number) in enumerate(wiring.inputs) if not stays]
     fixed = [kept[number] if stays else None for stays, number in wiring.inputs]  # the batch's memory is not kept
     metrics, priority = list(wiring.metrics.items()), wiring.priority
@@ -274,17 +274,17 @@ def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable
 
 
 def has_compiler(device: torch.device) -> bool:
-    """Whether ``torch.compile`` finds a compiler for ``device``: a C++ compiler, or Triton."""
+    """Return whether ``torch.compile`` finds a compiler for ``device``: a C++ compiler, or Triton."""
     if device.type == "cpu":
         return any(which(os.environ.get("CXX", name)) for name in ("g++", "clang++", "c++"))
     return importlib.util.find_spec("triton") is not None
 
 
 def check_compiler(device: torch.device) -> None:
-    """Raise unless `has_compiler`.
+    """Check that there is a compiler for ``device``.
 
     Raises:
-        CompileError: naming what is missing.
+        CompileError: with the name of the missing compiler.
     """
     if not has_compiler(device):
         what = "a C++ compiler (g++ or clang++)" if device.type == "cpu" else "the package triton"
@@ -317,7 +317,7 @@ def _why(error: Exception) -> str:
 
 
 def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of ``function`` with its own code object.
+    """Return a copy of ``function`` with its own code object.
 
     torch.compile keeps its results by code object, and without guards the first result would serve every engine.
     """

@@ -19,12 +19,13 @@ from birl.types import Batch, tree_map
 
 Generators = Sequence[torch.Generator]
 Updates = Callable[["Batch | None", Tensor], UpdateResult]
-"""``(batch, scalars) -> result``: some updates, with the scalars of their optimisers' steps; see `Recording`."""
+"""``(batch, scalars) -> result``: makes updates with the scalars of their optimiser steps. See `Recording`."""
 
 Recorder = Callable[[Callable[[], Any], Generators], "tuple[Callable[[], object], Any]"]
-"""Takes a function and the generators it draws from, and records it without running it.
+"""Records a function, given with the generators that it draws from, without running it.
 
-Returns what replays it, and the function's result, whose tensors every replay overwrites.
+Returns a function that replays the recording, and the result of the recorded function, whose tensors every replay
+overwrites.
 """
 
 
@@ -40,16 +41,16 @@ def record_cuda_graph(function: Callable[[], Any], generators: Generators) -> tu
 
 
 def drawn_ahead(draws: Sequence[Callable[[], Batch]], device: torch.device) -> Iterator[Batch]:
-    """What some functions draw on a device, one after the other.
+    """Yield the batches that some functions draw on a device, one after the other.
 
-    While updates are recorded, draws get a stream of their own: the device runs them in parallel with the updates.
+    While updates are recorded, the functions run on a separate stream, so that draws overlap with updates.
     """
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
         yield from (draw() for draw in draws)
         return
     updating, drawing = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     drawing.wait_stream(updating)
-    drawn = []  # all of them are kept until the end, or a later draw would write to the memory of an earlier one
+    drawn = []  # keeps all batches until the end: otherwise a later draw could reuse the memory of an earlier one
     with torch.cuda.stream(drawing):
         for draw in draws:
             drawn.append((draw(), drawing.record_event()))
@@ -59,12 +60,12 @@ def drawn_ahead(draws: Sequence[Callable[[], Batch]], device: torch.device) -> I
 
 
 class Recording:
-    """Some updates, recorded.
+    """A recording of some updates.
 
     Args:
-        updates: made with the recording's own tensors.
+        updates: makes the updates; it is recorded with the recording's own tensors.
         batch: an example batch, or ``None`` if ``updates`` draws its batches itself.
-        scalars: of the optimisers' steps ``[n]``, on the device.
+        scalars: scalars ``[n]`` of the optimiser steps, on the device.
         generators: generators that ``updates`` draws from, without the device's default one.
         record: see `Recorder`.
     """

@@ -26,12 +26,12 @@ from birl.types import Batch, Inputs, Loss
 
 
 class Engine(TrainState):
-    """Networks, their optimisers and the updates that move them. See `TrainState`.
+    """Networks, their optimisers, and their updates. See `TrainState`.
 
     Attributes:
         recurrent: names of the recurrent networks.
-        priority: of the elements of the last update, ``[...]`` on the device; ``None`` if `prioritised` is false, or no
-            loss of that update has priorities.
+        priority: priorities ``[...]`` of the elements of the last batch, on the device; ``None`` if `prioritised` is
+            false, or no loss of the last update has priorities.
     """
 
     def __init__(self, nets: nn.Module, steps: Sequence[Step], config: EngineConfig) -> None:
@@ -77,7 +77,7 @@ class Engine(TrainState):
         self._updates = self._compiled_updates()
 
     def _compiled_updates(self) -> Eager:
-        """Compiled updates of which none has been made yet."""
+        """Return an object that makes compiled updates, and compiles the first of each kind."""
         if supports(self) and self.reduce is None:
             on_cuda = next(self.nets.parameters()).device.type == "cuda"
             return Program(self, record_cuda_graph if on_cuda else None)
@@ -109,18 +109,18 @@ class Engine(TrainState):
         return shelf is not None and any(shelf.glob("*.json"))
 
     def compute_gradients(self, step: Training, batch: Batch) -> tuple[Gradients, Loss]:
-        """Gradients of a step's loss by parameter name, and the loss. Nothing is changed."""
+        """Return the gradients of a step's loss by parameter name, and the loss. Nothing changes."""
         return self._updates.gradients(step.loss, step.networks, batch)
 
     def update(self, batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """One update: every step that is due, in order.
+        """Make one update: perform every step that is due, in order.
 
         Args:
-            batch: on the device.
-            only: names of the steps that the update is confined to.
+            batch: a batch on the device.
+            only: names of the steps to which the update is limited.
 
         Returns:
-            The losses and their metrics, as scalars on the device: reading one waits for the device.
+            Losses and metrics as scalars on the device. Reading one waits for the device.
         """
         keep_freed_memory()
         self.grad_step += 1
@@ -146,15 +146,15 @@ class Engine(TrainState):
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
     ) -> dict[str, Tensor]:
-        """``count`` updates with batches from ``draw``, as one recording where the device can replay one.
+        """Make ``count`` updates with batches from ``draw``; on devices that can replay a recording, with one replay.
 
         Args:
-            draw: makes a batch on the device without waiting for it.
+            draw: makes a batch on the device without waiting for the device.
             count: number of updates.
             generators: the device's generators that ``draw`` uses, in addition to the default one.
 
         Returns:
-            Losses and metrics ``[k]`` of the ``k`` updates that had them.
+            Losses and metrics, each ``[k]`` for the ``k`` updates that report it.
         """
         self._drop_program_when_reduced()
         if isinstance(self._updates, Program) and self._updates.records:
@@ -168,15 +168,15 @@ class Engine(TrainState):
         return stacked(self.update(draw()) for _ in range(count))
 
     def compute_update_gradients(self, name: str, learn: Callable[[], object]) -> dict[str, ComputedGradients]:
-        """Compute the gradients of the update that ``learn`` makes, by step. Nothing changes or is counted.
+        """Compute the gradients of the update that ``learn`` makes, by step. No parameter or counter changes.
 
         Args:
-            name: of the algorithm, for messages.
-            learn: calls `update`.
+            name: name of the algorithm, for messages.
+            learn: a function that calls `update`.
 
         Raises:
-            UnsupportedError: if it makes several updates, or one that changes buffers or has other steps than
-                gradient steps.
+            UnsupportedError: if ``learn`` makes several updates, or an update that changes buffers or has steps other
+                than gradient steps and target updates.
         """
         check_compatible({**step_features(self, name), "compute_gradients": "compute_gradients"})
         computation, count = GradientComputation(self), self.grad_step
@@ -194,10 +194,10 @@ class Engine(TrainState):
         return computation.result(name)
 
     def apply_gradients(self, computed: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
-        """Make one update with gradients that were computed here or in another process. Returns the metrics.
+        """Make one update with gradients that this or another process computed, and return the metrics.
 
         Raises:
-            ConfigError: if they are not those of the steps that are due. Nothing has changed then.
+            ConfigError: if the gradients do not belong to the steps that are due. Nothing has changed then.
         """
         count = self.grad_step
         try:
@@ -216,22 +216,22 @@ class Engine(TrainState):
             self._updates = own
 
     def _rates(self, due: Sequence[Step]) -> dict[str, Tensor]:
-        """Learning rates to be logged, as they are before the update."""
+        """Return the learning rates to log, as they are before the update."""
         named = [step for step in due if isinstance(step, Gradient) and step.rate_metric]
         device = next(self.nets.parameters()).device if named else None
-        # filled on the device: copying a number to it would synchronise
+        # torch.full fills on the device; copying a number from the host would synchronise
         return {
             step.rate_metric: torch.full((), self.optimizers[step.name].param_groups[0]["lr"], device=device)
             for step in named
         }
 
     def is_due(self, name: str) -> bool:
-        """Whether the next update makes the step ``name``."""
+        """Return whether the step ``name`` is part of the next update."""
         return any(step.name == name for step in self.due(1))
 
-    def mean(self, found: Sequence[Tensor]) -> Tensor:
-        """Return the mean of a metric's values, over all processes that learn together."""
-        mean = torch.stack(list(found)).mean()
+    def mean(self, values: Sequence[Tensor]) -> Tensor:
+        """Return the mean of a metric's values over all processes that learn together."""
+        mean = torch.stack(list(values)).mean()
         return mean if self.reduce is None else self.reduce({"metric": mean})["metric"]
 
     def _drop_program_when_reduced(self) -> None:
@@ -243,7 +243,7 @@ class Engine(TrainState):
         """Make eager updates from now on."""
         self.store_counts()
         for name, optimizer in self.optimizers.items():
-            if self.step_counts[name] == 0:  # moments of a step that was not made
+            if self.step_counts[name] == 0:  # a program created moments, and the step was never made
                 optimizer.state.clear()
         self._updates = Eager(self)
 

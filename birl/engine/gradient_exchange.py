@@ -19,8 +19,8 @@ class ComputedGradients(NamedTuple):
     """The gradients that a gradient step of an update computed, without applying them.
 
     Attributes:
-        gradients: by parameter name.
-        loss: the loss with its metrics, detached.
+        gradients: the gradients by parameter name.
+        loss: the detached loss with its metrics.
     """
 
     gradients: Gradients
@@ -57,9 +57,8 @@ class GradientComputation(Eager):
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         gradients, value = super().gradients(loss, of, batch)
-        self._last.append(
-            ComputedGradients(gradients, replace(value, share={}, priority=None))
-        )  # only this process uses them
+        # only this process uses shared values and priorities
+        self._last.append(ComputedGradients(gradients, replace(value, share={}, priority=None)))
         return gradients, value
 
     def result(self, name: str) -> dict[str, ComputedGradients]:

@@ -331,7 +331,7 @@ def check_steps(steps: Sequence[Step], config_class: type) -> None:
         if step.name in names and not _exclude(step.when, names[step.name]):
             raise ConfigError(
                 f"two steps are called {step.name!r}; every step of an update must have its own name. A target update "
-                "has that of its target: HardCopy(source, target)"
+                "has the name of its target: HardCopy(source, target)"
             )
         names[step.name] = step.when
 
@@ -348,7 +348,7 @@ def check_networks(steps: Sequence[Step], nets: nn.Module) -> None:
             same = [other for other, module in known.items() if module is getattr(nets, name, None)]
             if same and name not in known:
                 raise ConfigError(
-                    f"{type(nets).__name__}.{name} is the same network as {same[0]}, which would follow itself: "
+                    f"{type(nets).__name__}.{name} is the same network as {same[0]}, which would be its own target: "
                     f"make it deepcopy(self.{same[0]})"
                 )
             if name not in known:

@@ -1,10 +1,10 @@
-"""Networks with their optimisers: the state that updates change and files keep."""
+"""Networks with their optimisers: the state that updates change and files store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,6 @@ from birl.optimizers.saved_state import check_optimizer, first_nonfinite, moment
 from birl.optimizers.schedules import advance
 from birl.optimizers.steps import step_by_kernel
 from birl.types import State
-
-
-class _Made(NamedTuple):
-    """See `TrainState`."""
-
-    optimizers: dict[str, Any]
-    schedulers: dict[str, Any]
-    clip_norms: dict[str, float | None]
 
 
 class EngineConfig(Protocol):
@@ -51,17 +43,19 @@ class TrainState:
 
     Attributes:
         steps: the steps of one update, in order.
-        trainings: those of them that lower a loss.
-        gradient_steps: those of them that have an optimiser.
-        targets: those of them that move target networks.
-        parameters: by name, for each step that lowers a loss.
-        optimizers, schedulers, clip_norms: of each gradient step. They are made when one of them is asked for first:
-            processes that only act need none, and torch loads its compiler for them (2 s, 70 MB).
-        step_counts: of each gradient step.
+        trainings: the steps that minimise a loss.
+        gradient_steps: the steps that have an optimiser.
+        targets: the steps that update target networks.
+        parameters: the parameters by name, for each step that minimises a loss.
+        optimizers, schedulers: optimiser and learning-rate schedule (``None`` for a constant rate) of each gradient
+            step. They are created on first use: processes that only act need none, and torch loads its compiler for
+            them (2 s, 70 MB).
+        clip_norms: largest gradient norm of each gradient step; ``None`` if its gradients are not clipped.
+        step_counts: number of optimiser steps of each gradient step.
         grad_step: number of updates so far.
-        version: changes whenever optimisers or their states are replaced.
-        reduce: applied to each step's gradients before the optimiser sees them, if it is not ``None``. Distributed
-            training puts its all-reduce here.
+        version: a counter that changes whenever optimisers or their states are replaced.
+        reduce: applied to each step's gradients before its optimiser, if it is not ``None``. Distributed training
+            sets its all-reduce here.
         watch: if it is not ``None``, it is called after every update, for each gradient step, with the step's name, the
             names of its parameters and `birl.engine.update.gradient_statistics` of their gradients (before
             clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
@@ -81,7 +75,8 @@ class TrainState:
         self.targets = tuple(step for step in self.steps if isinstance(step, TargetUpdate))
         for target in self.targets:
             nets.get_submodule(target.target).requires_grad_(False)
-        self.grad_step = self.version = self._finite_at = 0  # the last: updates when all was seen to be finite
+        self.grad_step = self.version = 0
+        self._finite_at = 0  # number of updates at the last check that all numbers are finite
         self.reduce: Callable[[Gradients], Gradients] | None = None
         self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
         self.prioritised = False
@@ -91,7 +86,7 @@ class TrainState:
         self.reset_optimizers()
 
     def parameters_of(self, networks: tuple[str, ...]) -> dict[str, Tensor]:
-        """Parameters of some networks, by name."""
+        """Return the parameters of some networks, by name."""
         if networks not in self._parameters:
             self._parameters[networks] = {
                 f"{network}.{name}": parameter
@@ -101,12 +96,12 @@ class TrainState:
         return self._parameters[networks]
 
     def due(self, ahead: int = 0) -> tuple[Step, ...]:
-        """The steps of this update, or of one that comes ``ahead`` updates later."""
+        """Return the steps of the current update, or of the update ``ahead`` updates later."""
         update = self.grad_step + ahead
         return tuple(step for step in self.steps if step.when.is_due(update, self.config))
 
     def check_priority(self, priority: Tensor | None) -> None:
-        """Raise `UnsupportedError` if priorities are used, and no loss of the algorithm has reported any."""
+        """Raise `UnsupportedError` if priorities are used, all steps were made, and no loss has reported priorities."""
         if priority is None and self.prioritised and all(self.step_counts.values()):
             name = type(self.config).__name__.removesuffix("Config")
             check_compatible(prioritised_without_errors(name))
@@ -115,37 +110,33 @@ class TrainState:
 
     def reset_optimizers(self) -> None:
         """Replace all optimisers and schedules by new ones."""
-        self._made: _Made | None = None
+        self._made: tuple[dict[str, Any], dict[str, Any]] | None = None
+        made_from = {step.name: self.config.optimizer(*step.fields)[1] for step in self.gradient_steps}
+        self.clip_norms = {name: factory.clip_grad_norm for name, factory in made_from.items()}
         self.step_counts = dict.fromkeys((step.name for step in self.gradient_steps), 0)
         self._counts_stored = True
         self.version += 1
 
     @property
     def optimizers(self) -> dict[str, Any]:
-        """See above."""
-        return self._parts.optimizers
+        """The optimiser of each gradient step."""
+        return self._create_optimizers()[0]
 
     @property
     def schedulers(self) -> dict[str, Any]:
-        """See above; ``None`` for constant rates."""
-        return self._parts.schedulers
+        """The learning-rate schedule of each gradient step; ``None`` for a constant rate."""
+        return self._create_optimizers()[1]
 
-    @property
-    def clip_norms(self) -> dict[str, float | None]:
-        """See above; ``None`` for gradients that are not clipped."""
-        return self._parts.clip_norms
-
-    @property
-    def _parts(self) -> _Made:
+    def _create_optimizers(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return optimisers and schedules, which the first call creates."""
         if self._made is None:
-            made = _Made({}, {}, {})
+            optimizers: dict[str, Any] = {}
+            schedulers: dict[str, Any] = {}
             for step in self.gradient_steps:
                 rate, factory = self.config.optimizer(*step.fields)
-                optimizer = factory.create(self._named(step), rate)
-                made.optimizers[step.name] = optimizer
-                made.schedulers[step.name] = factory.create_scheduler(optimizer)
-                made.clip_norms[step.name] = factory.clip_grad_norm
-            self._made = made
+                optimizers[step.name] = optimizer = factory.create(self._named(step), rate)
+                schedulers[step.name] = factory.create_scheduler(optimizer)
+            self._made = optimizers, schedulers
         return self._made
 
     def _named(self, step: Gradient) -> list[tuple[str, nn.Parameter]]:
@@ -157,7 +148,7 @@ class TrainState:
         A schedule continues as if it had started with the new configuration.
 
         Raises:
-            ConfigError: if an optimiser cannot go on from the moments of the present one. Nothing has changed then.
+            ConfigError: if a new optimiser cannot continue from the moments of the old one. Nothing has changed then.
         """
         self.store_counts()
         made = {}
@@ -177,7 +168,7 @@ class TrainState:
         self.version += bool(made)
 
     def apply(self, name: str, gradients: Mapping[str, Tensor]) -> None:
-        """Clip, step an optimiser and its learning-rate schedule."""
+        """Clip the gradients of a step, and advance its optimiser and learning-rate schedule."""
         self.store_counts()
         parameters, limit = self.parameters[name], self.clip_norms[name]
         own = []
@@ -199,7 +190,7 @@ class TrainState:
             self.schedulers[name].step()
 
     def count(self, name: str) -> None:
-        """Count an optimiser's step that was made without the optimiser, and move the schedule on."""
+        """Count an optimiser step that a compiled program made, and advance the schedule."""
         self.step_counts[name] += 1
         self._counts_stored = False
         if self.schedulers[name] is not None:
@@ -219,7 +210,7 @@ class TrainState:
             self._counts_stored = True
 
     def reset_moments(self) -> None:
-        """Set the moments and step counts of all optimisers to 0, in place. Schedules go on."""
+        """Set the moments and step counts of all optimisers to 0, in place. Schedules continue."""
         for optimizer in self.optimizers.values():
             for state in optimizer.state.values():
                 for value in state.values():
@@ -239,10 +230,10 @@ class TrainState:
 
         Args:
             fresh: new networks of the same kind.
-            share: of the old parameters of encoders; 0.5 if ``None``.
+            share: weight of the old parameters of encoders; 0.5 if ``None``.
         """
         share = 0.5 if share is None else share
-        names = {id(tensor): name for own in self.parameters.values() for name, tensor in own.items()}  # each once
+        names = {id(tensor): name for own in self.parameters.values() for name, tensor in own.items()}  # no duplicates
         for name in names.values():
             parameter, new = self.nets.get_parameter(name), fresh.get_parameter(name)
             kept = share if name.partition(".")[2].startswith("encoder.") else 0.0
@@ -282,7 +273,7 @@ class TrainState:
         Such a state cannot be loaded (see `set_state`), so it must not be saved.
 
         Raises:
-            NonFiniteError: naming the parameter, and the step that trains it.
+            NonFiniteError: with the names of the parameter and of the step that trains it.
         """
         name = first_nonfinite(self.nets.state_dict())
         if name is not None:
@@ -299,7 +290,7 @@ class TrainState:
     def _check_moments(self) -> None:
         found = {
             (step, name, moment): tensor
-            for step, optimizer in ({} if self._made is None else self._made.optimizers).items()
+            for step, optimizer in ({} if self._made is None else self.optimizers).items()
             for name, parameter in self.parameters[step].items()
             for moment, tensor in moments_in(optimizer.state.get(parameter, {})).items()
         }
@@ -310,13 +301,13 @@ class TrainState:
             raise NonFiniteError(
                 f"{since if self._finite_at < self.grad_step else ''}the moment {moment!r} of the parameter {name!r} "
                 f"(step: {step}) became NaN or infinite, from a gradient too large to be squared. It must be finite: "
-                "else the parameter is never moved again, and the model cannot be loaded. Look for huge observations "
-                "or rewards and clip or scale them, or clip gradients (optim_factory=AdamFactory(clip_grad_norm=1.0)), "
-                "and go on from a model or checkpoint from before"
+                "otherwise the parameter is never updated again, and the model cannot be loaded. Look for huge "
+                "observations or rewards and clip or scale them, or clip gradients (optim_factory=AdamFactory("
+                "clip_grad_norm=1.0)), and continue from an earlier model or checkpoint"
             )
 
     def get_state(self) -> State:
-        """A copy of everything that an update reads or writes."""
+        """Return a copy of everything that an update reads or writes."""
         self.store_counts()
         return {
             "grad_step": self.grad_step,
@@ -349,7 +340,7 @@ class TrainState:
         """Load parameters and buffers by name; shapes and names must match exactly.
 
         Raises:
-            CorruptFileError: naming what is missing, unexpected or of another shape.
+            CorruptFileError: with the names that are missing or unexpected, or that have another shape.
         """
         self._check_networks(tensors)
         self.nets.load_state_dict(dict(tensors))
@@ -371,7 +362,7 @@ class TrainState:
 
 
 def clip(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
-    """Gradients scaled so that their joint norm is at most ``limit``."""
+    """Scale gradients so that their joint norm is at most ``limit``."""
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     return [gradient * scale for gradient in gradients]
@@ -386,7 +377,7 @@ def _take_over(name: str, optimizer: Optimizer, old: Optimizer) -> None:
         check_optimizer(name, optimizer, _copied({"state": state, "param_groups": groups}))
     except CorruptFileError as error:
         raise ConfigError(
-            f"the {type(old).__name__} of the step {name!r} has moments that its new settings cannot go on from: "
+            f"the {type(old).__name__} of the step {name!r} has moments from which its new settings cannot continue: "
             f"{str(error).partition(': ')[2].partition('. Build')[0] or error}. Give one of the same kind, or make "
             "another algorithm"
         ) from error
@@ -394,7 +385,7 @@ def _take_over(name: str, optimizer: Optimizer, old: Optimizer) -> None:
 
 
 def _copied(value: object) -> Any:
-    """A copy of a state dict, with string keys only and lists of dicts as dicts."""
+    """Return a copy of a state dict, with string keys only and lists of dicts as dicts."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):

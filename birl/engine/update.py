@@ -14,7 +14,7 @@ from birl.types import Batch, Loss
 
 
 def stacked(updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Metrics ``[k]`` of the ``k`` updates that had them."""
+    """Stack the metrics of several updates: each ``[k]``, for the ``k`` updates that report it."""
     collected: dict[str, list[Tensor]] = {}
     for metrics in updates:
         for name, value in metrics.items():
@@ -42,7 +42,7 @@ class LossModule(nn.Module):
 
 
 class Eager:
-    """Makes updates step by step, as they are written.
+    """Makes updates step by step, without compiling.
 
     Args:
         trained: the networks and optimisers that it updates.
@@ -62,9 +62,9 @@ class Eager:
         self._statistics: dict[str, Tensor] = {}
 
     def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
-        """One update with the steps that are due."""
+        """Make one update with the steps that are due."""
         self._metrics, self._priority, self._statistics = {}, None, {}
-        for step in due:  # each sees the values that earlier steps share
+        for step in due:  # each step reads the values that earlier steps share
             batch = step(self, batch)
         return UpdateResult(self._metrics, self._priority, self._statistics)
 
@@ -90,7 +90,7 @@ class Eager:
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
         """See `Update.assign`."""
-        with torch.no_grad():  # no decorator, which compilers do not see through
+        with torch.no_grad():  # not as a decorator, which the compiler cannot trace
             for name, value in parameters.items():
                 self.nets.get_parameter(name).copy_(value)
 

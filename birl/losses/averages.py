@@ -1,4 +1,4 @@
-"""The real steps of a minibatch: means over them as dot products, and the policy that chose their actions."""
+"""Means over the real steps of a minibatch as dot products, and the policy that selected their actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DistributionT = TypeVar("DistributionT", bound=Distribution)
 
 
 def shares(weight: Tensor) -> Tensor:
-    """What each step counts in a mean: ``[M]`` for weights ``[...]`` of ``M`` steps in all, 0 at padding.
+    """Return the weight ``[M]`` of each step in a mean, for weights ``[...]`` of ``M`` steps; 0 at padding.
 
     ``torch.dot(x.flatten(), shares(weight))`` is ``weighted_mean(x, weight)``.
     """
@@ -22,10 +22,10 @@ def shares(weight: Tensor) -> Tensor:
 
 
 def standardized(x: Tensor, share: Tensor) -> Tensor:
-    """``x`` without its mean, by its standard deviation (of the steps themselves, not of a population) plus 1e-8.
+    """Subtract the mean of ``x``, and divide by its (biased) standard deviation plus 1e-8.
 
     Args:
-        x: ``[...]``, of ``M`` steps in all.
+        x: ``[...]``, for ``M`` steps.
         share: ``[M]``, see `shares`.
     """
     x = x - torch.dot(x.flatten(), share)
@@ -33,9 +33,9 @@ def standardized(x: Tensor, share: Tensor) -> Tensor:
 
 
 def old_policy(policy: DistributionT, batch: Batch) -> DistributionT:
-    """The distribution like ``policy`` with the parameters ``batch.extra["policy"]`` ``[..., P]``.
+    """Return a distribution like ``policy`` with the parameters ``batch.extra["policy"]`` ``[..., P]``.
 
-    At padding it is ``policy`` itself, without a gradient: zeros need not be parameters of any distribution.
+    At padding it has the parameters of ``policy``, detached: zeros may be no valid parameters.
     """
-    own = policy.parameters().detach()
-    return policy.with_parameters(torch.where(batch.weight.unsqueeze(-1) > 0, batch.extra["policy"], own))
+    current = policy.parameters().detach()
+    return policy.with_parameters(torch.where(batch.weight.unsqueeze(-1) > 0, batch.extra["policy"], current))

@@ -1,16 +1,18 @@
-"""Recursions backwards over time: returns, advantages and their corrections, all solved by one function.
+"""Recursions backwards over time: returns, advantages and their off-policy corrections, all solved by one function.
 
-Arguments and results are ``[T, B]``, in the order of time; values of an ensemble may have dimensions in front. They are
-those of a batch of sequences or of a rollout:
+Arguments and results are ``[T, B]``, in the order of time; values of an ensemble may have dimensions in front. They
+come from a batch of sequences or a rollout:
 
-- ``reward`` ``r_t``, and ``discount``: ``gamma * (1 - terminated)``;
-- ``value`` ``V(s_t)``, and ``next_value`` ``V(s'_t)`` of the observation that the step led to: at a time limit the last
-  one of the episode, not the first one of the next. So a truncated episode is bootstrapped and a terminated one is not;
-- ``ended``: 1 where a step is the last of its episode, terminated or truncated, and where a row is padding.
+- ``reward``: ``r_t``
+- ``discount``: ``gamma * (1 - terminated)``
+- ``value``: ``V(s_t)``
+- ``next_value``: ``V(s'_t)`` of the observation to which the step led. At a time limit it is the last observation of
+  the episode, not the first of the next one, so a truncated episode is bootstrapped and a terminated one is not.
+- ``ended``: 1 where a step is the last of its episode, terminated or truncated, and where a row is padding
 
-Where an episode has ended, and in the last row, nothing comes from the row below: ``V(s'_t)`` takes its place. Rows of
-padding have results, finite if their arguments are, that no other row depends on. No function stops gradients: what
-serves as a target is computed without them, or detached.
+Where an episode has ended, and in the last row, ``V(s'_t)`` replaces the result of the next row. Rows of padding have
+results, finite if their arguments are, on which no other row depends. No function stops gradients: callers compute
+targets without gradients, or detach them.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from birl.errors import ShapeError
 
 
 def backward_recursion(a: Tensor, b: Tensor, longest: int | None = None) -> Tensor:
-    """Solve ``x_t = a_t + b_t x_{t+1}``, with nothing below the last row, for all rows at once.
+    """Solve ``x_t = a_t + b_t x_{t+1}`` with ``x_T = 0`` for all rows at once.
 
-    By doubling: after pass ``k`` a row has gathered the ``2**k`` rows from itself on, so that there are ``log2 T``
-    passes. They only multiply and add, so that products which run towards 0 do no harm.
+    The solution uses doubling: after pass ``k`` the result of a row includes ``2**k`` rows, so ``log2 T`` passes are
+    enough. They only multiply and add, so products that vanish cause no division by 0.
 
     Args:
         a: ``[..., T, B]``.
         b: ``[..., T, B]``, broadcasts against ``a``.
-        longest: number of rows after which ``b`` has been 0 at the latest, if that is known to be fewer than ``T``.
+        longest: length of the longest run of rows that ends with a zero of ``b``, if known to be shorter than ``T``.
 
     Returns:
         ``x`` ``[..., T, B]``.
@@ -42,20 +44,20 @@ def backward_recursion(a: Tensor, b: Tensor, longest: int | None = None) -> Tens
     rows, reach, b = a.shape[-2], 1, b[..., :-1, :]
     while reach < min(rows, longest or rows):
         a = torch.cat((a[..., :-reach, :] + b * a[..., reach:, :], a[..., rows - reach :, :]), -2)
-        b = b[..., : max(rows - 2 * reach, 0), :] * b[..., reach:, :]  # of rows that have not reached the end
+        b = b[..., : max(rows - 2 * reach, 0), :] * b[..., reach:, :]  # for rows that have not reached the end
         reach *= 2
     return a
 
 
 def last_steps(weight: Tensor, is_first: Tensor | None) -> Tensor:
-    """``ended`` of a batch of sequences or of a rollout: 1 where the next row is no later step of the same episode.
+    """Compute ``ended`` for sequences or a rollout: 1 where the next row is not the next step of the same episode.
 
     Args:
         weight: ``[T, B]``, 0 at padding.
-        is_first: bool ``[T, B]``: an episode begins here; ``None`` for nowhere.
+        is_first: bool ``[T, B]``: whether an episode begins here; ``None`` if none does.
 
     Returns:
-        ``[T, B]``. The last row's is 0: nothing is below it.
+        ``[T, B]``. The last row is 0, because it has no next row.
     """
     other = weight == 0 if is_first is None else is_first | (weight == 0)
     return F.pad(other[..., 1:, :].to(weight.dtype), (0, 0, 0, 1))
@@ -64,12 +66,12 @@ def last_steps(weight: Tensor, is_first: Tensor | None) -> Tensor:
 def generalized_advantage(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, gae_lambda: float
 ) -> Tensor:
-    """Advantages by GAE (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+    """Compute advantages by GAE (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
     ``A_t = delta_t + discount_t lambda A_{t+1}`` with ``delta_t = r_t + discount_t V(s'_t) - V(s_t)`` (eq. 9).
 
     Args:
-        reward, value, next_value, discount, ended: see above.
+        reward, value, next_value, discount, ended: see the module's docstring.
         gae_lambda: ``lambda`` in ``[0, 1]``.
 
     Returns:
@@ -83,14 +85,14 @@ def generalized_advantage(
 def lambda_returns(
     reward: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, trace: Tensor | float = 1.0
 ) -> Tensor:
-    """``G_t = r_t + discount_t ((1 - lambda_t) V(s'_t) + lambda_t G_{t+1})`` (Sutton and Barto 2018, eq. 12.18).
+    """Compute ``G_t = r_t + discount_t ((1 - lambda_t) V(s'_t) + lambda_t G_{t+1})`` (Sutton and Barto, eq. 12.18).
 
-    With ``lambda = 1`` they are the returns of A2C and A3C (Mnih et al. 2016, arXiv:1602.01783, algorithm S3), and with
-    a ``next_value`` of zeros as well the discounted sums of rewards of REINFORCE.
+    With ``lambda = 1`` these are the returns of A2C and A3C (Mnih et al. 2016, arXiv:1602.01783, algorithm S3). With a
+    ``next_value`` of zeros in addition, they are the discounted sums of rewards of REINFORCE.
 
     Args:
-        reward, next_value, discount, ended: see above.
-        trace: ``lambda`` in ``[0, 1]``, a number or one for each row ``[T, B]``.
+        reward, next_value, discount, ended: see the module's docstring.
+        trace: ``lambda`` in ``[0, 1]``, one number or one for each row ``[T, B]``.
 
     Returns:
         Returns ``[T, B]``.
@@ -101,12 +103,13 @@ def lambda_returns(
 
 
 def finished(ended: Tensor, weight: Tensor) -> Tensor:
-    """1 where the rows hold the rest of an episode, 0 where it goes on after the last row ``[T, B]``.
+    """Return ``[T, B]``: 1 where the rows hold the rest of the episode, 0 where it continues after the last row.
 
-    What sums all rewards to come, without a value function in place of those after the last row, learns from these.
+    Algorithms that sum all future rewards, without a value function for the rewards after the last row, learn from
+    these rows only.
 
     Args:
-        ended: see above.
+        ended: see the module's docstring.
         weight: 0 where a row is padding.
     """
     _check(ended, weight=weight)
@@ -114,12 +117,12 @@ def finished(ended: Tensor, weight: Tensor) -> Tensor:
 
 
 def n_step_returns(reward: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, n: int) -> Tensor:
-    """Returns of ``n`` steps (Sutton and Barto 2018, eq. 7.1), of fewer where the episode or the rows end sooner.
+    """Compute ``n``-step returns (Sutton and Barto 2018, eq. 7.1); of fewer steps where the episode or the rows end.
 
-    The recursion of `lambda_returns` with ``lambda = 1``, of which ``n`` steps are made.
+    They are ``n`` steps of the recursion of `lambda_returns` with ``lambda = 1``.
 
     Args:
-        reward, next_value, discount, ended: see above.
+        reward, next_value, discount, ended: see the module's docstring.
         n: number of steps, at least 1.
 
     Returns:
@@ -137,21 +140,21 @@ def n_step_returns(reward: Tensor, next_value: Tensor, discount: Tensor, ended: 
 def retrace(
     reward: Tensor, q: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, trace: Tensor | float
 ) -> Tensor:
-    """Targets of action-values from another policy's steps (Munos et al. 2016, arXiv:1606.02647, eq. 3).
+    """Compute off-policy targets of action-values (Munos et al. 2016, arXiv:1606.02647, eq. 3).
 
-    ``G_t = r_t + discount_t (V(s'_t) + c_{t+1} (G_{t+1} - Q(s_{t+1}, a_{t+1})))``, in ACER eq. 5 (arXiv:1611.01224).
-    Which algorithm it is depends on the traces ``c``; ``rho`` is the ratio of probabilities, target to behaviour:
+    ``G_t = r_t + discount_t (V(s'_t) + c_{t+1} (G_{t+1} - Q(s_{t+1}, a_{t+1})))``, eq. 5 of ACER (arXiv:1611.01224).
+    The traces ``c`` determine the algorithm; ``rho`` is the ratio of probabilities, target to behaviour policy:
 
-    - Retrace: ``lambda * min(1, rho)``; ACER's, with several dimensions of actions: ``min(1, rho ** (1 / dimensions))``
+    - Retrace: ``lambda * min(1, rho)``; ACER with continuous actions: ``min(1, rho ** (1 / dimensions))``
     - tree backup: ``lambda * pi(a | s)``
     - Q(lambda), and with ``lambda = 1`` ACER's ``Q_opc``: ``lambda``
     - importance sampling: ``rho``
 
     Args:
-        reward, discount, ended: see above.
+        reward, discount, ended: see the module's docstring.
         q: ``Q(s_t, a_t)``.
         next_value: ``V(s'_t)``, the expectation of ``Q(s'_t, .)`` under the target policy.
-        trace: ``c_t`` of the action ``a_t``, a number or one for each row; that of the first is not used.
+        trace: ``c_t`` of the action ``a_t``, one number or one for each row; the first row is not used.
 
     Returns:
         Targets ``[T, B]``.
@@ -163,10 +166,10 @@ def retrace(
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` finds.
+    """Result of `vtrace`.
 
     Attributes:
-        target: ``v_t`` ``[T, B]``, what the value function learns.
+        target: ``v_t`` ``[T, B]``, the target of the value function.
         advantage: ``[T, B]``, the weight of ``log pi(a_t | s_t)`` in the policy's loss.
     """
 
@@ -186,7 +189,7 @@ def vtrace(
     clip_c: float = 1.0,
     clip_advantage: float = 1.0,
 ) -> VTrace:
-    """Values and advantages from another policy's steps (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
+    """Compute off-policy values and advantages by V-trace (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
 
     ``v_t = V(s_t) + rho_t (r_t + discount_t V(s'_t) - V(s_t)) + discount_t c_t (v_{t+1} - V(s_{t+1}))`` (remark 1) with
     ``rho_t = min(clip_rho, ratio_t)`` and ``c_t = lambda min(clip_c, ratio_t)``. The advantage is
@@ -194,10 +197,10 @@ def vtrace(
     the `lambda_returns`.
 
     Args:
-        reward, value, next_value, discount, ended: see above.
-        ratio: ``pi(a_t | s_t) / mu(a_t | s_t)``: probability under the target policy by that under the one which acted.
+        reward, value, next_value, discount, ended: see the module's docstring.
+        ratio: ``pi(a_t | s_t) / mu(a_t | s_t)``, the ratio of probabilities of target and behaviour policy.
         trace_lambda: ``lambda`` in ``[0, 1]`` (remark 2).
-        clip_rho, clip_c, clip_advantage: the largest ratios; the paper's condition is ``clip_rho >= clip_c``.
+        clip_rho, clip_c, clip_advantage: upper limits of the ratios; the paper requires ``clip_rho >= clip_c``.
     """
     _check(reward, value=value, next_value=next_value, discount=discount, ended=ended, ratio=ratio)
     delta = ratio.clamp(max=clip_rho) * (reward + discount * next_value - value)
@@ -208,13 +211,13 @@ def vtrace(
 
 
 def upgo_returns(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor) -> Tensor:
-    """Returns of an upgoing policy update (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z, methods).
+    """Compute the returns of an upgoing policy update (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z, methods).
 
     ``G_t = r_t + discount_t G_{t+1}`` if the next step is at least as good as expected,
     ``r_{t+1} + discount_{t+1} V(s'_{t+1}) >= V(s_{t+1})``, else ``G_t = r_t + discount_t V(s'_t)``.
 
     Args:
-        reward, value, next_value, discount, ended: see above.
+        reward, value, next_value, discount, ended: see the module's docstring.
 
     Returns:
         Returns ``[T, B]``; the policy's advantage is ``min(1, rho_t) (G_t - V(s_t))``.
@@ -225,17 +228,17 @@ def upgo_returns(reward: Tensor, value: Tensor, next_value: Tensor, discount: Te
 
 
 def _below(x: Tensor) -> Tensor:
-    """The next row's ``x`` ``[..., T, B]``; 0 for the last."""
+    """Shift rows: return the next row of ``x`` ``[..., T, B]`` for each row, and 0 for the last row."""
     return F.pad(x[..., 1:, :], (0, 0, 0, 1))
 
 
 def _goes_on(ended: Tensor) -> Tensor:
-    """1 where the next row is the next step ``[..., T, B]``."""
+    """Return ``[..., T, B]``: 1 where the next row is the next step of the episode."""
     return F.pad(1 - ended[..., :-1, :], (0, 0, 0, 1))
 
 
 def _check(reward: Tensor, **others: Tensor | float) -> None:
-    """Refuse shapes that would broadcast to something else, such as ``[T, B, 1]`` with ``[T, B]``."""
+    """Reject shapes that would broadcast to another shape, such as ``[T, B, 1]`` with ``[T, B]``."""
     for name, x in others.items():
         if not isinstance(x, Tensor):
             continue

@@ -1,4 +1,4 @@
-"""Values that several losses of an update need and one computes."""
+"""Values that several losses of an update need, and that are computed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from birl.types import Batch
 
 
 def shared(batch: Batch, name: str, compute: Callable[[], Tensor]) -> Tensor:
-    """The value that an earlier step of this update shared as ``name``, computed if none did."""
+    """Return the value that an earlier step of this update shared as ``name``, or compute it if none did."""
     if name in batch.extra:
         return batch.extra[name]
     with torch.no_grad():

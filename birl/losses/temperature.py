@@ -12,7 +12,7 @@ from birl.types import Batch, Loss, weighted_mean
 
 
 class TemperatureFields(Protocol):
-    """The field of a configuration that the temperature's loss reads; see `birl.config.TemperatureConfig`."""
+    """Field of a configuration that the temperature's loss reads; see `birl.config.TemperatureConfig`."""
 
     @property
     def log_temperature_loss(self) -> bool: ...
@@ -32,9 +32,10 @@ class SoftNets(Protocol):
 def temperature_loss(nets: SoftNets, batch: Batch, cfg: TemperatureFields) -> Loss:
     """``J(alpha) = E[alpha * (entropy - target)]`` (arXiv:1812.05905, eq. 18; arXiv:1910.07207, eq. 11).
 
-    The entropy is that of the policy that the actor's loss saw; SAC's is estimated by ``-log pi(a|s)`` of the sampled
-    actions. Alpha falls while the entropy exceeds its target. With ``cfg.log_temperature_loss`` it is
-    ``E[log(alpha) * (entropy - target)]``: the logarithm is what is learned, so its gradient does not depend on alpha.
+    The entropy belongs to the policy in the actor's loss, which SAC estimates by ``-log pi(a|s)`` of the sampled
+    actions. Alpha falls while the entropy exceeds its target. With ``cfg.log_temperature_loss`` the loss is
+    ``E[log(alpha) * (entropy - target)]``: the learned parameter is the logarithm, so its gradient does not depend on
+    alpha.
     """
     temperature = nets.temperature()
     multiplier = nets.temperature.raw if cfg.log_temperature_loss else temperature

@@ -7,13 +7,13 @@ from birl.types import Batch, Loss, weighted_mean
 
 
 def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = "", delta: float | None = None) -> Loss:
-    """Distance between predicted and target returns, summed over the ensemble, averaged over the batch.
+    """Return the distance between predicted and target returns, summed over the ensemble, averaged over the batch.
 
     Args:
         prediction: returns ``[N, ...]`` of the taken actions.
         target: returns ``[...]``, backed up.
-        batch: gives the weights ``[...]``.
-        metric: also log the loss under this name.
+        batch: the batch, whose weights are ``[...]``.
+        metric: name under which the loss is logged in addition; empty for none.
         delta: Huber threshold for scalar returns; ``None`` for the squared error.
     """
     loss = prediction.td_loss(target, delta)

@@ -1,11 +1,10 @@
 """Steps within a trust region: natural gradients and line searches, without an optimiser.
 
-Schulman et al. 2015 (arXiv:1502.05477, appendix C). Directions are vectors ``[P]`` of all parameters, one after the
-other. All functions are pure: networks are evaluated with parameters that are given (`torch.func.functional_call`), and
-nothing is written. Each count is fixed, so nothing waits for the device; what has converged or failed is masked.
+Schulman et al. 2015 (arXiv:1502.05477, appendix C). Directions are vectors ``[P]`` of all parameters, concatenated. All
+functions are pure: they evaluate networks with given parameters (`torch.func.functional_call`) and write nothing. The
+number of iterations is fixed, so nothing waits for the device; iterations after convergence or failure are masked.
 
-Fisher products differentiate twice, which networks with ``birl.models.matmul.products`` or fused recurrent kernels do
-not allow.
+Fisher products need second derivatives, which ``birl.models.matmul.products`` and fused recurrent kernels do not have.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Product = Callable[[Tensor], Tensor]  # of a symmetric positive definite matrix and a vector [P]
+Product = Callable[[Tensor], Tensor]  # multiplies a symmetric positive definite matrix with a vector [P]
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """All numbers of tensors as one vector ``[P]``."""
+    """Concatenate all numbers of tensors to one vector ``[P]``."""
     return torch.cat([x.reshape(-1) for x in tensors])
 
 
 def unflat(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The inverse of `flat`: views of ``vector`` with the shapes of ``like``."""
+    """Invert `flat`: return views of ``vector`` with the shapes of ``like``."""
     parts = vector.split([x.numel() for x in like])
     return [part.view(x.shape) for part, x in zip(parts, like, strict=True)]
 
@@ -33,14 +32,16 @@ def unflat(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def fisher_product(
     divergence: Tensor, parameters: Sequence[Tensor], damping: float, reduce: Product | None = None
 ) -> Product:
-    """The products of the Fisher information, ``v -> (F + damping) v`` with ``F v = grad(grad KL . v)`` (appendix C.1).
+    """Return the function ``v -> (F + damping) v`` with ``F v = grad(grad KL . v)`` (appendix C.1).
+
+    ``F`` is the Fisher information.
 
     Args:
-        divergence: the mean ``KL(old || new)``, ``[]``, with the graph of ``new``'s parameters. Where both are equal,
-            its second derivative is the Fisher information.
-        parameters: of ``new``.
-        damping: added to the diagonal, at least 0.
-        reduce: mean of vectors over processes that have a part of the batch each; applied to each product.
+        divergence: the mean ``KL(old || new)``, ``[]``, with the graph of ``new``'s parameters. Where both policies are
+            equal, its second derivative is the Fisher information.
+        parameters: parameters of ``new``.
+        damping: number that is added to the diagonal, at least 0.
+        reduce: averages vectors over processes, each of which has a part of the batch. Applied to each product.
     """
     gradient = flat(torch.autograd.grad(divergence, parameters, create_graph=True, materialize_grads=True))
 
@@ -58,13 +59,14 @@ def conjugate_gradients(
     """Solve ``A x = right`` in ``n_steps`` steps, with one product each.
 
     Args:
-        product: of ``A``.
-        right: ``[P]``.
-        n_steps: number of steps; those after convergence change nothing.
-        tolerance: converged once the squared residual is not above so much of that of ``right``.
+        product: multiplies ``A`` with a vector.
+        right: the right-hand side ``[P]``.
+        n_steps: number of steps. Steps after convergence change nothing.
+        tolerance: the solution has converged when the squared residual is at most ``tolerance`` times the squared norm
+            of ``right``.
 
     Returns:
-        ``x`` and ``A x``, ``[P]``: the latter without another product.
+        ``x`` and ``A x``, ``[P]``; ``A x`` needs no further product.
     """
     x, residual, direction = torch.zeros_like(right), right, right
     size = right @ right
@@ -81,18 +83,19 @@ def conjugate_gradients(
 
 
 def natural_step(gradient: Tensor, product: Product, max_kl: float, n_steps: int) -> Tensor:
-    """The natural gradient's direction, as far as the quadratic model of the divergence allows (appendix C).
+    """Return the longest step along the natural gradient within the quadratic model of the divergence (appendix C).
 
-    ``sqrt(2 max_kl / (x . A x)) x`` with ``A x = gradient`` by conjugate gradients. 0 where the gradient is.
+    The step is ``sqrt(2 max_kl / (x . A x)) x`` with ``A x = gradient``, solved by conjugate gradients. It is 0 if the
+    gradient is 0.
 
     Args:
-        gradient: of what is maximised, ``[P]``.
-        product: of ``A``; see `fisher_product`.
+        gradient: gradient ``[P]`` of the objective, which is maximised.
+        product: multiplies ``A`` with a vector; see `fisher_product`.
         max_kl: bound of the mean divergence, at least 0.
         n_steps: number of steps of conjugate gradients.
 
     Returns:
-        The step ``[P]``, to be added to the parameters.
+        The step ``[P]``, which is added to the parameters.
     """
     x, image = conjugate_gradients(product, gradient, n_steps)
     curvature = x @ image
@@ -100,14 +103,14 @@ def natural_step(gradient: Tensor, product: Product, max_kl: float, n_steps: int
 
 
 class Searched(NamedTuple):
-    """What a `line_search` ends with.
+    """Result of `line_search`.
 
     Attributes:
-        parameters: those accepted; else those of the start, bit for bit.
-        accepted: bool ``[]``: whether any step was.
-        share: ``[]``, the accepted share of the step; 0 if none.
-        gain: ``[]``, by how much the surrogate rose.
-        divergence: ``[]``, at the accepted parameters; 0 if none.
+        parameters: the accepted parameters; the start, bit for bit, if no step was accepted.
+        accepted: bool ``[]``: whether a step was accepted.
+        share: ``[]``, the accepted share of the step; 0 if none was accepted.
+        gain: ``[]``, increase of the surrogate.
+        divergence: ``[]``, divergence at the accepted parameters; 0 if none were accepted.
     """
 
     parameters: list[Tensor]
@@ -126,18 +129,19 @@ def line_search(
     n_steps: int = 10,
     shrink: float = 0.5,
 ) -> Searched:
-    """The longest of the steps ``shrink**k step`` that keeps within the bound and gains (appendix C).
+    """Find the longest of the steps ``shrink**k step`` that stays within the bound and improves (appendix C).
 
-    All are evaluated. The first is taken whose surrogate is finite and above that of the start, and whose divergence is
-    at most ``max_kl``.
+    All steps are evaluated. The first one is accepted whose surrogate is finite and above the surrogate of the start,
+    and whose divergence is at most ``max_kl``.
 
     Args:
-        evaluate: parameters to the surrogate, which is maximised, and the mean divergence from the old policy, ``[]``.
+        evaluate: returns for parameters the surrogate, which is maximised, and the mean divergence from the old policy,
+            both ``[]``.
         start: the parameters before the step.
-        step: ``[P]``.
+        step: the full step ``[P]``.
         max_kl: bound of the mean divergence.
-        n_steps: number of lengths, ``k = 0 ... n_steps - 1``.
-        shrink: in (0, 1).
+        n_steps: number of step lengths, ``k = 0 ... n_steps - 1``.
+        shrink: factor between step lengths, in (0, 1).
     """
     before = flat(start)
     base, _ = evaluate(unflat(before, start))

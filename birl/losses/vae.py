@@ -9,8 +9,8 @@ from birl.types import Batch, Loss, weighted_mean
 def vae_loss(encoder: VAEEncoder, decoder: VAEDecoder, batch: Batch, kl_weight: float) -> Loss:
     """``E[(a - D(s, z))^2 + kl_weight * KL(q(z|s, a) || N(0, 1))]`` with ``z ~ q(z|s, a)`` (arXiv:1812.02900).
 
-    The squared error is averaged over the action's dimensions, the divergence over those of the latent, as in the
-    authors' code.
+    The squared error is averaged over the dimensions of the action, and the divergence over the dimensions of the
+    latent, as in the authors' code.
 
     Args:
         encoder, decoder: the two halves.

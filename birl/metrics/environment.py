@@ -135,7 +135,37 @@ def evaluate_transformer_with_environment(algo: ActingAlgorithm, env: Environmen
     return float(np.mean(evaluate(algo, env, n_trials)))
 
 
-class EnvironmentEvaluator:
+class _GreedyEpisodes:
+    """Base of evaluators of greedy episodes. See `EnvironmentEvaluator`."""
+
+    def __init__(
+        self,
+        env: Environment | str,
+        n_trials: int = 10,
+        epsilon: float = 0.0,
+        *,
+        n_steps: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        _check("n_trials", n_trials, epsilon, n_steps)
+        self._env, self._n_trials, self._epsilon, self._n_steps = as_environment(env), n_trials, epsilon, n_steps
+        seed = check("seed", seed, int, optional=True, low=0)
+        self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
+
+    def returns(self, algo: ActingAlgorithm) -> list[float]:
+        """Return the return of each episode."""
+        return evaluate(algo, self._env, self._n_trials, self._epsilon, n_steps=self._n_steps, seed=self._seed)
+
+    def get_state(self) -> State:
+        """Return the seed of the episodes."""
+        return {"seed": self._seed}
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        self._seed = check("seed", state["seed"], int, low=0, error=CorruptFileError)
+
+
+class EnvironmentEvaluator(_GreedyEpisodes):
     """Mean undiscounted return of greedy episodes.
 
     Every call resets the environment with the same seeds, so that the values of a run differ only by the policy, and a
@@ -152,38 +182,12 @@ class EnvironmentEvaluator:
         ConfigError: if ``n_trials``, ``n_steps`` or ``epsilon`` is out of range.
     """
 
-    def __init__(
-        self,
-        env: Environment | str,
-        n_trials: int = 10,
-        epsilon: float = 0.0,
-        *,
-        n_steps: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        _check("n_trials", n_trials, epsilon, n_steps)
-        self._env, self._n_trials, self._epsilon, self._n_steps = as_environment(env), n_trials, epsilon, n_steps
-        seed = check("seed", seed, int, optional=True, low=0)
-        self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
-
     def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> float:
         """Return the mean return of ``algo``; ``dataset`` is not used."""
         return float(np.mean(self.returns(algo)))
 
-    def returns(self, algo: ActingAlgorithm) -> list[float]:
-        """Return the return of each episode."""
-        return evaluate(algo, self._env, self._n_trials, self._epsilon, n_steps=self._n_steps, seed=self._seed)
 
-    def get_state(self) -> State:
-        """Return the seed of the episodes."""
-        return {"seed": self._seed}
-
-    def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
-        self._seed = check("seed", state["seed"], int, low=0, error=CorruptFileError)
-
-
-class EnvironmentStatistics:
+class EnvironmentStatistics(_GreedyEpisodes):
     """`statistics` of the returns of greedy episodes.
 
     In a loop they are the metrics ``<name>`` (the mean), ``<name>_median`` and so on.
@@ -192,28 +196,9 @@ class EnvironmentStatistics:
         env, n_trials, epsilon, n_steps, seed: see `EnvironmentEvaluator`.
     """
 
-    def __init__(
-        self,
-        env: Environment | str,
-        n_trials: int = 10,
-        epsilon: float = 0.0,
-        *,
-        n_steps: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        self._evaluator = EnvironmentEvaluator(env, n_trials, epsilon, n_steps=n_steps, seed=seed)
-
     def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> dict[str, float]:
         """Return statistics of the returns of ``algo``; ``dataset`` is not used."""
-        return statistics(self._evaluator.returns(algo))
-
-    def get_state(self) -> State:
-        """Return the seed of the episodes."""
-        return self._evaluator.get_state()
-
-    def set_state(self, state: State) -> None:
-        """Inverse of `get_state`."""
-        self._evaluator.set_state(state)
+        return statistics(self.returns(algo))
 
 
 def _check(name: str, count: object, epsilon: object, n_steps: object = None) -> None:

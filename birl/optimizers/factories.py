@@ -1,4 +1,4 @@
-"""Optimiser factories."""
+"""Factories of optimisers."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class OptimizerFactory(Serializable):
     clip_grad_norm: float | None = None
     lr_scheduler_factory: LRSchedulerFactory | None = None
 
-    optim_cls: type[Optimizer] | None = None  # in factories of torch's optimisers, with the arguments it is given
+    optim_cls: type[Optimizer] | None = None  # set, like params, in factories of torch's optimisers
     params: dict[str, Any]
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """``OptimizerFactory(SomeOptimizer, …)``, as d3rlpy writes it, makes a `TorchOptimizerFactory`."""
+        """Make a `TorchOptimizerFactory` for ``OptimizerFactory(SomeOptimizer, …)``, as in d3rlpy."""
         made = TorchOptimizerFactory if cls is OptimizerFactory else cls
         return super().__new__(made, *args, **kwargs)  # type: ignore[return-value]
 
     def create(self, named_parameters: NamedParameters, lr: float) -> Optimizer:
-        """The optimiser.
+        """Create the optimiser.
 
         Args:
-            named_parameters: as from ``module.named_parameters()``.
+            named_parameters: names and parameters, as from ``module.named_parameters()``.
             lr: learning rate, at least 0.
         """
         parameters = [parameter for _, parameter in named_parameters]
@@ -58,18 +58,18 @@ class OptimizerFactory(Serializable):
         return self._create(parameters, parameters, lr)
 
     def create_scheduler(self, optimizer: Optimizer) -> LRScheduler | None:
-        """The learning-rate schedule of ``optimizer``, or ``None``."""
+        """Create the learning-rate schedule of ``optimizer``, or return ``None``."""
         return None if self.lr_scheduler_factory is None else self.lr_scheduler_factory.create(optimizer)
 
     def replace(self, **changes: object) -> Self:
-        """A copy with some parameters changed."""
+        """Return a copy with some parameters changed."""
         return type(self)(**{**self.get_params(), **changes})
 
     def _create(self, groups: list[Any], parameters: list[nn.Parameter], lr: float) -> Optimizer:
-        """The optimiser of parameters or parameter ``groups``; ``parameters`` are all of them."""
+        """Create the optimiser of parameters or parameter ``groups``. ``parameters`` lists all parameters."""
         if self.optim_cls is None:
             raise UnsupportedError(
-                f"{type(self).__name__} makes no optimiser: give it create(named_parameters, lr), or d3rlpy's "
+                f"{type(self).__name__} makes no optimiser: define create(named_parameters, lr), or d3rlpy's "
                 "create_optimizer(named_modules, lr)"
             )
         params = dict(self.params)
@@ -113,10 +113,10 @@ class TorchOptimizerFactory(OptimizerFactory, type="torch"):
         self.params = params
 
     def get_params(self) -> dict[str, Any]:
-        """The arguments that make this factory again.
+        """Return the arguments that make an equal factory.
 
         Raises:
-            ConfigError: if the optimiser is not one of torch's, which a file could not name safely.
+            ConfigError: if the optimiser is not in ``torch.optim``: a file cannot name other classes safely.
         """
         name = self.optim_cls.__name__
         if _torch_optimizer(name) is not self.optim_cls:
@@ -223,9 +223,9 @@ class AdamWFactory(AdamFactory, type="adam_w"):
 
 @dataclass(frozen=True)
 class GPTAdamWFactory(AdamWFactory, type="gpt_adam_w"):
-    """AdamW that spares biases, normalisation and embeddings from weight decay, as GPT-2 is trained.
+    """AdamW without weight decay of biases, normalisation and embeddings, as in the training of GPT-2.
 
-    A parameter is spared if it has fewer than two dimensions, if it is a bias, if it belongs to a normalisation (a
+    A parameter is exempt if it has fewer than two dimensions, if it is a bias, if it belongs to a normalisation (a
     module whose name ends in ``norm``, or one that follows a dense layer), or if it is a table with two dimensions
     whose name ends in ``embedding``.
 
@@ -235,7 +235,7 @@ class GPTAdamWFactory(AdamWFactory, type="gpt_adam_w"):
     """
 
     def create(self, named_parameters: NamedParameters, lr: float) -> Optimizer:
-        """The optimiser, with a group of parameters for each of the two."""
+        """Create the optimiser, with one group of parameters with weight decay and one without."""
         decayed: list[nn.Parameter] = []
         spared: list[nn.Parameter] = []
         for name, parameter in named_parameters:
@@ -248,8 +248,8 @@ class GPTAdamWFactory(AdamWFactory, type="gpt_adam_w"):
 class RMSpropFactory(_Factory, type="rmsprop"):
     """RMSprop (Hinton 2012, Coursera lecture 6e), with the constants of the DQN paper.
 
-    Differs from the DQN paper: epsilon is added outside the square root, as ``torch.optim.RMSprop`` does, unless
-    ``eps_inside_root`` says otherwise.
+    Differs from the DQN paper: epsilon is added outside the square root, as in ``torch.optim.RMSprop``, unless
+    ``eps_inside_root`` is true.
 
     Attributes:
         clip_grad_norm, lr_scheduler_factory: see `OptimizerFactory`.

@@ -1,6 +1,6 @@
 """Validation of optimiser states, when they are saved and when they are loaded.
 
-Fused kernels trust the shapes of moments: they would read and write past the end of one that is too small.
+Fused kernels do not check the shapes of moments: they would read and write past the end of a tensor that is too small.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from birl.types import State
 
 _Name = TypeVar("_Name")
 
-_BY_DEVICE: Final = ("foreach", "fused", "capturable")  # how a step is computed, not what
+_BY_DEVICE: Final = ("foreach", "fused", "capturable")  # implementations of the same step
 _AMSGRAD: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 def first_nonfinite(tensors: Mapping[_Name, Tensor]) -> _Name | None:
-    """The name of the first tensor that contains NaN or infinity; ``None`` if none does.
+    """Return the name of the first tensor that contains NaN or infinity; ``None`` if none does.
 
     It waits for the device once if all are finite.
     """
     floats = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
-    # A number that is not finite leaves no finite norm; only a large norm needs the slow check.
+    # The norm is finite only if all numbers are. If it is not, the slow check decides: large numbers can overflow it.
     if not floats or bool(torch.isfinite(get_total_norm(list(floats.values())))):
         return None
     return next((name for name, tensor in floats.items() if not torch.isfinite(tensor).all()), None)
 
 
 def moments_in(state: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """What an optimiser keeps of one parameter, without the number of its steps."""
+    """Return the tensors that an optimiser keeps for one parameter, without the step count."""
     return {str(key): value for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
 
 
@@ -46,7 +46,7 @@ def refuse_nonfinite(what: str, tensors: dict[str, Tensor]) -> None:
     """Reject tensors that contain NaN or infinity.
 
     Raises:
-        CorruptFileError: naming the first of them.
+        CorruptFileError: with the name of the first of them.
     """
     name = first_nonfinite(tensors)
     if name is not None:
@@ -57,19 +57,19 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
     """Reject a saved state (groups and moments by number, see `Engine.get_state`) that ``optimizer`` cannot use.
 
     Args:
-        name: of the step.
-        optimizer: built from the configuration.
-        saved: the state to be loaded.
+        name: name of the step.
+        optimizer: the optimiser, created from the configuration.
+        saved: the state to load.
 
     Raises:
-        CorruptFileError: naming the mismatch.
+        CorruptFileError: if it does not fit; the message names the mismatch.
     """
     own = optimizer.state_dict()["param_groups"]
     groups = [saved["param_groups"][key] for key in sorted(saved["param_groups"], key=int)]
     if [list(group["params"]) for group in groups] != [group["params"] for group in own]:
         raise _unfit(name, "it has other groups of parameters")
     for mine, group in zip(own, groups, strict=True):
-        numbers = {key for key, value in mine.items() if type(value) in (int, float, tuple)}  # flags may be younger
+        numbers = {key for key, value in mine.items() if type(value) in (int, float, tuple)}  # older files lack flags
         if numbers - group.keys():
             raise _unfit(name, f"{', '.join(sorted(numbers - group.keys()))} is missing")
         for key in (mine.keys() & group.keys()) - {"params"}:
@@ -96,7 +96,7 @@ def check_optimizer(name: str, optimizer: Optimizer, saved: State) -> None:
 
 
 def _plausible(key: str, value: object, own: object) -> bool:
-    """Whether ``value`` may stand where ``own`` stands in a group of parameters."""
+    """Return whether ``value`` may replace ``own`` in a group of parameters."""
     if key in _BY_DEVICE:
         return Allowed(bool, optional=True).accepts(value)
     if isinstance(own, bool) or own is None:

@@ -1,4 +1,4 @@
-"""Schedules of learning rates, and of other numbers that fall or rise during training."""
+"""Schedules of learning rates, and of other numbers that change during training."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class LRSchedulerFactory(Serializable):
 
     @abstractmethod
     def create(self, optimizer: Optimizer) -> LRScheduler:
-        """The schedule of ``optimizer``."""
+        """Create the schedule of ``optimizer``."""
 
 
 class ShareSchedulerFactory(LRSchedulerFactory):
-    """Base of schedules that are a share of a number at each update: a learning rate, or PPO's clip range."""
+    """Base of schedules that multiply a number, such as a learning rate or PPO's clip range, by a factor per update."""
 
     @abstractmethod
     def share(self, step: int) -> float:
-        """The share in the update after ``step`` others."""
+        """Return the factor in the update after ``step`` updates."""
 
     def create(self, optimizer: Optimizer) -> LRScheduler:
         return LambdaLR(optimizer, lambda step: self.share(step))
 
 
 def advance(schedule: LRScheduler, optimizer: Optimizer, steps: int) -> None:
-    """Bring a new schedule to where it is after ``steps`` optimiser steps."""
+    """Advance a new schedule by ``steps`` optimiser steps."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # otherwise it warns that no step was made
-    if isinstance(schedule, LambdaLR) and steps:  # a function of the step; others go on from the last rate
+    if isinstance(schedule, LambdaLR) and steps:  # a function of the step; other schedules need the previous rate
         schedule.last_epoch, steps = steps - 1, 1
     for _ in range(steps):
         schedule.step()
@@ -45,12 +45,12 @@ def advance(schedule: LRScheduler, optimizer: Optimizer, steps: int) -> None:
 
 @dataclass(frozen=True)
 class LinearSchedulerFactory(ShareSchedulerFactory, type="linear"):
-    """A straight line from ``start`` to ``end``, which then stays: ``start + (end - start) * step / duration``.
+    """A factor that changes linearly and then stays at ``end``: ``start + (end - start) * step / duration``.
 
     Attributes:
         duration: number of updates until ``end``.
-        end: share of the learning rate in the end, >= 0.
-        start: share of it at first, >= 0.
+        end: final factor, >= 0.
+        start: initial factor, >= 0.
     """
 
     duration: int
@@ -69,11 +69,11 @@ class LinearSchedulerFactory(ShareSchedulerFactory, type="linear"):
 
 @dataclass(frozen=True)
 class ExponentialSchedulerFactory(ShareSchedulerFactory, type="exponential"):
-    """A share that falls by the same factor in every update: ``max(decay**step, lowest)``.
+    """A factor that decays exponentially: ``max(decay**step, lowest)``.
 
     Attributes:
-        decay: factor of one update, in (0, 1].
-        lowest: smallest share, in [0, 1].
+        decay: decay per update, in (0, 1].
+        lowest: smallest factor, in [0, 1].
     """
 
     decay: float
@@ -90,11 +90,11 @@ class ExponentialSchedulerFactory(ShareSchedulerFactory, type="exponential"):
 
 @dataclass(frozen=True)
 class StepwiseSchedulerFactory(ShareSchedulerFactory, type="stepwise"):
-    """A share that changes by a factor at some updates, and stays in between.
+    """A factor that is multiplied by another one after certain updates, and constant in between.
 
     Attributes:
-        milestones: numbers of updates, rising: after each the share is multiplied.
-        factor: by this, >= 0.
+        milestones: increasing numbers of updates after which the factor is multiplied.
+        factor: the multiplier, >= 0.
     """
 
     milestones: tuple[int, ...]

@@ -1,8 +1,8 @@
-"""Optimiser steps as tensor functions, for updates that are one program.
+"""Optimiser steps as tensor functions, for updates that are compiled as one program.
 
 ``torch.optim.Optimizer.step`` cannot be part of a compiled program, so this module computes the same steps for the
-most common optimisers. The optimiser object still owns the moments: files, schedules and eager updates do not depend
-on this. Scalars that change from step to step are passed as tensors, because each new constant would be compiled again.
+most common optimisers. The optimiser object still owns the moments, so files, schedules and eager updates stay the
+same. Scalars that change from step to step are passed as tensors, because a new constant would need a new program.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Moments = Sequence[Tensor]
 
 
 class Rule(Protocol):
-    """One parameter group's step."""
+    """The step of one parameter group."""
 
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of the tensors, shaped like the parameter, that the step keeps between calls."""
 
     def step_scalars(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
-        """The scalars that change from step to step, for step number ``step`` (from 1)."""
+        """Return the scalars that change from step to step, for step number ``step`` (from 1)."""
 
     def __call__(self, parameter: Tensor, gradient: Tensor, moments: Moments, scalars: Sequence[Tensor]) -> None:
-        """Move ``parameter`` and ``moments`` in place. ``scalars`` are those of `step_scalars`, as tensors."""
+        """Update ``parameter`` and ``moments`` in place. ``scalars`` is the result of `step_scalars`, as tensors."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class _RootRMSprop(_RMSprop):
 class RootRMSprop(RMSprop):
     """RMSprop with epsilon under the root: ``lr * g / sqrt(E[g**2] - E[g]**2 + eps)``, without ``E[g]`` if not centred.
 
-    As in the code of the DQN paper (Mnih et al. 2015, doi:10.1038/nature14236) and in A3C's eq. S2 and S3 (Mnih et al.
-    2016, arXiv:1602.01783). Where gradients are small, ``eps=0.01`` makes its steps smaller than those of torch's.
+    The code of the DQN paper (Mnih et al. 2015, doi:10.1038/nature14236) and A3C (Mnih et al. 2016, arXiv:1602.01783,
+    eq. S2 and S3) use this form. With small gradients and ``eps=0.01``, its steps are smaller than torch's.
     """
 
     @overload
@@ -143,7 +143,7 @@ class RootRMSprop(RMSprop):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step of every parameter that has a gradient."""
+        """Step every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -166,13 +166,13 @@ _RULES: Final[dict[type[Optimizer], Any]] = {
     RootRMSprop: _RootRMSprop,
 }
 ELEMENTWISE: Final = (Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, RootRMSprop, Rprop, SGD)
-"""Optimisers that treat every number of a parameter alike, so that many seeds can share one."""
+"""Optimisers whose steps are elementwise, so that many seeds can share one."""
 
 _UNSUPPORTED: Final = ("amsgrad", "maximize", "differentiable")
 
 
 def rule_of(optimizer: Optimizer, group: dict[str, Any]) -> Rule | None:
-    """The step of one parameter group of ``optimizer``, or ``None`` if it is not one of those in this module."""
+    """Return the rule of one parameter group of ``optimizer``, or ``None`` if this module has none."""
     rule = _RULES.get(type(optimizer))
     if rule is None or any(group.get(name) for name in _UNSUPPORTED) or isinstance(group["lr"], Tensor):
         return None
@@ -183,7 +183,7 @@ def rule_of(optimizer: Optimizer, group: dict[str, Any]) -> Rule | None:
 
 
 def moments_of(optimizer: Optimizer, parameter: Tensor, rule: Rule) -> list[Tensor]:
-    """The optimiser's own moments of a parameter, made if there are none yet, as its first step would make them."""
+    """Return an optimiser's moments of a parameter. Creates them if needed, as the first step of the optimiser does."""
     state = optimizer.state[parameter]
     if "step" not in state and type(optimizer) is not SGD:
         fused = bool(optimizer.param_groups[0].get("fused"))
@@ -196,10 +196,10 @@ def moments_of(optimizer: Optimizer, parameter: Tensor, rule: Rule) -> list[Tens
 
 @torch.no_grad()
 def step_by_kernel(optimizer: Optimizer, parameters: list[Tensor], gradients: list[Tensor]) -> bool:
-    """Step Adam by the kernel that its fused form calls, without the shell around it, which takes longer than that.
+    """Step Adam by a direct call of its fused kernel, whose wrapper in torch takes longer than the kernel.
 
     Returns:
-        Whether it was done. Not for the first step, which makes the moments, nor for anything unusual.
+        Whether the step was made. The first step, which creates the moments, and unusual options are not made here.
     """
     group, *others = optimizer.param_groups
     usual = type(optimizer) in (Adam, AdamW) and group.get("fused") and len(group["params"]) == len(parameters)

@@ -97,7 +97,7 @@ def test_noise_of_another_size_for_each_quantity() -> None:
     assert (actions[:, 0] == 1).all() and actions[:, 1].std() == pytest.approx(2, abs=0.2)
     assert vars(NormalNoise(std=[1, 2]))["_std"] == (1.0, 2.0)  # which checkpoints compare
     for explorer in (NormalNoise(std=[1, 2, 3]), OrnsteinUhlenbeckNoise(mean=[0.0])):
-        with pytest.raises(ConfigError, match="numbers, but actions have 2 quantities"):
+        with pytest.raises(ConfigError, match="numbers, but actions have 2 continuous dimensions"):
             explorer.bind(box)
 
 
@@ -204,7 +204,7 @@ def test_several_choices_are_drawn_each_by_its_own_values() -> None:
 
 
 def test_boltzmann_is_for_choices() -> None:
-    with pytest.raises(ConfigError, match="Boltzmann, for choices, but the actions are Box"):
+    with pytest.raises(ConfigError, match="Boltzmann, for discrete actions, but the actions are Box"):
         Boltzmann().bind(spaces.Box(-1, 1, (1,)))
 
 
@@ -215,7 +215,7 @@ def test_random_actions_are_allowed_ones(make: Any) -> None:
 
 
 def test_noise_is_for_quantities() -> None:
-    with pytest.raises(ConfigError, match="NormalNoise, for quantities, but the actions are Discrete"):
+    with pytest.raises(ConfigError, match="NormalNoise, for continuous actions, but the actions are Discrete"):
         NormalNoise().bind(spaces.Discrete(4))
 
 

@@ -73,7 +73,7 @@ def test_nothing_derives_from_an_algorithm() -> None:
         ({"steps": (HardCopy,)}, r"Defined.steps is \(<class .*it must be a tuple"),
         ({"steps": (Gradient("critic", "loss"),)}, "the loss of step 'critic' is 'loss'; it must be a function"),
         ({"steps": (Gradient("critic", print, "critic"),)}, "the networks of step 'critic' are 'critic'; they must be"),
-        ({"step": DQN.steps}, "Defined.step is none of an algorithm's values; they are actions, learns_from,"),
+        ({"step": DQN.steps}, "Defined.step is not a value of an algorithm; the values are actions, learns_from,"),
         ({"steps": (Gradient("crtic", print, optimizer=""),)}, "the step 'crtic' needs the network 'crtic', which"),
         ({"acts": GreedyCritic(network="crtic")}, "its policy needs the network 'crtic', .* it has critic, "),
         ({"predict": print}, "Defined defines predict; an algorithm defines no method"),
@@ -168,7 +168,7 @@ def test_networks_are_made_with_a_spec_and_a_configuration() -> None:
         def __init__(self, spec: Any) -> None:
             super().__init__()
 
-    with pytest.raises(ConfigError, match=r"Lonely is to be made with \(spec, config\): too many"):
+    with pytest.raises(ConfigError, match=r"Lonely must take the arguments \(spec, config\): too many"):
         define(__orig_bases__=(Algorithm[DQNConfig, Lonely],))
 
 

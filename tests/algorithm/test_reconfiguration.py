@@ -286,7 +286,7 @@ def test_an_earlier_state_takes_values_back() -> None:
         ({"reward_scaler": "min_max"}, "its scaled values"),
         ({"observation_keys": ("a",)}, "parts that it names"),
         ({"critic_optim_factory": SGDFactory()}, "would become a SGD"),
-        ({"critic_optim_factory": AdamFactory(amsgrad=True)}, "cannot go on from"),
+        ({"critic_optim_factory": AdamFactory(amsgrad=True)}, "its new settings cannot continue"),
     ],
     ids=str,
 )

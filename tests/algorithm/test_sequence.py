@@ -157,7 +157,7 @@ def test_nothing_is_decided_from_what_is_no_number(config: Any) -> None:
     for target in (np.inf, "far"):
         with pytest.raises(ConfigError, match="target_return is"):
             algorithm.as_stateful_wrapper(target)
-    with pytest.raises(ShapeError, match="an action sampler gives an action of shape"):
+    with pytest.raises(ShapeError, match="an action sampler returns an action of shape"):
         algorithm.as_stateful_wrapper(1.0, lambda _: None).predict(x, 0.0)
 
 

@@ -221,7 +221,7 @@ def test_a_factory_written_for_d3rlpy() -> None:
     optimizer = OldFactory().create(layer.named_parameters(), 0.1)
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(layer.weight), id(layer.bias)]
     assert OldFactory().create_scheduler(optimizer) is None
-    with pytest.raises(UnsupportedError, match="NoFactory makes no optimiser: give it create"):
+    with pytest.raises(UnsupportedError, match="NoFactory makes no optimiser: define create"):
         NoFactory().create(layer.named_parameters(), 0.1)
 
 
