@@ -99,7 +99,7 @@ def field(default: object, meaning: str = "", *, like: type[Any] | None = None, 
 
 def rate(default: float, of: str) -> float:
     """Declare a learning rate of the networks that ``of`` names."""
-    return field(default, f"Learning rate of {of}. 0 keeps it as it is.", low=0)
+    return field(default, f"Learning rate of {of}. 0 leaves it unchanged.", low=0)
 
 
 def _describe_fields(cls: type[Any]) -> None:

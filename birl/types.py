@@ -290,7 +290,7 @@ class Batch:
         return _parts_of(self)
 
     def flat(self) -> tuple[list[Tensor], Hashable]:
-        """All tensors in order, and the `signature`."""
+        """Return all tensors in order, and the `signature`."""
         leaves: list[Tensor] = []
         kinds: list[Hashable] = []
         for leaf in tree_leaves(self.parts):
@@ -381,7 +381,7 @@ class Loss:
 
 
 def weighted_mean(value: Tensor, weight: Tensor) -> Tensor:
-    """Mean of ``value`` over all dimensions of ``weight`` (matched from the right), counting only real steps.
+    """Return the mean of ``value`` over the real steps, in all dimensions of ``weight`` (matched from the right).
 
     ``weight`` is 0 at padding. For plain transitions with unit weights this is ``value.mean()`` over the batch;
     extra leading dimensions of ``value`` (an ensemble) are kept.

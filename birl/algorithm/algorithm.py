@@ -493,7 +493,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         return self.learner.policy
 
     def predict_value(self, x: Tree, action: Array | None = None) -> Array:
-        """Estimated action-values ``[B]``.
+        """Return estimated action-values ``[B]``.
 
         Args:
             x: observations ``[B, *shape]``.
@@ -503,7 +503,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         return self.learner.policy.value(x, action)
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> NetworkActor:
-        """An actor for ``n`` environments that keeps recurrent states, and `action_values`, between steps."""
+        """Return an actor for ``n`` environments that keeps recurrent states, and `action_values`, between steps."""
         return NetworkActor(self.acting, greedy, n, self.learns_from.stores, values)
 
     def agent(
@@ -557,7 +557,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         building.check_scalers(self.config, self.spec)
 
     def describe(self) -> dict[str, Any]:
-        """Configuration and shapes in JSON form, as in ``params.json`` and model files."""
+        """Return the configuration and shapes in JSON form, as in ``params.json`` and model files."""
         return self.learner.describe()
 
     def save(self, fname: str | Path | BinaryIO) -> None:

@@ -61,7 +61,7 @@ def skip_addon_parameters() -> Iterator[None]:
 
 
 def with_addons(steps: tuple[Step, ...], acting: str, config: AlgorithmConfig) -> tuple[Step, ...]:
-    """The steps of a configuration with the terms of its add-ons.
+    """Return the steps of a configuration with the terms of its add-ons.
 
     Raises:
         ConfigError: if the step that an add-on names is none, or has no loss that something can be added to.

@@ -36,7 +36,7 @@ class Behaviour(Serializable):
 
     @abstractmethod
     def network(self, spec: Spec, config: AlgorithmConfig) -> nn.Module:
-        """The policy's network, without its parameters, for an algorithm's shapes and scalers.
+        """Return the policy's network, without its parameters, for an algorithm's shapes and scalers.
 
         Raises:
             ConfigError: if it does not fit, or its policy has no distribution.

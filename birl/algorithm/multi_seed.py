@@ -143,7 +143,7 @@ def check_many(algorithm: Algorithm[Any, Any]) -> None:
 
 
 def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
-    """A number of seeds, or the seeds themselves, as a list.
+    """Return a number of seeds, or the seeds themselves, as a list.
 
     Raises:
         ConfigError: if they are none, too large, negative or not all different.
@@ -215,7 +215,7 @@ class _Run:
                     self.generator.set_state(drawn_from.get_state())
 
     def get_state(self) -> State:
-        """The state that the run would have alone."""
+        """Return the state that the run would have alone."""
         with self.acting(keep=False):
             return {
                 "learner": self.algorithm.get_state(),
@@ -242,7 +242,7 @@ class _Stack:
         self._source = SimpleNamespace(sample=partial(reader.sample, others=others))
 
     def serialize(self) -> dict[str, Any]:
-        """The settings that a resumed run must share."""
+        """Return the settings that a resumed run must share."""
         return {**self._config.serialize(), **self.describe()}
 
     def describe(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class _Stack:
     def start_run(
         self, source: MinibatchSource, count: int, *, growing: bool = False, lanes: int = 1
     ) -> MinibatchSource:
-        """The dataset, which is placed already."""
+        """Return the dataset, which is placed already."""
         self.algorithms[0].learner.check_sampler(source)
         if self.compiled or (self._config.compile_graph == "auto" and count >= COMPILE_FROM):
             self.engine.record()
@@ -292,11 +292,11 @@ class _Stack:
         }
 
     def sample(self, source: MinibatchSource) -> MiniBatch:
-        """A minibatch for each seed, one after the other."""
+        """Return a minibatch for each seed, one after the other."""
         return self.algorithms[0].learner.sample(self._source)
 
     def update(self, minibatch: MiniBatch) -> dict[str, Tensor]:
-        """One update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
+        """Return one update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
         batch = self._batch(minibatch)
         self.engine.prioritised = minibatch.rows is not None
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).metrics.items()}
@@ -337,12 +337,12 @@ class _Stack:
         return not any(map(requests_stop, answers))
 
     def runs(self) -> list[_Run]:
-        """The runs, up to date."""
+        """Return the runs, up to date."""
         self.engine.publish()
         return self._runs
 
     def get_state(self) -> State:
-        """The states that the runs would have alone."""
+        """Return the states that the runs would have alone."""
         return {run.name: run.get_state() for run in self.runs()}
 
     def set_state(self, state: State) -> None:

@@ -75,7 +75,7 @@ def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
 
 
 def example_of(policy: BuiltPolicy) -> Tree:
-    """Observations that an export of the policy is tried with, as tensors."""
+    """Return observations that an export of the policy is tried with, as tensors."""
     return tree_map(lambda leaf: leaf.example(_EXAMPLES, policy.units.device), policy.spec.observations)
 
 
@@ -106,7 +106,7 @@ def load_learnable(fname: File, device: bool | int | str | None = False, enable_
 
 
 def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State | None = None) -> Any:
-    """An algorithm with new networks, from the result of `Learner.describe`.
+    """Return an algorithm with new networks, from the result of `Learner.describe`.
 
     Args:
         data: result of `Learner.describe`.
@@ -128,7 +128,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
 
 
 def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
-    """The configuration and the shapes in the result of `Learner.describe`."""
+    """Return the configuration and the shapes in the result of `Learner.describe`."""
     config = AlgorithmConfig.deserialize(data["config"])
     kind: type[Any] = config.algorithm
     observations = observations_from_json(data["observation_shape"], data.get("choices"))
@@ -155,7 +155,7 @@ def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | 
 
 
 def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWORK_ARRAYS) -> dict[str, Tensor]:
-    """Tensors of the networks that a configuration describes, without memory, whatever a file says of sizes.
+    """Return tensors of the networks that a configuration describes, without memory, whatever a file says of sizes.
 
     Args:
         config: configuration.

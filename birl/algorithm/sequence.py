@@ -89,7 +89,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
     def as_stateful_wrapper(
         self, target_return: float, action_sampler: TransformerActionSampler | None = None
     ) -> StatefulTransformerWrapper:
-        """A wrapper that remembers its episode.
+        """Return a wrapper that remembers its episode.
 
         Args:
             target_return: the return to aim at.
@@ -111,7 +111,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         env: Environment | None = None,
         **options: Unpack[AgentOptions],
     ) -> Agent:
-        """An agent that aims at a return in every episode. See `birl.algorithm.Algorithm.agent`.
+        """Return an agent that aims at a return in every episode. See `birl.algorithm.Algorithm.agent`.
 
         Args:
             target_return, action_sampler: see `as_stateful_wrapper`.
@@ -172,7 +172,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         return super().fit(*args, **options)
 
     def predict(self, inpt: TransformerInput) -> Array:
-        """Action ``[A]``, or logits ``[A]`` of discrete actions, for the newest step of one context.
+        """Return action ``[A]``, or logits ``[A]`` of discrete actions, for the newest step of one context.
 
         `as_stateful_wrapper` keeps the context for you.
         """
@@ -194,7 +194,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         return self.predict_context(observation, action, returns, step)[0]
 
     def predict_context(self, observation: Tree, action: Array, returns_to_go: Array, timestep: Array) -> Array:
-        """Outputs for the newest steps ``[n, A]`` of ``n`` contexts ``[n, L, …]``; padding has timestep 0."""
+        """Return outputs for the newest steps ``[n, A]`` of ``n`` contexts ``[n, L, …]``; padding has timestep 0."""
         policy, context = self.learner.policy, tree_map(copy_array, (observation, action, returns_to_go, timestep))
         policy.set_mode(True)
         with torch.no_grad():

@@ -66,7 +66,7 @@ class ReplayedPolicyConfig(AlgorithmConfig):
     replay_ratio: float = field(
         4.0, "Mean number of updates from the replay buffer after each rollout; 0 for none, and no buffer.", low=0
     )
-    replay_start: int = field(10_000, "Number of stored steps from which on older ones are replayed.", low=0)
+    replay_start: int = field(10_000, "Number of stored steps from which older ones are replayed.", low=0)
     value_coefficient: float = field(0.5, like=PPOConfig)
     entropy_coefficient: float = field(0.001, like=PPOConfig)
 
@@ -92,7 +92,7 @@ class DiscreteACERConfig(ReplayedPolicyConfig):
         "Encoder of the Q-function. If `None`, it reads the features of the policy's, which then learns from both.",
     )
     truncation: float = field(
-        10.0, "Largest importance weight; the policy's own actions make up for the rest of larger ones.", above=0
+        10.0, "Largest importance weight; the policy's own actions correct for the truncation.", above=0
     )
     trust_region: float = field(
         1.0, "Largest divergence, in nats and to first order, from the average policy (delta of the paper).", above=0
@@ -113,7 +113,7 @@ class DiscreteACERNets(PolicyAndCritics):
 
 
 def action_value(nets: DiscreteACERNets, inputs: Inputs, action: Tensor) -> Tensor:
-    """Q-values ``[...]`` of actions."""
+    """Return Q-values ``[...]`` of actions."""
     return nets.critic(nets.critic_inputs(inputs), action).mean()[0]
 
 
@@ -225,7 +225,9 @@ class ACERConfig(DiscreteACERConfig):
     )
     truncation: float = 5.0
     tau: float = 0.005
-    n_samples: int = field(5, "Number of actions whose mean advantage is taken away from that of an action.", low=1)
+    n_samples: int = field(
+        5, "Number of actions whose mean advantage is subtracted from the advantage of an action.", low=1
+    )
 
 
 class ACERNets(PolicyAndValue):

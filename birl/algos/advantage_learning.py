@@ -82,7 +82,7 @@ def advantage_loss(nets: DQNNets, batch: Batch, cfg: ALConfig) -> Loss:
 
 
 def persistent_gap(nets: DQNNets, batch: Batch, next_returns: Returns) -> Tensor:
-    """``min(V'(s) - Q'(s, a), V'(s') - Q'(s', a))`` ``[…]``, the second of which is 0 after the end."""
+    """Return ``min(V'(s) - Q'(s, a), V'(s') - Q'(s', a))`` ``[…]``; the second gap is 0 after the end."""
     next_gap = torch.where(batch.discount > 0, next_returns.gap(batch.action), 0.0)
     return torch.minimum(nets.critic_target(batch.inputs).gap(batch.action), next_gap)
 

@@ -67,7 +67,7 @@ class AWACNets(nn.Module):
 
 
 def compared_returns(nets: Networks, batch: Batch, policy: Normal, count: int) -> Returns:
-    """Returns ``[N, 1 + count, ...]`` of the data's action, and then of ``count`` actions of the policy.
+    """Compute returns ``[N, 1 + count, ...]`` of the data's action, and then of ``count`` actions of the policy.
 
     Args:
         nets: networks with a ``critic``.

@@ -141,7 +141,7 @@ def value_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
 
 
 def advantage(nets: AWRNets, batch: Batch) -> Tensor:
-    """``R - V(s)`` ``[B]`` with the current value function, which does not change while the policy learns."""
+    """Return ``R - V(s)`` ``[B]`` with the current value function, which is constant while the policy learns."""
     return shared(batch, "advantage", lambda: batch.extra["return"] - nets.value(batch.inputs))
 
 
@@ -153,12 +153,12 @@ def actor_loss(nets: AWRNets, batch: Batch, cfg: AWRConfig) -> Loss:
 
 
 def state_value(nets: AWRNets, inputs: Inputs, action: Tensor) -> Tensor:
-    """``V(s)`` ``[B]``, whatever the action."""
+    """Return ``V(s)`` ``[B]``, which does not depend on the action."""
     return nets.value(inputs)
 
 
 def iteration_returns(nets: AWRNets, tails: Tails, cfg: AWRConfig) -> Tensor:
-    """TD(lambda) returns ``[R]`` under the current value function."""
+    """Compute TD(lambda) returns ``[R]`` under the current value function."""
     values = torch.cat([nets.value(inputs) for inputs in tails.observations])
     return lambda_returns(values, tails.reward, tails.discount, tails.step, cfg.lam, tails.longest)
 

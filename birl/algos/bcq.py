@@ -71,9 +71,9 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
     update_actor_interval: int = field(1, like=SharedFields)
-    n_action_samples: int = field(100, "Number of imitated actions of which the best one is taken.", low=1)
+    n_action_samples: int = field(100, "Number of imitated actions from which the best one is taken.", low=1)
     n_target_samples: int | None = field(
-        None, "Number of imitated actions of which targets take the best one; `n_action_samples` if `None`.", low=1
+        None, "Number of imitated actions from which targets take the best one; `n_action_samples` if `None`.", low=1
     )
     action_flexibility: float = field(0.05, like=SharedFields)
     rl_start_step: int = field(0, "Number of updates before policy and Q-functions begin to learn.", low=0)
@@ -119,7 +119,7 @@ def actor_loss(nets: BCQNets, batch: Batch, cfg: BCQConfig) -> Loss:
 
 
 def best_action(nets: BCQNets, inputs: Inputs, proposed: Tensor) -> Tensor:
-    """Eq. 11: the best of the ``proposed`` actions ``[n, ..., A]``, moved by the policy, by the first Q-function."""
+    """Perturb the ``proposed`` actions ``[n, ..., A]``, and return the best by the first Q-function (eq. 11)."""
     action = nets.actor(inputs, proposed)
     return best_of(action, nets.critic(inputs, action).mean()[0])
 
@@ -176,14 +176,14 @@ class DiscreteBCQConfig(DQNConfig):
 
 
 class ImitatorHead(nn.Module):
-    """The imitator where it shares the Q-function's encoder."""
+    """The imitator that shares the Q-function's encoder."""
 
     def __init__(self, feature_size: int, action_size: int) -> None:
         super().__init__()
         self.linear = nn.Linear(feature_size, action_size)
 
     def forward(self, features: Tensor) -> Categorical:
-        """Distribution over actions for features ``[..., feature_size]``."""
+        """Return the distribution over actions for features ``[..., feature_size]``."""
         return Categorical(self.linear(features))
 
 
@@ -200,8 +200,8 @@ class DiscreteBCQNets(DQNNets):
         self.action_flexibility = cfg.action_flexibility
 
 
-def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]:
-    """Returns ``[N, …, A]`` of all actions, and the imitator's distribution; a shared encoder runs once."""
+def returns_and_imitator(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]:
+    """Compute returns ``[N, …, A]`` of all actions, and the imitator's distribution; a shared encoder runs once."""
     if not isinstance(nets.imitator, ImitatorHead):
         return nets.critic(inputs), nets.imitator(inputs)
     features = nets.critic.encode(inputs)
@@ -211,8 +211,8 @@ def judged(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]
 
 
 def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:
-    """The action with the highest Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
-    returns, imitator = judged(nets, inputs)
+    """Return the best action by Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
+    returns, imitator = returns_and_imitator(nets, inputs)
     logits = imitator.masked_logits
     ratio = (logits - logits.amax(-1, keepdim=True)).exp()
     return returns.preferences().mean(0).masked_fill(ratio < nets.action_flexibility, -math.inf).argmax(-1)
@@ -227,7 +227,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
         with eval_mode(nets.critic), eval_mode(nets.imitator):
             best = constrained_action(nets, batch.next_inputs)
         target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
-    returns, imitator = judged(nets, batch.inputs)
+    returns, imitator = returns_and_imitator(nets, batch.inputs)
     td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
     penalty = cfg.beta * imitator.mean_square()
     imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)

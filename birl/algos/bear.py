@@ -77,12 +77,12 @@ class BEARConfig(SACConfig, ImitatorConfig):
     alpha_learning_rate: float = rate(1e-3, "the multiplier of the discrepancy")
     alpha_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the multiplier of the discrepancy.")
     initial_alpha: float = field(1.0, "Multiplier of the discrepancy at the start.", above=0)
-    alpha_threshold: float = field(0.05, "Discrepancy from the imitator at which its multiplier stays.")
+    alpha_threshold: float = field(0.05, "Discrepancy from the imitator at which the multiplier stays constant.")
     n_action_samples: int = field(
-        100, "Number of the policy's actions of which the greedy policy takes the best one.", low=1
+        100, "Number of the policy's actions from which the greedy policy takes the best one.", low=1
     )
     n_target_samples: int = field(
-        10, "Number of the target policy's actions of which targets take the best one.", low=1
+        10, "Number of the target policy's actions from which targets take the best one.", low=1
     )
     n_mmd_action_samples: int = field(
         4, "Number of actions of policy and imitator whose discrepancy is measured.", low=1
@@ -90,7 +90,7 @@ class BEARConfig(SACConfig, ImitatorConfig):
     mmd_kernel: str = field("laplacian", "Kernel of the discrepancy.", choices=("laplacian", "gaussian"))
     mmd_sigma: float = field(20.0, "Half of the distance at which the kernel is 1/e.", above=0)
     vae_kl_weight: float = field(0.5, "Weight of the divergence in the loss of BEAR's imitator.", low=0)
-    warmup_steps: int = field(40_000, "Number of updates in which the policy only nears the imitator.", low=0)
+    warmup_steps: int = field(40_000, "Number of updates in which the policy only approaches the imitator.", low=0)
 
 
 class BEARNets(SACNets):
@@ -107,12 +107,12 @@ class BEARNets(SACNets):
         self.register_buffer("noise", torch.randn(cfg.n_action_samples, spec.actions.size))
 
     def multiplier(self) -> Tensor:
-        """``alpha``, clipped."""
+        """Return ``alpha``, clipped."""
         return self.alpha.raw.clamp(*LOG_ALPHA_RANGE).exp()
 
 
 def mmd(x: Tensor, y: Tensor, kernel: str, sigma: float) -> Tensor:
-    """Maximum mean discrepancy of two samples (arXiv:1906.00949): the root of its square, plus 1e-6.
+    """Return the maximum mean discrepancy of two samples (arXiv:1906.00949), ``sqrt(MMD^2 + 1e-6)``.
 
     ``MMD^2 = mean k(x_i, x_j) - 2 mean k(x_i, y_j) + mean k(y_i, y_j)`` over all pairs, equal ones included.
 
@@ -156,7 +156,7 @@ def critic_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
 
 
 def mmd_gap(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Tensor:
-    """``E[MMD(imitator, policy)] - alpha_threshold``, of actions before their tanh."""
+    """Compute ``E[MMD(imitator, policy)] - alpha_threshold`` from actions before their tanh."""
     imitated = nets.vae_decoder.sample(batch.inputs, cfg.n_mmd_action_samples, squash=False)
     policy = nets.actor(batch.inputs)
     own, _ = Normal(policy.mean, policy.log_std).sample(cfg.n_mmd_action_samples)
@@ -178,9 +178,9 @@ def actor_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
 
 
 def alpha_loss(nets: BEARNets, batch: Batch, cfg: BEARConfig) -> Loss:
-    """Dual ascent on ``log alpha`` by the gap that the policy's loss found.
+    """Dual ascent on ``log alpha`` by the gap that the policy's loss computed.
 
-    The logarithm is clipped to its range; beyond an end it has a gradient only if that leads back.
+    The logarithm is clipped to its range. Outside the range it has a gradient only if the gradient leads back.
     """
     gap = shared(batch, "mmd_gap", lambda: mmd_gap(nets, batch, cfg))
     low, high = LOG_ALPHA_RANGE

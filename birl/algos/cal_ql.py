@@ -42,7 +42,7 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CalQLConfig) -> Loss:
-    """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
+    """Dual ascent on ``alpha``, by the gap that the critics' loss computed."""
     return cql.alpha_loss(nets, batch, cfg, batch.extra["discounted_return"])
 
 

@@ -57,19 +57,19 @@ class CQLConfig(SACConfig):
     alpha_learning_rate: float = rate(1e-4, "the conservative weight")
     alpha_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the conservative weight.")
     initial_alpha: float = field(1.0, "Adjustable weight of the conservative loss at the start.", above=0)
-    alpha_threshold: float = field(10.0, "Gap of Q-values at which the conservative weight stays.")
+    alpha_threshold: float = field(10.0, "Gap of Q-values at which the conservative weight stays constant.")
     conservative_weight: float = field(5.0, "Constant factor of the conservative loss.", low=0)
     n_action_samples: int = field(10, "Number of actions sampled from each proposal.", low=1)
     soft_q_backup: bool = field(False, "Whether the target has SAC's entropy bonus.")
     max_q_backup: bool = field(False, "Whether the target takes the best of several sampled actions.")
     mode_q_backup: bool = field(
         True,
-        "Whether the target takes the policy's mode instead of a sampled action. Without effect where `soft_q_backup` "
-        "or `max_q_backup` say what it takes.",
+        "Whether the target takes the policy's mode instead of a sampled action. It has no effect with `soft_q_backup` "
+        "or `max_q_backup`.",
     )
     sum_proposals: bool = field(
         True,
-        "Whether the gap's log-sum-exp is that of the sum over all proposals; that of their mean is lower by "
+        "Whether the gap's log-sum-exp sums over all proposals instead of averaging, which would be lower by "
         "`log(3 * n_action_samples)`.",
     )
 
@@ -117,7 +117,7 @@ def conservative_loss(
 ) -> Tensor:
     """Compute the weighted gap above its threshold, summed over the critics, without ``alpha`` (appendix F, eq. 30).
 
-    ``returns`` ``[N, B]`` are those of the data's actions; for ``floor`` see `conservative_gap`.
+    ``returns`` ``[N, B]`` belong to the data's actions; for ``floor`` see `conservative_gap`.
     """
     gap = conservative_gap(nets, batch, cfg, returns.mean(), floor)
     return cfg.conservative_weight * (gap - cfg.alpha_threshold).sum()
@@ -149,7 +149,7 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | Non
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
-    """Dual ascent on ``alpha``, by the gap that the critics' loss found."""
+    """Dual ascent on ``alpha``, by the gap that the critics' loss computed."""
     gap = shared(
         batch,
         "conservative_gap",

@@ -82,7 +82,7 @@ class CrossQNets(sac.SACNets):
 
 
 def together(critic: ContinuousQFunction, batch: Batch, next_action: Tensor) -> tuple[Returns, Returns]:
-    """Returns ``[N, ...]`` of ``(s, a)`` and of ``(s', a')``, from one batch of both.
+    """Compute returns ``[N, ...]`` of ``(s, a)`` and of ``(s', a')``, from one batch of both.
 
     Recurrent critics process them one after the other, because their states differ.
     """

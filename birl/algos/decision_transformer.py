@@ -77,7 +77,7 @@ class DecisionTransformerConfig(ScheduledTransformerConfig):
     clip_grad_norm: float | None = 0.25
 
     def schedule(self) -> LRSchedulerFactory | None:
-        """The warm-up of d3rlpy 2.3."""
+        """Return the warm-up of d3rlpy 2.3."""
         return WarmupSchedulerFactory(self.warmup_steps) if self.warmup_steps > 0 else None
 
 
@@ -144,7 +144,7 @@ class DiscreteDecisionTransformerConfig(ScheduledTransformerConfig):
             )
 
     def schedule(self) -> LRSchedulerFactory:
-        """The paper's schedule over tokens."""
+        """Return the paper's schedule over tokens."""
         tokens = self.batch_size * self.context_size
         return WarmupCosineSchedulerFactory(self.warmup_tokens / tokens, self.final_tokens / tokens)
 

@@ -82,7 +82,7 @@ class DiscreteMPONets(nn.Module):
 
 
 def critic_loss(nets: DiscreteMPONets, batch: Batch, cfg: DiscreteMPOConfig) -> Loss:
-    """``y = r + discount * sum_a' pi'(a'|s') min_j Q'_j(s', a')``; of distributional critics the mixture."""
+    """``y = r + discount * sum_a' pi'(a'|s') min_j Q'_j(s', a')``; distributional critics use the mixture."""
     with torch.no_grad():
         policy = nets.actor_target(batch.next_inputs)
         target = nets.critic_target(batch.next_inputs).min().mixture(policy.probs)
@@ -92,7 +92,7 @@ def critic_loss(nets: DiscreteMPONets, batch: Batch, cfg: DiscreteMPOConfig) -> 
 
 @torch.no_grad()
 def values(nets: DiscreteMPONets, batch: Batch) -> Tensor:
-    """``Q'(s, a)``, averaged over the ensemble; of several choices the share of each in the value of all."""
+    """Return ``Q'(s, a)``, averaged over the ensemble; for several choices, the share of each in the joint value."""
     returns: Returns = nets.critic_target(batch.inputs)
     return returns.policy(1.0).logits
 

@@ -55,7 +55,9 @@ class DPPConfig(DQNConfig):
 
     inverse_temperature: float = field(1.0, "Inverse temperature of the policy; the larger, the greedier.", above=0)
     operator: str = field(
-        "softmax", "What makes a state's value of its preferences.", choices=("softmax", "log_sum_exp", "max")
+        "softmax",
+        "Operator that computes a state's value from its preferences.",
+        choices=("softmax", "log_sum_exp", "max"),
     )
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class DPPNets(DQNNets):
 
 
 def state_value(preferences: Returns, cfg: DPPConfig) -> tuple[Returns, Tensor | None]:
-    """``M(s)`` of the preferences ``[N, …, A]``: returns ``[N, …]``, and what is added to them ``[…]``, if anything.
+    """Compute ``M(s)`` of the preferences ``[N, …, A]``: returns ``[N, …]``, and a bonus ``[…]`` or ``None``.
 
     With the entropy ``H`` of the policy ``pi``, the logarithm of the sum is also a mean:
     ``log(sum_a exp(eta Q(s, a))) / eta = pi(s)^T Q(s) + H(pi(s)) / eta``.

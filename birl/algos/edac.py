@@ -42,7 +42,7 @@ class EDACConfig(SACConfig):
 
 
 def similarity(gradient: Tensor) -> Tensor:
-    """``sum over i != j of cos(g_i, g_j) / (N - 1)`` ``[...]`` of gradients ``[N, ..., A]``.
+    """Compute ``sum over i != j of cos(g_i, g_j) / (N - 1)`` ``[...]`` for gradients ``[N, ..., A]``.
 
     The sum over pairs is the square of the sum minus the sum of the squares. It is 0 for one member.
     """

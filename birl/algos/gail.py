@@ -41,7 +41,7 @@ from birl.types import Networks
 class ImitationFields:
     """Discriminator fields, to be inherited before the learner: ``class GAILConfig(ImitationFields, PPOConfig)``."""
 
-    reward: str = field("gail", "What the discriminator's judgement is as a reward.", choices=("gail", "airl"))
+    reward: str = field("gail", "How the discriminator's output becomes a reward.", choices=("gail", "airl"))
     discriminator_learning_rate: float = rate(3e-4, "the discriminator")
     discriminator_optim_factory: OptimizerFactory = field(AdamFactory, "Optimiser of the discriminator.")
     discriminator_encoder_factory: EncoderFactory = field(tanh_encoder, "Encoder of the discriminator, feed-forward.")
@@ -100,8 +100,8 @@ class WithDiscriminator(nn.Module):
         self.discriminator = RewardFunction(spec, factory, with_action=not cfg.states_only)
         if is_recurrent(self.discriminator):
             raise ConfigError(
-                f"discriminator_encoder_factory is {factory!r:.80}, but single steps are judged: give a feed-forward "
-                "encoder"
+                f"discriminator_encoder_factory is {factory!r:.80}, but the discriminator reads single steps: give a "
+                "feed-forward encoder"
             )
         learner: Any = self
         if cfg.reward == "airl" and is_recurrent(learner.actor):
@@ -118,7 +118,7 @@ class GAILNets(WithDiscriminator, PPONets):
 
 
 def logit(nets: Networks, batch: Batch, whose: str, cfg: Any) -> Tensor:
-    """``log D - log(1 - D)`` of the steps in a batch: those of the ``"agent"`` or of the ``"expert"``."""
+    """Compute ``log D - log(1 - D)`` for the steps of the ``"agent"`` or the ``"expert"`` in a batch."""
     expert, own = whose == "expert", batch.extra
     state = Inputs(own["expert_observation"] if expert else batch.observation)
     found: Tensor = nets.discriminator(state, own["expert_action" if expert else "taken_action"])
@@ -140,9 +140,9 @@ def rewarded(prepare: Prepare) -> Prepare:
             if cfg.reward == "airl":
                 own["agent_log_prob"] = nets.actor(batch.inputs).log_prob(own["taken_action"])
                 own["expert_log_prob"] = nets.actor(Inputs(own["expert_observation"])).log_prob(own["expert_action"])
-            judged = logit(nets, replace(batch, extra=own), "agent", cfg)
+            score = logit(nets, replace(batch, extra=own), "agent", cfg)
         # Section 5.1 of Ho and Ermon, for D of the expert: -log(1 - D); Fu et al., algorithm 1: log D - log(1 - D).
-        reward = F.softplus(judged) if cfg.reward == "gail" else judged
+        reward = F.softplus(score) if cfg.reward == "gail" else score
         return replace(prepare(nets, replace(batch, reward=reward, extra=own), ended, cfg), reward=batch.reward)
 
     return prepare_with_reward
@@ -158,11 +158,11 @@ def discriminator_loss(nets: Networks, batch: Batch, cfg: Any) -> Loss:
     )
 
 
-JUDGE = (
+DISCRIMINATOR_STEPS = (
     Gradient("discriminator", discriminator_loss, when=When(given=("shaping", False))),
     Gradient("discriminator", discriminator_loss, of=("discriminator", "shaping"), when=When(given=("shaping", True))),
 )
-"""The discriminator's step, before those of the learner."""
+"""The discriminator's step, which precedes the steps of the learner."""
 
 
 def imitating(rollouts: Experience) -> DemonstratedRollouts:
@@ -173,8 +173,8 @@ def imitating(rollouts: Experience) -> DemonstratedRollouts:
     """
     if type(rollouts) is not Rollouts:
         raise ConfigError(
-            f"imitation by {type(rollouts).__name__} was asked for: its steps keep the rewards that they were stored "
-            "with. Use a learner from rollouts alone, such as PPO, TRPO or A2C"
+            f"imitation was requested with {type(rollouts).__name__}, whose steps keep their stored rewards: use a "
+            "learner from rollouts alone, such as PPO, TRPO or A2C"
         )
     fields = {each.name: getattr(rollouts, each.name) for each in dataclasses.fields(rollouts)}
     return DemonstratedRollouts(
@@ -192,7 +192,7 @@ class GAIL(Algorithm[GAILConfig, GAILNets]):
     actions = ActionSpace.ANY
     learns_from = imitating(PPO.learns_from)
     acts = PPO.acts
-    steps = (*JUDGE, *PPO.steps)
+    steps = (*DISCRIMINATOR_STEPS, *PPO.steps)
 
 
 @config
@@ -220,7 +220,7 @@ class TRPOGAIL(Algorithm[TRPOGAILConfig, TRPOGAILNets]):
     actions = ActionSpace.ANY
     learns_from = imitating(TRPO.learns_from)
     acts = TRPO.acts
-    steps = (*JUDGE, *TRPO.steps)
+    steps = (*DISCRIMINATOR_STEPS, *TRPO.steps)
 
 
 @config
@@ -249,4 +249,4 @@ class A2CGAIL(Algorithm[A2CGAILConfig, A2CGAILNets]):
     actions = ActionSpace.ANY
     learns_from = imitating(A2C.learns_from)
     acts = A2C.acts
-    steps = (*JUDGE, *A2C.steps)
+    steps = (*DISCRIMINATOR_STEPS, *A2C.steps)

@@ -95,7 +95,7 @@ class DiscreteIQLNets(nn.Module):
 
 
 def target_value(nets: IQLNets | DiscreteIQLNets, batch: Batch) -> Tensor:
-    """``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once in an update."""
+    """Return ``min_j Q'_j(s, a)`` ``[B]`` of the taken actions, computed once per update."""
     return shared(batch, "target_value", lambda: nets.critic_target(batch.inputs, batch.action).min().mean())
 
 

@@ -53,7 +53,7 @@ TARGETS: Final = (
 
 
 def clipped() -> OptimizerFactory:
-    """Adam with clipped gradients."""
+    """Return Adam with clipped gradients."""
     return AdamFactory(clip_grad_norm=40.0)
 
 
@@ -158,7 +158,7 @@ def critic_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
 
 @torch.no_grad()
 def e_step(nets: MPONets, batch: Batch, cfg: MPOConfig) -> tuple[Normal, Tensor, Tensor]:
-    """The target policy, actions ``[n, ..., A]`` of it, and their objectives ``[K, n, ...]``: values, and penalties."""
+    """Return the target policy, samples ``[n, ..., A]`` of it, and their objectives ``[K, n, ...]``."""
     target: Normal = nets.actor_target(batch.inputs)
     action = target.sample(cfg.n_action_samples)[0]
     inside = action.clamp(-1, 1)
@@ -169,7 +169,7 @@ def e_step(nets: MPONets, batch: Batch, cfg: MPOConfig) -> tuple[Normal, Tensor,
 
 
 def divergences(target: Normal, policy: Normal, batch: Batch, cfg: MPOConfig) -> Tensor:
-    """``C_mean`` and ``C_std`` ``[2, A or 1]``: mean over states of what a change of either makes of the divergence."""
+    """Return ``C_mean`` and ``C_std`` ``[2, A or 1]``: divergences if only the mean or only the deviation changes."""
     found = torch.stack(target.decoupled_kl(policy))
     if not cfg.per_dimension:
         found = found.sum(-1, keepdim=True)
@@ -201,7 +201,7 @@ def dual_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     bound (section 4.2.1).
     """
     objectives = shared(batch, "objectives", lambda: e_step(nets, batch, cfg)[2])
-    kl = shared(batch, "divergences", lambda: _present(nets, batch, cfg))
+    kl = shared(batch, "divergences", lambda: _current_divergences(nets, batch, cfg))
     temperature = nets.temperature()
     excess = (objectives / _align(temperature, objectives)).logsumexp(1) - math.log(cfg.n_action_samples)
     value = (temperature * weighted_mean(excess, batch.weight)).sum()
@@ -213,12 +213,12 @@ def dual_loss(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Loss:
     return Loss(value, {"temp": temperature[0]})
 
 
-def _present(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Tensor:
+def _current_divergences(nets: MPONets, batch: Batch, cfg: MPOConfig) -> Tensor:
     return divergences(nets.actor_target(batch.inputs), nets.actor(batch.inputs), batch, cfg)
 
 
 def _align(temperature: Tensor, objectives: Tensor) -> Tensor:
-    """Temperatures ``[K]`` with the dimensions of objectives ``[K, n, ...]``."""
+    """Add dimensions to temperatures ``[K]`` to match objectives ``[K, n, ...]``."""
     return temperature.view(-1, *[1] * (objectives.dim() - 1))
 
 

@@ -80,7 +80,7 @@ class PPOConfig(AlgorithmConfig):
     )
     distribution_factory: DistributionFactory = field(
         NormalFactory,
-        "Distribution of continuous actions, and where its standard deviation comes from: a `NormalFactory`, "
+        "Distribution of continuous actions, and source of its standard deviation: a `NormalFactory`, "
         "`SquashedNormalFactory` or `BetaFactory`.",
     )
     rollout_length: int = field(2048, "Number of steps each environment makes between updates.", low=1)
@@ -88,7 +88,7 @@ class PPOConfig(AlgorithmConfig):
     gae_lambda: float = field(0.95, "Decay of generalised advantage estimation.", low=0, high=1)
     clip_range: float = field(0.2, "Clip range of the policy's probability ratio.", above=0)
     clip_range_schedule: LRSchedulerFactory | None = field(
-        None, "Schedule of the clip range: its share after so many updates, read once per rollout."
+        None, "Schedule of the clip range: a factor that depends on the number of updates, read once per rollout."
     )
     value_clip_range: float | None = field(None, "Clip range of the change in value.", above=0)
     value_coefficient: float = field(0.5, "Weight of the value loss.", low=0)
@@ -103,26 +103,26 @@ class PPOConfig(AlgorithmConfig):
     kl_coefficient: float = field(0.0, "Weight of the divergence from the policy of the rollout.", low=0)
     kl_penalty_target: float | None = field(
         None,
-        "Divergence that the weight, `kl_coefficient` at first, is to lead to: after each rollout it doubles where the "
-        "divergence is above 1.5 times this, and halves where 1.5 times the divergence is below.",
+        "Target of the divergence. After each rollout the weight, initially `kl_coefficient`, doubles if the "
+        "divergence is above 1.5 times the target, and halves if 1.5 times the divergence is below the target.",
         above=0,
     )
 
     @property
     def adapts_penalty(self) -> bool:
-        """Return whether the weight of the divergence changes between rollouts."""
+        """Whether the weight of the divergence changes between rollouts."""
         return self.kl_penalty_target is not None
 
     def __post_init__(self) -> None:
         if self.adapts_penalty and self.kl_coefficient == 0:
             raise ConfigError(
-                f"kl_penalty_target is {self.kl_penalty_target} and kl_coefficient 0, twice which is 0: give the "
-                "weight to begin with, kl_coefficient=1.0 for example"
+                f"kl_penalty_target is {self.kl_penalty_target} and kl_coefficient is 0, which doubling does not "
+                "change: give an initial weight, such as kl_coefficient=1.0"
             )
         if not isinstance(self.clip_range_schedule, ShareSchedulerFactory | None):
             raise ConfigError(
-                f"clip_range_schedule is {self.clip_range_schedule!r:.80}, a schedule of learning rates alone: use "
-                "LinearSchedulerFactory(duration), or another of the shares"
+                f"clip_range_schedule is {self.clip_range_schedule!r:.80}, which only schedules learning rates: use a "
+                "ShareSchedulerFactory, such as LinearSchedulerFactory(duration)"
             )
 
 
@@ -208,7 +208,7 @@ class AdaptPenalty:
 
     @torch.no_grad()
     def __call__(self, on: Update, batch: Batch) -> Batch:
-        """Double it, halve it or leave it."""
+        """Double the weight, halve it or leave it unchanged."""
         with eval_mode(on.nets):
             policy = on.nets.actor(batch.inputs)
         divergence = weighted_mean(old_policy(policy, batch).kl(policy), batch.weight)

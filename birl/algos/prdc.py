@@ -76,11 +76,11 @@ class NearestActions:
 
     def __init__(self, keys: Tensor, action_size: int) -> None:
         self._actions = keys[:, -action_size:]
-        self._centre = keys.mean(0)  # around which numbers are small, so that differences of squares are exact
+        self._centre = keys.mean(0)  # centred numbers are small, so that differences of squares are precise
         self._block = max(16, min(1024, NUMBERS_OF_A_BLOCK // keys.shape[1]))
         centred, padding = keys - self._centre, -len(keys) % self._block
         self._keys = F.pad(centred, (0, 0, 0, padding))
-        self._squares = F.pad(centred.square().sum(1), (0, padding), value=torch.inf)  # which are never the nearest
+        self._squares = F.pad(centred.square().sum(1), (0, padding), value=torch.inf)  # padding is never the nearest
 
     def __call__(self, queries: Tensor) -> Tensor:
         """Return the actions ``[B, A]`` of the keys nearest to ``queries`` ``[B, D]``."""
@@ -88,20 +88,20 @@ class NearestActions:
         step, lows = block * _blocks_at_once(queries.device, block * len(queries)), []
         for begin in range(0, len(self._keys), step):
             keys, squares = self._keys[begin : begin + step], self._squares[begin : begin + step]
-            distance = torch.addmm(squares, queries, keys.T, alpha=-2)  # less the query's own square, equal for all
-            lows.append(distance.unflatten(1, (-1, block)).amin(2))  # finding where the least is takes far longer
+            distance = torch.addmm(squares, queries, keys.T, alpha=-2)  # without the query's square, equal for all keys
+            lows.append(distance.unflatten(1, (-1, block)).amin(2))  # argmin would take far longer
         rows = torch.cat(lows, 1).argmin(1, keepdim=True) * block + torch.arange(block, device=queries.device)
         distance = self._squares[rows] - 2 * torch.einsum("bkd,bd->bk", self._keys[rows], queries)
         return self._actions[rows.gather(1, distance.argmin(1, keepdim=True))[:, 0]]
 
 
 def _blocks_at_once(device: torch.device, distances: int) -> int:
-    """How many blocks of ``distances`` one product computes: one on a CPU, where it then fits in the cache."""
+    """Return the number of blocks of ``distances`` per product: one on a CPU, so that it fits in the cache."""
     return 1 if device.type == "cpu" else max(1, DISTANCES_AT_ONCE // distances)
 
 
-class Drawn(NamedTuple):
-    """A minibatch, and the `NearestActions` of the data that it was drawn from."""
+class SearchableMinibatch(NamedTuple):
+    """A minibatch, and the `NearestActions` of its dataset."""
 
     minibatch: Any
     nearest: NearestActions
@@ -124,47 +124,49 @@ def actor_loss(nets: TD3Nets, batch: Batch, cfg: PRDCConfig) -> Loss:
 
 @dataclass(frozen=True)
 class NearData(Transitions):
-    """Transitions with the actions of the data that are nearest to the policy's.
+    """Transitions with the data's actions that are nearest to the policy's.
 
-    The first draw from a dataset reads all of it. Only policy updates search.
+    The first minibatch from a dataset needs a pass over the whole dataset. Only policy updates search.
     """
 
     gathers = False
     online: bool = False
     single_seed: str = "prepares its minibatches with its networks"
 
-    def sample(self, learner: Learner, source: Any) -> Drawn:
+    def sample(self, learner: Learner, source: Any) -> SearchableMinibatch:
         count, (known, size, nearest) = source.transition_count, learner.memory.get("nearest", (None, 0, None))
         if nearest is None or known() is not source or size != count:
             units, beta = learner.units, learner.config.beta
             parts = ((units.observation(x.observations), units.action(x.actions)) for x in source.all_transitions())
             nearest = NearestActions(torch.cat([_key(*part, beta) for part in parts]), learner.spec.actions.size)
             learner.memory["nearest"] = weakref.ref(source), count, nearest
-        return Drawn(super().sample(learner, source), nearest)
+        return SearchableMinibatch(super().sample(learner, source), nearest)
 
-    def batch(self, learner: Learner, drawn: Any) -> Batch:
+    def batch(self, learner: Learner, minibatch: Any) -> Batch:
         """Return the batch, with ``nearest_action`` in ``extra`` if the next update trains the policy."""
-        if not isinstance(drawn, Drawn):  # then of the dataset that was drawn from last
+        if not isinstance(
+            minibatch, SearchableMinibatch
+        ):  # it is assumed to come from the dataset of the last minibatch
             if "nearest" not in learner.memory:
                 raise DataError(
                     "PRDC searches the whole dataset for actions, and this minibatch does not know its dataset: "
                     "sample it with algo.sample_minibatch(dataset), once, or call fit first"
                 )
-            drawn = Drawn(drawn, learner.memory["nearest"][2])
-        batch = super().batch(learner, drawn.minibatch)
-        return with_nearest(learner, batch, drawn.nearest) if learner.engine.is_due("actor") else batch
+            minibatch = SearchableMinibatch(minibatch, learner.memory["nearest"][2])
+        batch = super().batch(learner, minibatch.minibatch)
+        return with_nearest(learner, batch, minibatch.nearest) if learner.engine.is_due("actor") else batch
 
 
 @torch.no_grad()
 def with_nearest(learner: Learner, batch: Batch, nearest: NearestActions) -> Batch:
-    """The batch with the data's actions that are nearest to those of the policy before the update."""
+    """Add the data's actions that are nearest to the policy's actions before the update."""
     with eval_mode(learner.nets.actor):
         queries = _key(batch.observation, learner.nets.actor(batch.inputs), learner.config.beta)
     return replace(batch, extra={**batch.extra, "nearest_action": nearest(queries)})
 
 
 def _key(observation: Tree, action: Tensor, beta: float) -> Tensor:
-    """``(beta s, a)`` ``[B, D]``."""
+    """Return ``(beta s, a)`` ``[B, D]``."""
     leaves = tree_leaves(observation)  # one number per step, [B], is a state, too
     return torch.cat([*(beta * leaf.reshape(len(leaf), -1) for leaf in leaves), action], 1)
 

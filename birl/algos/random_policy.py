@@ -40,13 +40,13 @@ class NoNets(nn.Module):
         self.register_buffer("action_size", torch.tensor(spec.actions.size))
 
     def lead(self, inputs: Inputs) -> tuple[int, ...]:
-        """Leading dimensions of the observations."""
+        """Return the leading dimensions of the observations."""
         leaf, shape = next(tree_leaves(inputs.observation)), next(leaf_shapes(self.spec.observation_shape))
         return tuple(leaf.shape[: leaf.dim() - len(shape)])
 
 
 def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
-    """Actions in ``[-1, 1]``."""
+    """Return actions in ``[-1, 1]``."""
     size = (*nets.lead(inputs), nets.spec.actions.size)
     device = nets.action_size.device
     if nets.cfg.distribution == "uniform":
@@ -55,7 +55,7 @@ def random_action(nets: NoNets, inputs: Inputs) -> Tensor:
 
 
 def distribution_of_actions(nets: NoNets, inputs: Inputs) -> Beta | Normal:
-    """Uniform in ``[-1, 1]``, or normal."""
+    """Return the uniform distribution on ``[-1, 1]``, or the normal one."""
     one = torch.ones(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
     if nets.cfg.distribution == "uniform":
         return Beta(one, one)

@@ -55,7 +55,7 @@ class TD3Nets(ActorCriticNets):
 
 
 def smoothed_action(nets: TD3Nets, batch: Batch, cfg: TD3Config) -> Tensor:
-    """``clip(pi'(s') + clip(eps, -c, c), -1, 1)`` ``[..., A]`` (eq. 14)."""
+    """Return ``clip(pi'(s') + clip(eps, -c, c), -1, 1)`` ``[..., A]`` (eq. 14)."""
     action = nets.actor_target(batch.next_inputs)
     limit = cfg.target_smoothing_clip
     noise = (torch.randn_like(action) * cfg.target_smoothing_sigma).clamp(-limit, limit)

@@ -73,7 +73,7 @@ class TRPOConfig(AlgorithmConfig):
     n_epochs: int = field(5, "Number of passes over a rollout, in which the state-value function learns.", low=1)
     gae_lambda: float = field(0.97, like=PPOConfig)
     max_kl: float = field(
-        0.01, "Largest mean divergence, in nats, of the policy from the old one. 0 keeps it as it is.", low=0
+        0.01, "Largest mean divergence, in nats, of the policy from the old one. 0 leaves it unchanged.", low=0
     )
     conjugate_gradient_steps: int = field(20, "Number of steps of conjugate gradients.", low=1)
     conjugate_gradient_damping: float = field(0.1, "Added to the diagonal of the Fisher information.", low=0)
@@ -92,7 +92,7 @@ class TRPONets(PolicyAndValue):
 
 
 def with_old_policy(nets: TRPONets | ICML2015TRPONets, batch: Batch) -> Batch:
-    """Return the policy that collected a rollout, and its actions' log-probabilities, as columns."""
+    """Add the policy that collected a rollout, and its actions' log-probabilities, as columns."""
     with torch.no_grad():
         policy = nets.actor(batch.inputs)
         old = {"policy": policy.parameters(), "log_prob": policy.log_prob(batch.action)}

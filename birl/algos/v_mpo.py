@@ -110,7 +110,7 @@ def better_half(batch: Batch) -> Tensor:
 
 
 def scaled_advantages(batch: Batch, temperature: Tensor) -> Tensor:
-    """``A / eta`` of the better half, minus infinity otherwise: flat."""
+    """Return ``A / eta`` for the better half of the steps, minus infinity for the others, flattened."""
     advantage: Tensor = batch.extra["advantage"].flatten() / temperature
     return advantage.masked_fill(~better_half(batch), -torch.inf)
 

@@ -98,7 +98,7 @@ class Program(Eager):
         return result
 
     def is_new(self, due: Due) -> bool:
-        """Whether the next update of this kind compiles."""
+        """Return whether the next update of this kind compiles."""
         return self._key(due) not in self._single
 
     def _drawn(self, draw: Callable[[], Batch], due: Due) -> Batch:

@@ -30,7 +30,7 @@ overwrites.
 
 
 def record_cuda_graph(function: Callable[[], Any], generators: Generators) -> tuple[Any, Any]:
-    """The `Recorder` for CUDA."""
+    """Return the `Recorder` for CUDA."""
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)

@@ -37,7 +37,7 @@ class LossModule(nn.Module):
         self._loss, self._config = loss, config
 
     def forward(self, batch: Batch) -> Loss:
-        """The loss."""
+        """Return the loss."""
         return self._loss(self.nets, batch, self._config)
 
 

@@ -69,14 +69,14 @@ class ActorCriticNets(nn.Module):
 class PolicyAndCritics(nn.Module):
     """A policy and critics, which read observations or the features of the policy's encoder.
 
-    An encoder for all belongs to the policy. So the network that acts, recurrent states and exports are the same in
-    both forms, and one gradient step of all of them trains every parameter once. Losses call `policy_and_inputs`, which
-    encodes observations once.
+    A shared encoder belongs to the policy. The network that acts, recurrent states and exports are therefore the same
+    in both forms, and a gradient step of all networks trains every parameter once. Losses call `policy_and_inputs`,
+    which encodes observations once.
 
     Args:
         spec: shapes of observations and actions.
         actor: the policy.
-        one_encoder: whether the critics read the policy's features; they are built for `critic_spec`.
+        one_encoder: whether the critics, built for `critic_spec`, read the policy's features.
     """
 
     def __init__(self, spec: Spec, actor: StochasticPolicy, *, one_encoder: bool) -> None:
@@ -85,26 +85,26 @@ class PolicyAndCritics(nn.Module):
         self.critic_spec = Spec((actor.feature_size,), spec.actions) if one_encoder else spec
 
     def policy_and_inputs(self, inputs: Inputs) -> tuple[Any, Inputs]:
-        """The policy's distribution, and what the critics read."""
+        """Return the policy's distribution, and the inputs of the critics."""
         if not self.one_encoder:
             return self.actor(inputs), inputs
         features = self.actor.encode(inputs)
         return self.actor.read(features, inputs), Inputs(features)
 
     def critic_inputs(self, inputs: Inputs) -> Inputs:
-        """What the critics read."""
+        """Return the inputs of the critics."""
         return Inputs(self.actor.encode(inputs)) if self.one_encoder else inputs
 
 
 class PolicyAndValue(PolicyAndCritics):
-    """A policy and a state-value function, each with an encoder of its own or with one for both.
+    """A policy and a state-value function, with separate encoders or a shared one.
 
-    Of an encoder for both the value function is a linear layer on the features.
+    With a shared encoder the value function is a linear layer on its features.
 
     Args:
         spec: shapes of observations and actions.
         cfg: configuration with ``actor_encoder_factory``, ``distribution_factory`` and ``value_encoder_factory``, which
-            is ``None`` for one encoder.
+            is ``None`` for a shared encoder.
     """
 
     def __init__(self, spec: Spec, cfg: PolicyFields) -> None:
@@ -114,19 +114,19 @@ class PolicyAndValue(PolicyAndCritics):
         self.value = ValueFunction(self.critic_spec, own or VectorEncoderFactory([]))
 
     def make_orthogonal(self) -> None:
-        """Orthogonal weights; see `LinearNetwork.make_orthogonal`.
+        """Initialise weights orthogonally; see `LinearNetwork.make_orthogonal`.
 
-        A policy that starts near uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
+        A policy that starts close to uniform explores (Andrychowicz et al. 2020, arXiv:2006.05990, section 3.2).
         """
         self.actor.make_orthogonal(0.01)
         self.value.make_orthogonal(1.0)
 
     def both(self, inputs: Inputs) -> tuple[Distribution, Tensor]:
-        """The policy's distribution, and values ``[...]``."""
+        """Return the policy's distribution, and values ``[...]``."""
         policy, read = self.policy_and_inputs(inputs)
         return policy, self.value(read)
 
     def values(self, inputs: Inputs) -> Tensor:
-        """Values ``[...]``."""
+        """Return values ``[...]``."""
         values: Tensor = self.value(self.critic_inputs(inputs))
         return values

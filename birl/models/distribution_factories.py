@@ -1,6 +1,6 @@
-"""Factories that choose the distribution of a policy's quantities: outputs of a network to a distribution.
+"""Factories of distributions over continuous actions, from the outputs of a network.
 
-Choices between discrete actions are always categorical.
+Discrete actions always have a categorical distribution.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _STDS: Final = ("parameter", "spherical", "state", "fixed")
 
 
 class DistributionFactory(Serializable):
-    """Base of factories of distributions of ``size`` quantities."""
+    """Base of factories of distributions over ``size`` continuous action dimensions."""
 
     @abstractmethod
     def n_outputs(self, size: int) -> int:
-        """How many numbers a network gives for each state."""
+        """Return the number of network outputs for each state."""
 
     def log_std(self, size: int) -> tuple[Tensor, bool] | None:
-        """The logarithm ``[1 or size]`` of a standard deviation that is the same in all states; whether it learns."""
+        """Return the initial log standard deviation ``[1 or size]`` and whether it is learned.
+
+        ``None`` if the standard deviation depends on the state.
+        """
         return None
 
     @abstractmethod
     def build(self, output: Tensor, log_std: Tensor | None) -> Normal | SquashedNormal | Beta:
-        """The distribution.
+        """Return the distribution.
 
         Args:
-            output: of the network, ``[..., n_outputs]``.
-            log_std: `log_std`, as it is by now.
+            output: outputs of the network, ``[..., n_outputs]``.
+            log_std: current value of `log_std`.
         """
 
 
 @dataclass(frozen=True)
 class _GaussianFactory(DistributionFactory):
-    """Base of Gaussians, squashed or not.
-
-    The logarithm of the standard deviation is what is learned.
-    """
+    """Base of Gaussians, squashed or not. The learned parameter is the logarithm of the standard deviation."""
 
     std: str = "parameter"
     initial_std: float = 1.0
@@ -66,8 +66,8 @@ class _GaussianFactory(DistributionFactory):
         object.__setattr__(self, "log_std_range", (low, high))
         if not low <= math.log(self.initial_std) <= high:
             raise ConfigError(
-                f"{own}.initial_std is {self.initial_std:g}, whose logarithm {math.log(self.initial_std):.3g} lies not "
-                f"in log_std_range, {low:g} to {high:g}: change either"
+                f"{own}.initial_std is {self.initial_std:g}, whose logarithm {math.log(self.initial_std):.3g} is "
+                f"outside log_std_range, {low:g} to {high:g}: change one of them"
             )
 
     def n_outputs(self, size: int) -> int:
@@ -80,7 +80,7 @@ class _GaussianFactory(DistributionFactory):
         return torch.full((length,), math.log(self.initial_std)), self.std != "fixed"
 
     def _parts(self, output: Tensor, log_std: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean and the logarithm of the standard deviation."""
+        """Return the mean and the logarithm of the standard deviation."""
         if log_std is None:
             output, change = output.chunk(2, -1)
             log_std = change + math.log(self.initial_std)
@@ -92,9 +92,10 @@ class NormalFactory(_GaussianFactory, type="normal"):
     """Gaussian, whose samples may leave the environment's bounds and are clipped to them.
 
     Attributes:
-        std: where the standard deviation comes from: ``"parameter"``, a learned number for each dimension, the same in
-            all states; ``"spherical"``, one for all dimensions; ``"state"``, the network's for each state; ``"fixed"``.
-        initial_std: the standard deviation at the start, or for ever; in units of the policy's actions.
+        std: source of the standard deviation: ``"parameter"``, a learned number for each dimension, the same in all
+            states; ``"spherical"``, one learned number for all dimensions; ``"state"``, an output of the network;
+            ``"fixed"``.
+        initial_std: initial or fixed standard deviation, in units of the policy's actions.
         log_std_range: clamp of the natural logarithm of the standard deviation.
         tanh_mean: whether the mean is squashed to [-1, 1].
     """
@@ -117,7 +118,7 @@ class SquashedNormalFactory(_GaussianFactory, type="squashed_normal"):
     Its entropy is estimated by a sample.
 
     Attributes:
-        std, initial_std, log_std_range: see `NormalFactory`; of the Gaussian.
+        std, initial_std, log_std_range: parameters of the Gaussian; see `NormalFactory`.
     """
 
     std: str = "state"

@@ -1,6 +1,6 @@
 """Action distributions as plain values: tensors in, tensors out, no host synchronisation.
 
-All are a `Distribution`, so a loss need not know whether actions are continuous, discrete or both.
+All of them are a `Distribution`, so losses do not depend on whether actions are continuous, discrete or both.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NEVER = -1e9
 
 
 class Distribution(Protocol):
-    """What losses and policies know of a distribution over actions.
+    """Interface of distributions over actions, for losses and policies.
 
-    The last dimensions of the parameters are the action's: log-probabilities, entropies and divergences are sums over
-    them, and have the leading dimensions ``[...]`` only.
+    The last dimensions of the parameters are the action dimensions. Log-probabilities, entropies and divergences are
+    sums over them, and have only the leading dimensions ``[...]``.
 
-    A policy of the past is kept as a column of a batch, and compared with the present one of the same observations::
+    An earlier policy is stored as a column of a batch, and compared with the current policy at the same observations::
 
         batch = replace(batch, extra={**batch.extra, "policy": nets.actor(batch.inputs).parameters()})   # prepared once
         ...
@@ -37,47 +37,48 @@ class Distribution(Protocol):
     """
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities ``[(n,) ...]``: ``n`` for each element in a new first dimension, or one.
+        """Return actions and their log-probabilities ``[(n,) ...]``: ``n`` samples for each element, or one.
 
-        Samples of quantities are differentiable functions of the parameters (reparametrised); choices are not.
+        Continuous samples are differentiable functions of the parameters (reparametrised); discrete ones are not.
         """
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability or log-density of ``action``; extra leading dimensions broadcast."""
+        """Return the log-probability or log-density of ``action``; extra leading dimensions broadcast."""
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
-        """Log-probability or log-density ``[...]`` of ``action`` in other units, minus infinity if it is never drawn.
+        """Return the log-probability or log-density ``[...]`` of ``action`` in other units.
 
-        `log_prob` is for losses: it is finite, and knows neither bounds nor units.
+        It is minus infinity for actions that are never sampled. `log_prob`, which is for losses, is finite and ignores
+        bounds and units.
 
         Args:
-            action: in the policy's own units; extra leading dimensions broadcast.
-            log_slope: how many of the other units one of the policy's is, as a logarithm, for each column of actions.
-            clipped: whether samples are clipped to [-1, 1]. Then a bound has the probability of all that lies beyond,
-                which has no units, and takes the density's place.
+            action: action in the policy's units; extra leading dimensions broadcast.
+            log_slope: logarithm of the scale from the policy's units to the other units, for each column of actions.
+            clipped: whether samples are clipped to [-1, 1]. A bound then has the probability of all samples beyond it,
+                which has no units, instead of a density.
         """
 
     def mode(self) -> Tensor:
-        """The greedy action."""
+        """Return the greedy action."""
 
     def entropy(self) -> Tensor:
-        """Entropy in nats ``[...]``."""
+        """Return the entropy in nats ``[...]``."""
 
     def kl(self, other: Self) -> Tensor:
-        """``KL(self || other)`` in nats ``[...]``, in closed form."""
+        """Return ``KL(self || other)`` in nats ``[...]``, in closed form."""
 
     def parameters(self) -> Tensor:
-        """All that tells it from others of its kind over the same actions, ``[..., P]``, differentiable.
+        """Return the parameters ``[..., P]`` of the distribution, differentiable.
 
-        Which actions are allowed is not among them, since the observations tell.
+        The mask of allowed actions is not included: it is part of the observations.
         """
 
     def with_parameters(self, parameters: Tensor) -> Self:
-        """The distribution of the same kind, over the same actions, with other `parameters` ``[..., P]``."""
+        """Return a distribution of the same kind over the same actions, with other `parameters` ``[..., P]``."""
 
 
 _ROUNDING = 1e-5
-"""How far beyond -1 or 1 an action may lie that was scaled to there and back."""
+"""Largest distance of a scaled action beyond -1 or 1 that counts as rounding."""
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
@@ -96,12 +97,12 @@ class Normal:
     log_std: Tensor
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Reparametrised actions ``[(n,) ..., action_size]`` and log-densities ``[(n,) ...]``."""
+        """Return reparametrised actions ``[(n,) ..., action_size]`` and log-densities ``[(n,) ...]``."""
         noise = _noise(self.mean, n)
         return self.mean + self.log_std.exp() * noise, _log_density(noise, self.log_std).sum(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density of ``action`` ``[..., action_size]``; extra leading dimensions broadcast."""
+        """Return the log-density of ``action`` ``[..., action_size]``; extra leading dimensions broadcast."""
         return _log_density((action - self.mean) * (-self.log_std).exp(), self.log_std).sum(-1)
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
@@ -113,23 +114,23 @@ class Normal:
         return density.sum(-1)
 
     def mode(self) -> Tensor:
-        """The mean."""
+        """Return the mean."""
         return self.mean
 
     def entropy(self) -> Tensor:
-        """Differential entropy in nats ``[...]``."""
+        """Return the differential entropy in nats ``[...]``."""
         return (self.log_std + (0.5 + _HALF_LOG_2PI)).expand_as(self.mean).sum(-1)
 
     def kl(self, other: Normal) -> Tensor:
-        """``KL(self || other)`` in nats ``[...]``."""
+        """Return ``KL(self || other)`` in nats ``[...]``."""
         ratio = self.log_std - other.log_std
         distance = (self.mean - other.mean) * (-other.log_std).exp()
         return (0.5 * ((2.0 * ratio).exp() + distance.square() - 1.0) - ratio).sum(-1)
 
     def decoupled_kl(self, other: Normal) -> tuple[Tensor, Tensor]:
-        """The divergence from ``self`` if only the mean, and if only the standard deviation, became that of ``other``.
+        """Return two divergences from ``self``: with the mean of ``other``, and with its standard deviation.
 
-        MPO bounds each (Abdolmaleki et al. 2018, arXiv:1812.02256, section 4.2.1). Dimensions are not summed.
+        MPO bounds each of them (Abdolmaleki et al. 2018, arXiv:1812.02256, section 4.2.1). Dimensions are not summed.
 
         Returns:
             Two tensors ``[..., action_size]``.
@@ -139,7 +140,7 @@ class Normal:
         return 0.5 * distance.square(), (0.5 * ((2.0 * ratio).exp() - 1.0) - ratio).expand_as(self.mean)
 
     def parameters(self) -> Tensor:
-        """Means, then logarithms of the standard deviations ``[..., 2 * action_size]``."""
+        """Return means, then logarithms of the standard deviations ``[..., 2 * action_size]``."""
         return torch.cat((self.mean, self.log_std.expand_as(self.mean)), -1)
 
     def with_parameters(self, parameters: Tensor) -> Normal:
@@ -155,7 +156,7 @@ class SquashedNormal:
     stays precise where the tanh saturates.
 
     Attributes:
-        mean: of the Gaussian, ``[..., action_size]``.
+        mean: mean of the Gaussian, ``[..., action_size]``.
         log_std: natural logarithm of the Gaussian's standard deviation; broadcasts against ``mean``.
     """
 
@@ -163,13 +164,13 @@ class SquashedNormal:
     log_std: Tensor
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Reparametrised actions ``[(n,) ..., action_size]`` in [-1, 1] and log-densities ``[(n,) ...]``."""
+        """Return reparametrised actions ``[(n,) ..., action_size]`` in [-1, 1] and log-densities ``[(n,) ...]``."""
         noise = _noise(self.mean, n)
         raw = self.mean + self.log_std.exp() * noise
         return raw.tanh(), (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first."""
+        """Return the log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first."""
         raw = action.clamp(-ATANH_LIMIT, ATANH_LIMIT).atanh()
         noise = (raw - self.mean) * (-self.log_std).exp()
         return (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
@@ -179,19 +180,19 @@ class SquashedNormal:
         return self.log_prob(action.to(self.mean.dtype)) + _inside(action, -log_slope).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Differential entropy in nats ``[...]``, estimated by one sample: there is no closed form."""
+        """Return the differential entropy in nats ``[...]``, estimated by one sample: there is no closed form."""
         return -self.sample()[1]
 
     def mode(self) -> Tensor:
-        """``tanh(mean)``: the median, which serves as the greedy action of a squashed policy."""
+        """Return ``tanh(mean)``, the median, which is the greedy action of a squashed policy."""
         return self.mean.tanh()
 
     def kl(self, other: SquashedNormal) -> Tensor:
-        """``KL(self || other)`` in nats ``[...]``: that of the Gaussians, as tanh is invertible."""
+        """Return ``KL(self || other)`` in nats ``[...]``. It is the divergence of the Gaussians: tanh is invertible."""
         return Normal(self.mean, self.log_std).kl(Normal(other.mean, other.log_std))
 
     def parameters(self) -> Tensor:
-        """Those of the Gaussian; see `Normal.parameters`."""
+        """Return the parameters of the Gaussian; see `Normal.parameters`."""
         return Normal(self.mean, self.log_std).parameters()
 
     def with_parameters(self, parameters: Tensor) -> SquashedNormal:
@@ -203,8 +204,8 @@ class SquashedNormal:
 class Beta:
     """Beta distributions of independent dimensions, stretched to [-1, 1] (Chou et al. 2017, PMLR 70:834-843).
 
-    No density lies outside of the bounds, and none needs to be clipped to them. Where peaks are narrow, densities are
-    small differences of large numbers, which are therefore computed in 64 bits.
+    The density is 0 outside the bounds, so samples need not be clipped. With narrow peaks, densities are small
+    differences of large numbers, which are therefore computed in 64 bits.
 
     Attributes:
         alpha, beta: ``[..., action_size]``, at least 1, so that the density has one peak.
@@ -214,7 +215,7 @@ class Beta:
     beta: Tensor
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Reparametrised actions ``[(n,) ..., action_size]`` in [-1, 1] and log-densities ``[(n,) ...]``."""
+        """Return reparametrised actions ``[(n,) ..., action_size]`` in [-1, 1] and log-densities ``[(n,) ...]``."""
         shape = self.alpha.shape if n is None else (n, *self.alpha.shape)
         up, down = (torch.distributions.Gamma(x, torch.ones_like(x), validate_args=False) for x in self._pair)
         above, below = (each.rsample(shape[: len(shape) - self.alpha.dim()]) for each in (up, down))
@@ -222,7 +223,7 @@ class Beta:
         return action, self.log_prob(action)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first: at 1 it may have no finite value."""
+        """Return the log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT`: at 1 it may be infinite."""
         inside = action.clamp(-ATANH_LIMIT, ATANH_LIMIT).double()
         alpha, beta = self._precise
         density = (alpha - 1.0) * torch.log1p(inside) + (beta - 1.0) * torch.log1p(-inside)
@@ -233,19 +234,19 @@ class Beta:
         return self.log_prob(action.to(self.alpha.dtype)) + _inside(action, -log_slope).sum(-1)
 
     def mode(self) -> Tensor:
-        """The peak; the middle of a uniform distribution."""
+        """Return the peak; the middle of a uniform distribution."""
         up, down = self.alpha - 1.0, self.beta - 1.0
         return (up - down) / (up + down).clamp(min=1e-12)
 
     def entropy(self) -> Tensor:
-        """Differential entropy in nats ``[...]``."""
+        """Return the differential entropy in nats ``[...]``."""
         alpha, beta = self._precise
         both = alpha + beta
         mean = (alpha - 1.0) * alpha.digamma() + (beta - 1.0) * beta.digamma() - (both - 2.0) * both.digamma()
         return self._total(_log_beta(alpha, beta) - mean + _LOG_2)
 
     def kl(self, other: Beta) -> Tensor:
-        """``KL(self || other)`` in nats ``[...]``."""
+        """Return ``KL(self || other)`` in nats ``[...]``."""
         (alpha, beta), (other_alpha, other_beta) = self._precise, other._precise
         more, less = alpha - other_alpha, beta - other_beta
         mean = more * alpha.digamma() + less * beta.digamma() - (more + less) * (alpha + beta).digamma()
@@ -265,7 +266,7 @@ class Beta:
 
     @property
     def _precise(self) -> tuple[Tensor, Tensor]:
-        if self.alpha.device.type == "mps":  # which has no numbers of 64 bits
+        if self.alpha.device.type == "mps":  # it has no 64-bit numbers
             return self._pair
         return self.alpha.double(), self.beta.double()
 
@@ -275,11 +276,11 @@ class Beta:
 
 @dataclass(frozen=True)
 class Categorical:
-    """Distribution over ``action_size`` discrete actions, or of several independent choices.
+    """Distribution over ``action_size`` discrete actions, or over several independent choices.
 
     Attributes:
-        logits: unnormalised log-probabilities ``[..., action_size]``; of several choices ``[..., D, action_size]``.
-        allowed: bool, like ``logits``: the others have probability 0; ``None`` if all are allowed.
+        logits: unnormalised log-probabilities ``[..., action_size]``; ``[..., D, action_size]`` for several choices.
+        allowed: bool, like ``logits``: all other actions have probability 0; ``None`` if all are allowed.
         several: whether there are several choices: actions are ``[..., D]``, and `log_prob`, `entropy`, `expectation`,
             `log_partition` and `kl` sums over them.
     """
@@ -304,9 +305,9 @@ class Categorical:
         return self.masked_logits.softmax(-1)
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Actions, int64 ``[(n,) ...]``, and their log-probabilities.
+        """Return actions, int64 ``[(n,) ...]``, and their log-probabilities.
 
-        The maximum of logits plus Gumbel noise: unlike ``torch.multinomial`` it checks nothing on the host.
+        They maximise logits plus Gumbel noise. Unlike ``torch.multinomial``, this checks nothing on the host.
         """
         shape = self.logits.shape if n is None else (n, *self.logits.shape)
         gumbel = -self.logits.new_empty(shape).exponential_().log()
@@ -314,7 +315,7 @@ class Categorical:
         return action, self.log_prob(action)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-probability of int64 ``action`` ``[...]``; extra leading dimensions broadcast."""
+        """Return the log-probability of int64 ``action`` ``[...]``; extra leading dimensions broadcast."""
         log_probs = self.log_probs
         if action.dim() >= log_probs.dim():
             log_probs = log_probs.expand(*action.shape, -1)
@@ -329,44 +330,44 @@ class Categorical:
         return of_choices.sum(-1) if self.several else of_choices
 
     def among(self, allowed: Tensor | None) -> Categorical:
-        """The distribution over some of the actions."""
+        """Return the distribution restricted to the allowed actions."""
         return replace(self, allowed=allowed)
 
     def expectation(self, values: Tensor) -> Tensor:
-        """Expectation ``[...]`` of ``values`` of each action, shaped like ``logits``."""
+        """Return the expectation ``[...]`` of ``values`` of each action, shaped like ``logits``."""
         return self._sum((self.log_probs.exp() * values).sum(-1))
 
     def log_partition(self) -> Tensor:
-        """Logarithm ``[...]`` of the sum of ``exp(logit)`` of all actions that are allowed."""
+        """Return the logarithm ``[...]`` of the sum of ``exp(logit)`` over the allowed actions."""
         return self._sum(self.masked_logits.logsumexp(-1))
 
     def log_count(self) -> Tensor:
-        """Logarithm ``[...]`` of the number of actions that are allowed; only where there is ``allowed``."""
+        """Return the logarithm ``[...]`` of the number of allowed actions. ``allowed`` must not be ``None``."""
         return self._sum(cast(Tensor, self.allowed).sum(-1).log())
 
     def mean_square(self) -> Tensor:
-        """Mean ``[...]`` of the squared logits of allowed actions."""
+        """Return the mean ``[...]`` of the squared logits of allowed actions."""
         squares = self.logits.square()
         if self.allowed is None:
             return squares.flatten(-2).mean(-1) if self.several else squares.mean(-1)
         return self._sum((squares * self.allowed).sum(-1)) / self._sum(self.allowed.sum(-1))
 
     def mode(self) -> Tensor:
-        """The most probable action, int64 ``[...]``."""
+        """Return the most probable action, int64 ``[...]``."""
         return self.masked_logits.argmax(-1)
 
     def entropy(self) -> Tensor:
-        """Entropy in nats ``[...]``."""
+        """Return the entropy in nats ``[...]``."""
         log_probs = self.log_probs
         return self._sum(-(log_probs.exp() * log_probs).sum(-1))
 
     def kl(self, other: Categorical) -> Tensor:
-        """``KL(self || other)`` in nats ``[...]``."""
+        """Return ``KL(self || other)`` in nats ``[...]``."""
         log_probs = self.log_probs
         return self._sum((log_probs.exp() * (log_probs - other.log_probs)).sum(-1))
 
     def parameters(self) -> Tensor:
-        """The logits ``[..., action_size]``; of several choices ``[..., D * action_size]``."""
+        """Return the logits ``[..., action_size]``; ``[..., D * action_size]`` for several choices."""
         return self.logits.flatten(-2) if self.several else self.logits
 
     def with_parameters(self, parameters: Tensor) -> Categorical:
@@ -388,36 +389,36 @@ class Joint:
     actions: Composite
 
     def sample(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Actions ``[(n,) ..., W]`` and log-probabilities ``[(n,) ...]``."""
+        """Return actions ``[(n,) ..., W]`` and log-probabilities ``[(n,) ...]``."""
         drawn = [part.sample(n) for part in self.parts]
         return self.actions.join([action for action, _ in drawn]), self._total([log_prob for _, log_prob in drawn])
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Sum ``[...]`` over the parts; extra leading dimensions of ``action`` broadcast."""
+        """Return the sum ``[...]`` over the parts; extra leading dimensions of ``action`` broadcast."""
         pairs = zip(self.parts, self.actions.split(action), strict=True)
         return self._total([part.log_prob(each) for part, each in pairs])
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
-        """See `Distribution.log_probability`. Quantities without bounds are not clipped."""
+        """See `Distribution.log_probability`. Continuous parts without bounds are not clipped."""
         slopes = log_slope.split(self.actions.widths, -1)
         free = [isinstance(part, Continuous) and part.unbounded for part in self.actions.parts]
         rows = zip(self.parts, self.actions.split(action), slopes, free, strict=True)
         return self._total([part.log_probability(each, slope, clipped and not own) for part, each, slope, own in rows])
 
     def mode(self) -> Tensor:
-        """The modes of all parts."""
+        """Return the modes of all parts."""
         return self.actions.join([part.mode() for part in self.parts])
 
     def entropy(self) -> Tensor:
-        """Sum ``[...]`` in nats."""
+        """Return the sum ``[...]`` in nats."""
         return self._total([part.entropy() for part in self.parts])
 
     def kl(self, other: Joint) -> Tensor:
-        """``KL(self || other)`` in nats ``[...]``."""
+        """Return ``KL(self || other)`` in nats ``[...]``."""
         return self._total([own.kl(each) for own, each in zip(self.parts, other.parts, strict=True)])
 
     def parameters(self) -> Tensor:
-        """Those of all parts, one after the other ``[..., P]``."""
+        """Return the parameters of all parts, concatenated ``[..., P]``."""
         return torch.cat([part.parameters() for part in self.parts], -1)
 
     def with_parameters(self, parameters: Tensor) -> Joint:
@@ -432,12 +433,12 @@ class Joint:
 
 
 def masked(values: Tensor, allowed: Tensor | None) -> Tensor:
-    """``values`` ``[..., A]``, very low where an action is not allowed."""
+    """Return ``values`` ``[..., A]``, very low where an action is not allowed."""
     return values if allowed is None else values.masked_fill(~allowed, NEVER)
 
 
 def _inside(action: Tensor, value: Tensor) -> Tensor:
-    """``value`` of each column of an action ``[..., A]``, minus infinity outside of [-1, 1]."""
+    """Return ``value`` for each column of an action ``[..., A]``, minus infinity outside of [-1, 1]."""
     return torch.where(action.abs() > 1.0 + _ROUNDING, -math.inf, value)
 
 
@@ -454,9 +455,9 @@ def _log_jacobian(raw: Tensor) -> Tensor:
 
 
 def _log_ndtr(x: Tensor) -> Tensor:
-    """Logarithm of the standard normal distribution function, to 3e-6 in 32 bits.
+    """Return the logarithm of the standard normal distribution function, to 3e-6 in 32 bits.
 
-    That of torch overflows in ONNX from -13 on. Far below 0 it is the continued fraction of the Mills ratio.
+    Torch's function overflows in ONNX below -13. Far below 0 this is the continued fraction of the Mills ratio.
     """
     below = -x.clamp(max=-2.5)
     fraction = below
@@ -467,5 +468,5 @@ def _log_ndtr(x: Tensor) -> Tensor:
 
 
 def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
-    """Logarithm of the beta function."""
+    """Return the logarithm of the beta function."""
     return alpha.lgamma() + beta.lgamma() - (alpha + beta).lgamma()

@@ -1,4 +1,4 @@
-"""The last layers of heads: one linear layer, or the two streams of a dueling network."""
+"""The last layers of heads: a linear layer, or the two streams of a dueling network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from birl.models.noisy import Noisy
 
 @dataclass(frozen=True)
 class LastLayers:
-    """What turns features into the rows of a head.
+    """Options of the layers that map features to the rows of a head.
 
     Attributes:
         streams: sizes of the hidden layers of each stream of a dueling network; ``None`` for one linear layer.
         trunk_gradient: see `DuelingStreams`.
         branching: see `DuelingStreams`.
-        noisy: of all layers; see `birl.models.noisy.sigma`.
+        noisy: noise of all layers; see `birl.models.noisy.sigma`.
     """
 
     streams: Sequence[int] | None = None
@@ -30,13 +30,13 @@ class LastLayers:
     noisy: Noisy = False
 
     def build(self, n: int, in_features: int, n_actions: int | None, size: int = 1) -> EnsembleLinear | DuelingStreams:
-        """Layers that map ``[N or 1, …, in_features]`` to ``[N, …, n_actions * size]``.
+        """Return layers that map ``[N or 1, …, in_features]`` to ``[N, …, n_actions * size]``.
 
         Args:
             n: number of members.
             in_features: number of features.
             n_actions: number of discrete actions, or ``None``.
-            size: numbers for each action.
+            size: number of outputs for each action.
         """
         if self.streams is None or n_actions is None:
             return EnsembleLinear(n, in_features, (n_actions or 1) * size, self.noisy)
@@ -46,17 +46,17 @@ class LastLayers:
 class DuelingStreams(nn.Module):
     """A stream for the value of the state and one for the advantages of actions (Wang et al. 2016, arXiv:1511.06581).
 
-    ``Q = V + A - mean A`` (eq. 9), for each of an action's numbers by itself: for each quantile, and for the logits of
-    each atom.
+    ``Q = V + A - mean A`` (eq. 9) is computed separately for each output of an action, such as a quantile or the logit
+    of an atom.
 
     Args:
         n: number of members.
         in_features: number of features.
         n_actions: number of actions.
-        size: numbers for each action.
-        options: the sizes of hidden layers; ``trunk_gradient``, a factor on the gradients that leave the streams for
-            the encoder (section 4.2: 1 / sqrt 2); with ``branching`` advantages and, at last, the value are given as
-            they are, for `birl.models.branches.BranchReturns`, which joins those of each branch.
+        size: number of outputs for each action.
+        options: the sizes of hidden layers; ``trunk_gradient``, a factor on the gradients that flow from the streams to
+            the encoder (section 4.2: 1 / sqrt 2). With ``branching``, the output is the advantages followed by the
+            value, which `birl.models.branches.BranchReturns` combines for each branch.
     """
 
     def __init__(self, n: int, in_features: int, n_actions: int, size: int, options: LastLayers) -> None:
@@ -73,7 +73,7 @@ class DuelingStreams(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Map ``[N or 1, …, in_features]`` to ``[N, …, n_actions * size]``."""
-        if self.trunk_gradient is not None:  # the same numbers, with another gradient
+        if self.trunk_gradient is not None:  # the same numbers with a scaled gradient
             features = features.detach() + self.trunk_gradient * (features - features.detach())
         value = self.value(features).unsqueeze(-2)
         advantage = self.advantage(features).unflatten(-1, (-1, self.size))

@@ -1,4 +1,4 @@
-"""Encoders as modules: observations ``[M, *shape]`` (and actions ``[M, A]``) to features ``[M, F]``."""
+"""Modules that encode observations ``[M, *shape]`` (and actions ``[M, A]``) to features ``[M, F]``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from birl.types import Tree, tree_leaves
 
 
 class VectorEncoder(nn.Module):
-    """Dense layers over a flattened observation, joined by the action if one is given.
+    """Dense layers over a flattened observation, concatenated with the action if one is given.
 
-    With ``n`` members the output is ``[N, M, F]`` and every layer is one batched product.
+    With ``n`` members the output is ``[N, M, F]``, and every layer is one batched product.
 
     Args:
-        in_features: size of the observation plus, if it is action-conditioned, of the action.
+        in_features: size of the observation, plus the size of the action if it is action-conditioned.
         hidden_units: size of each layer.
-        activation: of every layer but the last.
-        last_activation: of the last layer; ``None`` for the same.
+        activation: activation of all layers but the last.
+        last_activation: activation of the last layer; ``None`` for the same.
         n: number of stacked members, or ``None`` for one plain encoder.
         **options: ``use_batch_norm``, ``use_layer_norm``, ``dropout_rate`` and ``noisy`` of each `DenseLayer`.
     """
@@ -51,7 +51,7 @@ class VectorEncoder(nn.Module):
         )
 
     def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
-        """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
+        """Return features ``[M, F]``, or ``[N, M, F]`` if stacked."""
         x = joined(observation, action)
         if self.n is not None and len(self.layers) == 0:
             return x.expand(self.n, *x.shape[-2:])
@@ -86,7 +86,7 @@ class SimBaEncoder(nn.Module):
     """A linear layer, residual blocks with layer norm, and a last layer norm (arXiv:2410.09754, section 4).
 
     Args:
-        in_features: size of the observation plus, if it is action-conditioned, of the action.
+        in_features: size of the observation, plus the size of the action if it is action-conditioned.
         feature_size: size of the residual stream, which is the output.
         hidden_size: size inside the blocks.
         n_blocks: number of blocks.
@@ -111,7 +111,7 @@ class SimBaEncoder(nn.Module):
         self.norm = layer_norm(feature_size, n)
 
     def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
-        """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
+        """Return features ``[M, F]``, or ``[N, M, F]`` if stacked."""
         x = self.embedding(joined(observation, action))
         for block in self.blocks:
             x = block(x)
@@ -120,7 +120,7 @@ class SimBaEncoder(nn.Module):
 
 
 def joined(observation: Tree, action: Tensor | None) -> Tensor:
-    """Rows of all numbers, and of ``action`` ``[M, A]``, or ``[N, M, A]``: one for each member."""
+    """Concatenate all numbers of observations, and ``action`` ``[M, A]``, or ``[N, M, A]`` with one per member."""
     if not isinstance(observation, Tensor):
         observation = torch.cat([leaf.reshape(len(leaf), -1) for leaf in tree_leaves(observation)], -1)
     x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
@@ -130,7 +130,7 @@ def joined(observation: Tree, action: Tensor | None) -> Tensor:
 
 
 def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape ``(channels, height, width)`` in which an image is read."""
+    """Return the shape of an image as ``(channels, height, width)``."""
     last = is_channels_last(shape) and shape[2] <= MOST_CHANNELS
     return (shape[2], *shape[:2]) if last else shape
 
@@ -138,17 +138,17 @@ def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
 class PixelEncoder(nn.Module):
     """Convolutions and one dense layer over an image ``[C, H, W]`` (Mnih et al. 2015, doi:10.1038/nature14236).
 
-    Images ``[H, W, C]`` with at most 4 channels are turned first. An action joins before the dense layer.
+    Images ``[H, W, C]`` with at most 4 channels are transposed first. An action is added before the dense layer.
 
     Args:
         observation_shape: ``(channels, height, width)``, or ``(height, width, channels)``.
         filters: ``(channels, kernel size, stride)`` of each convolution.
-        feature_size: size of the dense layer; ``None`` for none.
-        activation: of every layer but the last.
-        last_activation: of the dense layer; ``None`` for the same.
+        feature_size: size of the dense layer; ``None`` for no dense layer.
+        activation: activation of all layers but the last.
+        last_activation: activation of the dense layer; ``None`` for the same.
         action_size: number of action dimensions, 0 without actions.
-        use_batch_norm, dropout_rate: after every layer.
-        noisy: of the dense layer; see `birl.models.noisy.sigma`.
+        use_batch_norm, dropout_rate: batch norm and dropout after every layer.
+        noisy: noise of the dense layer; see `birl.models.noisy.sigma`.
 
     Raises:
         ConfigError: if the image is not three-dimensional, may have many channels last, or is too small for the
@@ -213,7 +213,7 @@ class PixelEncoder(nn.Module):
             )
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
-        """Features ``[M, F]``."""
+        """Return features ``[M, F]``."""
         x = observation.movedim(-1, -3) if self._last else observation
         for convolution, after in zip(self.convolutions, self.after, strict=True):
             x = after(self.activation(convolution(x)))
@@ -223,11 +223,11 @@ class PixelEncoder(nn.Module):
 
 
 class TreeEncoder(nn.Module):
-    """One encoder for each leaf of a tuple or dict observation; their features (and the action) go through one layer.
+    """One encoder for each leaf of a tuple or dict observation, and a layer over their features (and the action).
 
     Args:
         leaves: an encoder with a ``feature_size`` for each leaf, in the order of `tree_leaves`.
-        joint: maps the concatenated features (and the action) to the final ones.
+        joint: maps the concatenated features (and the action) to the final features.
     """
 
     def __init__(self, leaves: Sequence[nn.Module], joint: VectorEncoder) -> None:
@@ -237,6 +237,6 @@ class TreeEncoder(nn.Module):
         self.feature_size = joint.feature_size
 
     def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
-        """Features ``[M, F]``."""
+        """Return features ``[M, F]``."""
         features = [encoder(leaf) for encoder, leaf in zip(self.leaves, tree_leaves(observation), strict=True)]
         return self.joint(torch.cat(features, -1), action)

@@ -35,23 +35,23 @@ class EncoderFactory(Serializable):
     _ensemble: ClassVar[type[nn.Module]] = Members
 
     def create(self, observation_shape: Shape) -> nn.Module:
-        """An encoder: ``forward(observation [M, *shape]) -> [M, F]``."""
+        """Make an encoder: ``forward(observation [M, *shape]) -> [M, F]``."""
         return self._encoder(observation_shape, 0, None)
 
     def create_with_action(
         self, observation_shape: Shape, action_size: int, discrete_action: bool = False
     ) -> nn.Module:
-        """An action-conditioned encoder: ``forward(observation [M, *shape], action [M, A]) -> [M, F]``.
+        """Make an action-conditioned encoder: ``forward(observation [M, *shape], action [M, A]) -> [M, F]``.
 
         Args:
             observation_shape: see `birl.spaces.specs.Spec`.
             action_size: number of action dimensions, or of discrete actions.
-            discrete_action: whether the action comes as a one-hot vector of ``action_size``.
+            discrete_action: whether the action is a one-hot vector of ``action_size``.
         """
         return self._encoder(observation_shape, action_size, None)
 
     def build(self, observation_shape: Shape, actions: Actions | None = None, n: int | None = None) -> nn.Module:
-        """One encoder, or ``n`` independent ones as one module with outputs ``[N, M, F]``.
+        """Make one encoder, or ``n`` independent ones as one module with outputs ``[N, M, F]``.
 
         Args:
             observation_shape: see `birl.spaces.specs.Spec`.
@@ -59,7 +59,7 @@ class EncoderFactory(Serializable):
             n: number of members, or ``None`` for a plain encoder.
 
         Raises:
-            ConfigError: if the user's own method makes no encoder that fits. One small batch is tried.
+            ConfigError: if a user's method returns no suitable encoder. It is tried with a small batch.
         """
         method = "create" if actions is None else "create_with_action"
         own = getattr(type(self), method) is not getattr(EncoderFactory, method)
@@ -76,7 +76,7 @@ class EncoderFactory(Serializable):
         return encoder
 
     def _accepted(self, observation_shape: Shape, actions: Actions) -> tuple[Any, ...]:
-        """The arguments that ``create_with_action`` takes: some factories for d3rlpy do not take the third."""
+        """Return the arguments for ``create_with_action``: some factories for d3rlpy do not take the third."""
         arguments = (observation_shape, actions.size, actions.discrete)
         signature = inspect.signature(self.create_with_action)
         for given in (arguments, arguments[:2]):
@@ -90,11 +90,11 @@ class EncoderFactory(Serializable):
 
     @classmethod
     def from_shorthand(cls, value: object) -> object:
-        """As in `Serializable`; a list of sizes stands for a `VectorEncoderFactory` with these layers."""
+        """See `Serializable`. A list of sizes stands for a `VectorEncoderFactory` with these layers."""
         return VectorEncoderFactory(list(value)) if isinstance(value, list | tuple) else super().from_shorthand(value)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        """One encoder, or a stack of ``n``; ``action_size`` is 0 for encoders of the observation alone."""
+        """Make one encoder, or a stack of ``n``. ``action_size`` is 0 for encoders of the observation alone."""
         if action_size:
             raise UnsupportedError(
                 f"{type(self).__name__} has no create_with_action method, which Q-functions of continuous actions "
@@ -103,7 +103,7 @@ class EncoderFactory(Serializable):
         raise UnsupportedError(f"{type(self).__name__} has no create method: give it one")
 
     def _stacks(self, observation_shape: Shape) -> bool:
-        """Whether several encoders can be one module with stacked weights."""
+        """Return whether several encoders can be one module with stacked weights."""
         return False
 
 
@@ -112,7 +112,7 @@ register_encoder_factory = EncoderFactory.register
 
 @dataclass(frozen=True)
 class VectorEncoderFactory(EncoderFactory, type="vector"):
-    """Dense layers; observations with more dimensions are flattened, and parts of dicts and tuples put side by side.
+    """Dense layers. Observations with more dimensions are flattened, and parts of dicts and tuples concatenated.
 
     Attributes:
         hidden_units: size of each layer.
@@ -122,8 +122,8 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
         dropout_rate: dropout probability after each layer, or ``None``.
         exclude_last_activation: whether the last layer is linear.
         last_activation: activation of the last layer instead of ``activation``.
-        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295), or how much at the
-            start: ``True`` is the paper's 0.5.
+        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295), or the initial
+            amount of noise: ``True`` is the paper's 0.5.
     """
 
     hidden_units: list[int] = field(default_factory=lambda: [256, 256])
@@ -162,13 +162,14 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
 
     Attributes:
         filters: ``[channels, kernel size, stride]`` of each convolution.
-        feature_size: size of the dense layer after them; ``None`` for none, for heads with streams of their own.
+        feature_size: size of the dense layer after the convolutions; ``None`` for no dense layer, for heads with their
+            own streams.
         activation: see `birl.models.layers.ACTIVATIONS`.
         use_batch_norm: batch norm after each activation.
         dropout_rate: dropout probability after each layer, or ``None``.
         exclude_last_activation: whether the dense layer is linear.
         last_activation: activation of the dense layer instead of ``activation``.
-        noisy: of the dense layer; see `VectorEncoderFactory`.
+        noisy: noise of the dense layer; see `VectorEncoderFactory`.
     """
 
     filters: list[list[int]] = field(default_factory=lambda: _filters_for(84))
@@ -188,8 +189,8 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
         check("feature_size", self.feature_size, int, low=1, optional=True)
         if self.feature_size is None and (self.noisy or self.exclude_last_activation or self.last_activation):
             raise ConfigError(
-                "feature_size is None, so that there is no dense layer: noisy, exclude_last_activation and "
-                "last_activation, which are about it, must be left out"
+                "feature_size is None, so there is no dense layer: leave out noisy, exclude_last_activation and "
+                "last_activation, which are for this layer"
             )
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
@@ -211,16 +212,16 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
 class SimBaEncoderFactory(EncoderFactory, type="simba"):
     """SimBa (Lee et al. 2024, arXiv:2410.09754): residual blocks with layer norm, for vector observations.
 
-    Other observations are flattened as by `VectorEncoderFactory`.
+    Other observations are flattened as in `VectorEncoderFactory`.
 
-    The paper normalises observations by their running mean and standard deviation: give the algorithm
-    ``observation_scaler=StandardObservationScaler()`` for that.
+    The paper normalises observations by their running mean and standard deviation. To do so, give the algorithm
+    ``observation_scaler=StandardObservationScaler()``.
 
     Attributes:
         feature_size: size of the residual stream and of the features.
         hidden_size: size inside the blocks.
         n_blocks: number of blocks.
-        noisy: of the dense layers; see `VectorEncoderFactory`.
+        noisy: noise of the dense layers; see `VectorEncoderFactory`.
     """
 
     feature_size: int = 256
@@ -246,15 +247,15 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
 class DefaultEncoderFactory(EncoderFactory, type="default"):
     """`PixelEncoderFactory` for images ``(channels, height, width)``, `VectorEncoderFactory` for fewer dimensions.
 
-    Images with a side below 36 pixels get smaller kernels, and fewer convolutions where three do not fit.
+    Images with a side below 36 pixels get smaller kernels, and fewer convolutions if three do not fit.
 
-    Tuple and dict observations have one such encoder for each leaf; a dense layer of 256 units joins their features.
+    Tuple and dict observations have one such encoder for each leaf, and a dense layer of 256 units over all features.
 
     Attributes:
         activation: see `birl.models.layers.ACTIVATIONS`.
         use_batch_norm: batch norm after each activation.
         dropout_rate: dropout probability after each layer, or ``None``.
-        noisy: of the dense layers; see `VectorEncoderFactory`.
+        noisy: noise of the dense layers; see `VectorEncoderFactory`.
     """
 
     activation: str = "relu"
@@ -297,22 +298,22 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
 
 
 def _filters_for(side: int) -> list[list[int]]:
-    """Filters of convolutions over images whose shorter side has so many pixels."""
+    """Return the filters of convolutions for images whose shorter side has ``side`` pixels."""
     if side >= 36:
         return [[32, 8, 4], [64, 4, 2], [64, 3, 1]]
     if side >= 18:
         return [[32, 4, 2], [64, 4, 2], [64, 3, 1]]
     if side >= 5:
         return [[32, 3, 1], [64, 3, 2 if side >= 12 else 1]]
-    return [[32, max(1, min(side, 3)), 1]]  # 0 is refused where layers are made
+    return [[32, max(1, min(side, 3)), 1]]  # the constructor of layers rejects 0
 
 
 def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_size: int | None = None) -> int:
-    """Number of features that ``encoder`` returns: its ``feature_size``, or the size that a forward pass gives.
+    """Return the number of features of ``encoder``: its ``feature_size``, or the size of a forward pass's result.
 
     Args:
         encoder: an encoder or an ensemble of encoders.
-        observation_shape: see `birl.spaces.specs.Spec`; only needed if the encoder does not say its ``feature_size``.
+        observation_shape: see `birl.spaces.specs.Spec`; only needed if the encoder has no ``feature_size``.
         action_size: size of the action vector for action-conditioned encoders.
     """
     member = encoder.members[0] if isinstance(encoder, Members) else encoder
@@ -321,7 +322,7 @@ def feature_size_of(encoder: nn.Module, observation_shape: Shape = (), action_si
 
 
 def _tried(encoder: nn.Module, observation_shape: Shape, action_size: int | None) -> Tensor:
-    """What ``encoder`` makes of a batch of two zeros."""
+    """Return the features of a batch of two zero observations."""
     device = next((weight.device for weight in encoder.parameters()), None)
     zeros = shape_map(lambda shape: torch.zeros(2, *shape, device=device), observation_shape)
     inputs = [zeros] + ([] if action_size is None else [torch.zeros(2, action_size, device=device)])
@@ -335,7 +336,7 @@ def _tried(encoder: nn.Module, observation_shape: Shape, action_size: int | None
 
 
 def _check_encoder(method: str, encoder: object, observation_shape: Shape, actions: Actions | None) -> None:
-    """Raise `ConfigError` unless ``method``, a user's own, returned an encoder that fits."""
+    """Raise `ConfigError` if a user's ``method`` returned an encoder that does not fit."""
     if not isinstance(encoder, nn.Module):
         raise ConfigError(f"{method} returned {encoder!r:.80}; it must return a torch.nn.Module")
     if torch.get_default_device().type == "meta":  # only the tensors of a file are counted
@@ -371,7 +372,7 @@ def _check_sizes(shape: Shape) -> None:
 
 
 def flat_size(shape: Shape) -> int:
-    """Number of elements of one observation."""
+    """Return the number of elements of one observation."""
     _check_sizes(shape)
     return sum(map(math.prod, leaf_shapes(shape)))
 

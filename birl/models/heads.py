@@ -29,7 +29,7 @@ class _LinearHead(nn.Module):
         self.n_actions = n_actions
 
     def _rows(self, features: Tensor) -> Tensor:
-        """Rows of ``size`` outputs for each member, element and discrete action."""
+        """Return rows of ``size`` outputs for each member, element and discrete action."""
         rows: Tensor = self.linear(features)
         return rows if self.n_actions is None else rows.view(*rows.shape[:-1], self.n_actions, -1)
 
@@ -41,14 +41,14 @@ class MeanHead(_LinearHead):
         n: number of members.
         feature_size: size of the last input dimension.
         n_actions: number of discrete actions, or ``None``.
-        last: how its last layers are made.
+        last: options of the last layers.
     """
 
     def __init__(self, n: int, feature_size: int, n_actions: int | None, last: LastLayers = _LINEAR) -> None:
         super().__init__(n, feature_size, n_actions, last=last)
 
     def forward(self, features: Tensor) -> MeanReturns:
-        """Returns of ``features``."""
+        """Compute returns of ``features``."""
         values: Tensor = self.linear(features)
         return MeanReturns(values.squeeze(-1) if self.n_actions is None else values)
 
@@ -59,7 +59,7 @@ class QuantileHead(_LinearHead):
     Args:
         n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of quantiles.
-        risk: how actions are chosen; ``None`` for by their means.
+        risk: risk measure for the selection of actions; ``None`` for their means.
     """
 
     taus: Tensor
@@ -80,7 +80,7 @@ class QuantileHead(_LinearHead):
         self.register_buffer("masses", masses, persistent=False)
 
     def forward(self, features: Tensor) -> QuantileReturns:
-        """Returns of ``features``."""
+        """Compute returns of ``features``."""
         values = self._rows(features)
         preference = None if self.masses is None else (values * self.masses).sum(-1)
         return QuantileReturns(values, self.taus, preference=preference)
@@ -111,23 +111,23 @@ class CategoricalHead(_LinearHead):
         self.register_buffer("support", torch.linspace(v_min, v_max, n_atoms), persistent=False)
 
     def forward(self, features: Tensor) -> CategoricalReturns:
-        """Returns of ``features``."""
+        """Compute returns of ``features``."""
         return CategoricalReturns(self.support, logits=self._rows(features))
 
 
 class ImplicitQuantileHead(Random):
     """Quantiles at random levels (Dabney et al. 2018, arXiv:1806.06923 eq. 4, with cosines ``i = 1 … embed_size``).
 
-    All members of an ensemble see the same levels, so that their quantiles can be compared and mixed.
+    All members of an ensemble have the same levels, so that their quantiles can be compared and mixed.
 
     Args:
         n, feature_size, n_actions, last: see `MeanHead`.
         n_quantiles: number of levels drawn for each element.
         n_greedy_quantiles: number of fixed levels while acting.
         embed_size: number of cosines.
-        n_choice_quantiles: number of levels of their own that actions are chosen by in training; ``None`` for
-            ``n_quantiles`` if there is a risk measure, and else for the levels of the returns.
-        risk: how actions are chosen; ``None`` for by their means.
+        n_choice_quantiles: number of separate levels by which actions are selected in training; ``None`` for
+            ``n_quantiles`` levels with a risk measure, and for the levels of the returns without one.
+        risk: risk measure for the selection of actions; ``None`` for their means.
 
     Attributes:
         greedy: whether levels are fixed midpoints.
@@ -161,7 +161,7 @@ class ImplicitQuantileHead(Random):
         self.register_buffer("choice_taus", choice_taus, persistent=False)
 
     def forward(self, features: Tensor, choose: bool = True) -> QuantileReturns:
-        """Returns of ``features``; with ``choose`` also what actions are chosen by, if that is something else."""
+        """Return the returns of ``features``; with ``choose`` also the preferences of actions, if they differ."""
         taus = self.greedy_taus if self.greedy else self._drawn(features, self.n_quantiles, None)
         choice = None
         if choose and self.is_discrete:
@@ -170,20 +170,20 @@ class ImplicitQuantileHead(Random):
                 choice = self._drawn(features, self._n_choice, self._risk)
         if choice is None:
             return QuantileReturns(self._quantiles(features, taus), taus)
-        # in one pass, which has one noise
+        # in one pass, so that both have the same noise
         both = self._quantiles(features, torch.cat((taus, choice), -1))
         values, others = both.split([taus.shape[-1], choice.shape[-1]], -1)
         return QuantileReturns(values, taus, preference=others.mean(-1))
 
     def _drawn(self, features: Tensor, n: int, risk: RiskMeasure | None) -> Tensor:
-        """``n`` random levels for each element."""
+        """Draw ``n`` random levels for each element."""
         size = (*features.shape[1:-1], n)
         if risk is not None:
             return risk.draw(size, features)
         return torch.rand(size, dtype=features.dtype, device=features.device)
 
     def _quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
-        """Quantiles ``[N, …, Q]`` or ``[N, …, A, Q]`` at the levels ``[Q]`` or ``[…, Q]``."""
+        """Return quantiles ``[N, …, Q]`` or ``[N, …, A, Q]`` at the levels ``[Q]`` or ``[…, Q]``."""
         embedding = torch.relu(self.embedding((taus.unsqueeze(-1) * self.frequencies).cos().unsqueeze(0)))
         ones = (1,) * (features.dim() - 2)
         if self.greedy:  # [N, Q, F]: one embedding for all elements

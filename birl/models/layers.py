@@ -32,10 +32,10 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_named(name: str) -> Activation:
-    """The function called ``name``.
+    """Return the activation function called ``name``.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is no such function.
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ConfigError(f"activation is {name!r:.80}; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
@@ -45,7 +45,7 @@ def activation_named(name: str) -> Activation:
 class EnsembleLinear(nn.Module):
     """``n`` linear layers as one batched product.
 
-    Each member starts as its own ``nn.Linear`` would: weights and biases uniform in ``±1 / sqrt(in_features)``.
+    Each member is initialised like an ``nn.Linear``: weights and biases uniform in ``±1 / sqrt(in_features)``.
 
     Args:
         n: number of members.
@@ -62,7 +62,7 @@ class EnsembleLinear(nn.Module):
         self.noise = FactorisedNoise(self.weight, self.bias, noisy) if noisy else None
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """Weights ``[N, in, out]`` and biases ``[N, 1, out]`` of one pass, with its noise."""
+        """Return weights ``[N, in, out]`` and biases ``[N, 1, out]`` for one pass, with noise drawn for it."""
         weight, bias = self.weight, self.bias
         return (weight, bias) if self.noise is None else self.noise(weight, bias)
 
@@ -80,12 +80,12 @@ class EnsembleLinear(nn.Module):
             return torch.addmm(bias.squeeze(0), x, weight.squeeze(0)).unsqueeze(0)
         if self._has_one_column(x):
             return (x * weight.mT).sum(-1, keepdim=True) + bias
-        if x.device.type == "cuda":  # a product that adds begins with a copy there, and compilers fuse the sum
+        if x.device.type == "cuda":  # baddbmm would start with a copy there, and compilers fuse the sum
             return torch.bmm(x.expand(n, -1, -1), weight) + bias
         return torch.baddbmm(bias, x.expand(n, -1, -1), weight)
 
     def _has_one_column(self, x: Tensor) -> bool:
-        """Whether the weights are columns, for which a batched product is slower (on a CPU several times).
+        """Return whether the weights are columns, for which a batched product is slower (on a CPU several times).
 
         Inputs of the wrong shape are left to the product, which rejects them: a multiplication would broadcast them.
         """
@@ -126,7 +126,7 @@ class EnsembleLayerNorm(nn.Module):
 
 
 def layer_norm(features: int, n: int | None) -> nn.Module:
-    """Layer normalisation, of ``n`` stacked members or of one."""
+    """Return a layer normalisation for ``n`` stacked members, or for one."""
     return nn.LayerNorm(features) if n is None else EnsembleLayerNorm(n, features)
 
 
@@ -187,7 +187,7 @@ class DenseLayer(nn.Module):
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x [..., in] @ weight.T + bias`` with ``weight [out, in]``, with the faster of MKL and oneDNN."""
+    """Compute ``x [..., in] @ weight.T + bias`` with ``weight [out, in]``, by the faster of MKL and oneDNN."""
     if not matmul.applies(x, weight, flat=True):
         return F.linear(x, weight, bias)
     y = matmul.linear(x.reshape(1, -1, x.shape[-1]), weight.t().unsqueeze(0), bias.view(1, 1, -1))
@@ -215,8 +215,8 @@ def one_hot_product(weight: Tensor, index: Tensor) -> Tensor:
 class Dropout(nn.Module):
     """Zeroes elements with probability ``rate`` in training, and scales the others to keep the mean.
 
-    As ``nn.Dropout``. On the CPU, where random numbers are drawn one after the other, four elements share one of 64
-    bits: ``rate`` is rounded to a multiple of 1 / 65536.
+    It works like ``nn.Dropout``. On the CPU, where drawing random numbers is slow, four elements share one number of 64
+    bits, so ``rate`` is rounded to a multiple of 1 / 65536.
     """
 
     def __init__(self, rate: float) -> None:
@@ -224,7 +224,7 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Apply dropout to a tensor of any shape."""
         if not self.training or self.rate == 0.0:
             return x
         if x.device.type != "cpu":
@@ -244,6 +244,6 @@ class Members(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Outputs of all members ``[N, M, F]``."""
+        """Return outputs of all members ``[N, M, F]``."""
         outputs = [member(*inputs) for member in self.members]
         return outputs[0].unsqueeze(0) if len(outputs) == 1 else torch.stack(outputs)

@@ -1,4 +1,4 @@
-"""Terms that are added to an algorithm's loss: what they have in common."""
+"""The base class of terms that configurations add to losses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from birl.types import Batch
 class LossAddOn(Serializable):
     """Base of terms that a configuration adds to the loss of one of its steps: ``loss_addons=(…,)``.
 
-    Write one as a frozen dataclass with a name, ``class Mine(LossAddOn, type="mine")``, and the fields ``weight`` and
-    ``phase``. Its network is a child of the algorithm's networks.
+    A term of your own is a frozen dataclass with a name, ``class Mine(LossAddOn, type="mine")``, and the fields
+    ``weight`` and ``phase``. Its network is a child of the algorithm's networks.
 
     Attributes:
         weight: factor of the term, at least 0.
@@ -35,7 +35,7 @@ class LossAddOn(Serializable):
 
     @abstractmethod
     def network(self, acting: nn.Module, spec: Spec, config: Any) -> nn.Module:
-        """Its own network.
+        """Make the network of the term.
 
         Args:
             acting: the network that acts.
@@ -43,30 +43,30 @@ class LossAddOn(Serializable):
             config: the algorithm's configuration.
 
         Raises:
-            ConfigError: if it cannot be added to the algorithm.
+            ConfigError: if the term cannot be added to the algorithm.
         """
 
     @property
     def given(self) -> object:
-        """Where the parameters come from that its network is given; ``None`` if they are not given."""
+        """The source of parameters that are loaded into the network; ``None`` if none are loaded."""
         return None
 
     def fill(self, own: nn.Module) -> None:
-        """Put parameters that the term is given into its network ``own``, where they are not in the file of a model."""
+        """Load the term's given parameters into its network ``own``, unless a model file supplies them."""
 
     @abstractmethod
     def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
-        """The term, a scalar with a graph, before its ``weight``.
+        """Return the term, a scalar with a graph, without its ``weight``.
 
         Args:
-            own: its `network`.
+            own: the term's `network`.
             acting: the network that acts.
-            batch: what the step's loss is given.
+            batch: the batch of the step's loss.
         """
 
 
 def addon_names(addons: Sequence[LossAddOn]) -> list[str]:
-    """Names of the add-ons' networks: their types, with a number from the second of a type on."""
+    """Return names of the add-ons' networks: their types, numbered from the second add-on of a type."""
     types = [each.get_type() for each in addons]
     counts = [types[: index + 1].count(name) for index, name in enumerate(types)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(types, counts, strict=True)]

@@ -1,11 +1,11 @@
 """Matrix products of training, through oneDNN where it is faster.
 
-Torch multiplies float32 matrices on the CPU with MKL, which does not use AVX-512 on AMD's processors; oneDNN, which is
-part of torch too, does. Since Zen 5 arithmetic is 512 bits wide, so oneDNN is faster for small products already. Zen 4
-splits AVX-512 operations in halves: there it is faster for large products only, such as a transformer's. To compare
-machines exactly, set ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment.
+Torch multiplies float32 matrices on the CPU with MKL, which does not use AVX-512 on AMD processors. oneDNN, which is
+also part of torch, does. Zen 5 processors have arithmetic units of 512 bits, so oneDNN is faster even for small
+products. Zen 4 splits AVX-512 operations into halves, so oneDNN is faster only for large products, such as those of a
+transformer. To compare machines exactly, set ``BIRL_PRODUCTS=mkl`` or ``=onednn`` in the environment.
 
-Only updates use this, in `products`: acting and exports keep torch's own products.
+Only updates use oneDNN, inside `products`. Acting and exports use torch's own products.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Threshold(NamedTuple):
 
     single: float
     stacked: float
-    """Of each member of an ensemble."""
+    """The number for each member of an ensemble."""
 
 
 NEVER: Final = Threshold(math.inf, math.inf)
@@ -41,17 +41,17 @@ FULL_WIDTH: Final = Threshold(5e6, 5e6)
 HALF_WIDTH: Final = Threshold(1e8, math.inf)
 
 ZEN_5: Final = 26
-"""The family of AMD's first processors whose AVX-512 is of full width; Zen 4 is of family 25."""
+"""The first family of AMD processors with AVX-512 of full width; Zen 4 is family 25."""
 
 _threshold = NEVER
-_updates, _lock = 0, Lock()  # under way, in all threads
+_updates, _lock = 0, Lock()  # number of updates in progress, in all threads
 
 _library = torch.library.Library("birl", "FRAGMENT")
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x @ weight.T + bias`` by oneDNN."""
+    """Compute ``x @ weight.T + bias`` by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -65,8 +65,8 @@ def _shape_of_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():
-        # oneDNN wants its first factor row by row; the compiler's transposition is several times as fast as torch's.
-        # Compilers know oneDNN's op by its own name only with constant weights.
+        # oneDNN needs a contiguous first factor; the compiler's transposition is several times as fast as torch's.
+        # The compiler supports oneDNN's own operation only with constant weights.
         return torch.ops.birl.product(x.contiguous(), weight, bias)
     return _product(x, weight, bias)
 
@@ -102,18 +102,18 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x [N or 1, M, in] @ weight [N, in, out] + bias [N, 1, out]``, through oneDNN."""
+    """Compute ``x [N or 1, M, in] @ weight [N, in, out] + bias [N, 1, out]`` by oneDNN."""
     result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
 
 def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
-    """Whether ``x [..., M, in]`` times ``weight`` goes through oneDNN: in `products`, if that is faster.
+    """Return whether ``x [..., M, in]`` times ``weight`` uses oneDNN: inside `products`, if that is faster.
 
-    With ``flat`` all dimensions of ``x`` but the last are rows of one product.
+    With ``flat``, all dimensions of ``x`` but the last are rows of one product.
     """
     if _threshold is NEVER:
-        return False  # before any size is compared: an exporter would record the result as a constant
+        return False  # before any comparison of sizes, whose result an exporter would record as a constant
     rows = x.shape[:-1].numel() if flat else x.shape[-2]
     stacked = weight.dim() == 3 and weight.shape[0] > 1
     return (
@@ -126,9 +126,9 @@ def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
 
 @contextmanager
 def products(least: Threshold) -> Iterator[None]:
-    """A context in which products of at least this size go through oneDNN.
+    """Use oneDNN for products of at least this size inside the context.
 
-    With `NEVER` all are torch's own, whose gradients can be differentiated; `threshold` gives the fastest.
+    With `NEVER` all products are torch's own, whose gradients can be differentiated; `threshold` is the fastest choice.
     """
     global _threshold
     before, _threshold = _threshold, least
@@ -140,9 +140,9 @@ def products(least: Threshold) -> Iterator[None]:
 
 @contextmanager
 def fast_products() -> Iterator[None]:
-    """`products` from the `threshold` on, for a whole update.
+    """Use `products` with the `threshold` of this machine for a whole update.
 
-    Several threads may make updates at the same time: the last one to leave restores torch's own products.
+    Several threads may make updates at the same time: the last thread to finish restores torch's own products.
     """
     global _threshold, _updates
     with _lock:
@@ -158,9 +158,9 @@ def fast_products() -> Iterator[None]:
 
 @cache
 def threshold() -> Threshold:
-    """The size from which oneDNN is clearly faster than torch's own product; only AMD's AVX-512 processors have one.
+    """Return the size from which oneDNN is clearly faster than torch's own product, `NEVER` on most machines.
 
-    Not measured: timing noise would make the choice, and with it rounding, irreproducible.
+    It depends on the processor, not on a measurement: timing noise would make the choice, and so rounding, random.
 
     Raises:
         ConfigError: if ``BIRL_PRODUCTS`` is set to something unknown.
@@ -170,7 +170,7 @@ def threshold() -> Threshold:
         raise ConfigError(f"BIRL_PRODUCTS is {wish!r}; it must be 'mkl', 'onednn' or not set")
     if wish:
         return FULL_WIDTH if wish == "onednn" else NEVER
-    # the op is private to torch and may disappear
+    # the operation is private to torch and may disappear
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not there or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return NEVER
@@ -181,7 +181,7 @@ def threshold() -> Threshold:
 
 
 def _processor() -> tuple[str, int]:
-    """The processor's vendor and family, where Linux reports them."""
+    """Return the processor's vendor and family, where Linux reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

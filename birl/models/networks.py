@@ -1,4 +1,4 @@
-"""Bases of networks: an encoder in front, and inputs with any leading dimensions."""
+"""Base classes of networks, which have an encoder and take inputs with any leading dimensions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Network(nn.Module):
     """Base of networks: an encoder that reads `Inputs`.
 
     Attributes:
-        encoder: sees flat batches only: ``[M, *shape]`` and, if it is action-conditioned, actions ``[M, A]``.
-        feature_size: size of the last dimension of `encode`'s result.
+        encoder: reads flat batches only: ``[M, *shape]`` and, if it is action-conditioned, actions ``[M, A]``.
+        feature_size: size of the last dimension of the result of `encode`.
         state_size: size of the recurrent state, 0 without recurrence.
         state_key: name under which the state is looked up in `Inputs.state`; the engine sets it.
     """
@@ -38,12 +38,12 @@ class Network(nn.Module):
         self._noisy = bool(noise_of(encoder))
 
     def encode(self, inputs: Inputs, action: Tensor | None = None) -> Tensor:
-        """Features ``[..., F]``, or ``[N, ..., F]`` of an ensemble encoder.
+        """Return features ``[..., F]``, or ``[N, ..., F]`` with an ensemble encoder.
 
         Args:
             inputs: observations with any leading dimensions; for recurrent encoders ``[T, B, …]`` or ``[B, …]``.
-            action: ``[..., *spec.actions.shape]``. May have more leading dimensions than the observation, which is
-                then repeated: many actions for each state.
+            action: ``[..., *spec.actions.shape]``. It may have more leading dimensions than the observation, which is
+                then repeated, for several actions per state.
         """
         if action is not None:
             action = self.spec.actions.as_input(action)
@@ -53,7 +53,7 @@ class Network(nn.Module):
             inputs.observation if inputs.following is None else inputs.following
         )
         leading = self._leading(observation)
-        # compare the numbers of dimensions first: torch.export would take a comparison of sizes for a condition
+        # the numbers of dimensions are compared first: torch.export would make a comparison of sizes a constraint
         if action is not None and (action.dim() - 1 != len(leading) or action.shape[:-1] != leading):
             leading = torch.broadcast_shapes(leading, action.shape[:-1])
             observation = tree_map(lambda x, rank: _expand(x, rank, leading), observation, self._ranks)
@@ -73,7 +73,7 @@ class Network(nn.Module):
         flat = self._flatten(observation)
         following: Tensor | None
         after = None if inputs.following is None else self._flatten(self.spec.encoder_observation(inputs.following))
-        if after is not None and self._noisy:  # in one pass, which has one noise
+        if after is not None and self._noisy:  # in one pass, so that both have the same noise
             both = tree_map(lambda *x: torch.cat(x), flat, after)
             sequence, following = (_unflatten(each, shape) for each in encoder.embed(both).chunk(2, -2))
         else:
@@ -123,13 +123,13 @@ class LinearNetwork(Network):
         self.linear = nn.Linear(self.feature_size, spec.actions.size if size is None else size)
 
     def make_orthogonal(self, gain: float) -> None:
-        """Orthogonal weights without biases, as policies that learn from rollouts begin (arXiv:2005.12729, section 3).
+        """Initialise weights orthogonally and biases with 0, as for PPO (arXiv:2005.12729, section 3).
 
-        Encoders of one's own keep the weights that they were made with. Recurrent networks do, too, whose last layer is
-        but multiplied by ``gain``: they learned memories more slowly with orthogonal ones.
+        Encoders of the user keep their initial weights. So do recurrent networks, which learned memories more slowly
+        with orthogonal weights; only their last layer is multiplied by ``gain``.
 
         Args:
-            gain: scale of the last layer's weights; that of the encoder's is sqrt(2).
+            gain: scale of the last layer's weights. The scale of the encoder's weights is sqrt(2).
         """
         if is_recurrent(self):
             with torch.no_grad():
@@ -146,7 +146,7 @@ class LinearNetwork(Network):
 
 
 def is_recurrent(module: nn.Module) -> bool:
-    """Whether ``module`` contains a recurrent encoder."""
+    """Return whether ``module`` contains a recurrent encoder."""
     return any(isinstance(part, Recurrent) for part in module.modules())
 
 
@@ -163,9 +163,9 @@ def set_acting(module: nn.Module, acting: bool) -> None:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Dropout off and batch norm on running statistics, until the block ends.
+    """Turn dropout off and use running statistics in batch norm, until the block ends.
 
-    Does nothing if ``module`` has neither, so that compiled losses stay in one graph.
+    Nothing happens if ``module`` has neither, so compiled losses stay in one graph.
     """
     parts = [part for part in module.modules() if isinstance(part, _MODE_DEPENDENT) and part.training]
     for part in parts:
@@ -182,7 +182,7 @@ _MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, *_MOVED_BY_BATCHES)
 
 
 def normalises_by_batch(nets: nn.Module) -> bool:
-    """Whether a layer has running statistics of minibatches, such as batch norm."""
+    """Return whether a layer has running statistics of minibatches, such as batch norm."""
     return any(isinstance(module, _MOVED_BY_BATCHES) for module in nets.modules())
 
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from birl.checks import check
 
 Noisy = bool | float
-"""Whether a layer has noise, or how much; see `sigma`."""
+"""Whether a layer has noise, or the amount of noise; see `sigma`."""
 
 SIGMA_0: Final = 0.5
-"""Section 3.2: the noise at the start."""
+"""The initial noise (section 3.2)."""
 
 
 def sigma(noisy: Noisy) -> float:
-    """``sigma_0``, the standard deviation of the noise at the start times the root of the number of inputs.
+    """Return ``sigma_0``, the initial standard deviation of the noise times the root of the number of inputs.
 
     Args:
         noisy: ``False`` for 0, ``True`` for the paper's 0.5, or the number itself.
@@ -38,7 +38,7 @@ class Random(nn.Module):
     """Base of modules that draw random numbers in every pass.
 
     Attributes:
-        greedy: whether they draw none; see `birl.models.set_acting`.
+        greedy: whether they draw no random numbers; see `birl.models.set_acting`.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Random(nn.Module):
 class FactorisedNoise(Random):
     """Factorised Gaussian noise on the weights and biases of a linear layer (eqs. 9-11).
 
-    ``w = mu + sigma f(eps_in) f(eps_out)`` and ``b = mu + sigma f(eps_out)`` with ``f(x) = sgn(x) sqrt(|x|)``. Every
-    pass draws its own noise, the same for all of its rows: one for a minibatch, others for the target network and for
-    the choice of Double DQN (eqs. 12-16). While networks act greedily there is none.
+    ``w = mu + sigma f(eps_in) f(eps_out)`` and ``b = mu + sigma f(eps_out)`` with ``f(x) = sgn(x) sqrt(|x|)``. Each
+    forward pass draws its own noise, which all rows of the batch share. The target network and Double DQN's selection
+    of actions have other noise than the prediction (eqs. 12-16). Greedy acting has no noise.
 
     Args:
-        weight: of the layer, ``[out, in]`` or, of stacked layers, ``[N, in, out]``.
-        bias: ``[out]`` or ``[N, 1, out]``.
+        weight: weights of the layer: ``[out, in]``, or ``[N, in, out]`` for stacked layers.
+        bias: biases of the layer: ``[out]`` or ``[N, 1, out]``.
         noisy: see `sigma`.
 
     Attributes:
@@ -69,7 +69,7 @@ class FactorisedNoise(Random):
         self.bias = nn.Parameter(torch.full_like(bias, start))
 
     def forward(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's weights and biases, with noise."""
+        """Return the layer's weights and biases, with noise."""
         if self.greedy:
             return weight, bias
         sizes = [weight.shape[1], bias.shape[-1]]
@@ -84,13 +84,13 @@ class FactorisedNoise(Random):
 
 
 def noise_of(module: nn.Module) -> list[FactorisedNoise]:
-    """All noise in a module."""
+    """Return all noise in a module."""
     return [part for part in module.modules() if isinstance(part, FactorisedNoise)]
 
 
 @contextmanager
 def noise_on(parts: Sequence[FactorisedNoise]) -> Iterator[None]:
-    """Noise although networks act, until the block ends."""
+    """Turn noise on while networks act, until the block ends."""
     for part in parts:
         part.greedy = False
     try:

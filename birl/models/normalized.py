@@ -1,4 +1,4 @@
-"""Dense encoders that normalise in other places than `VectorEncoder`: those of DroQ and CrossQ."""
+"""The dense encoders of DroQ and CrossQ, which normalise in other places than `VectorEncoder`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from birl.types import Shape, Tree
 class DropoutNorm(Random):
     """Dropout, layer norm and ReLU, in this order (Hiraoka et al. 2021, arXiv:2110.02034, section 3).
 
-    Dropout is on whenever the network learns: in target networks, too.
+    Dropout is active whenever the network learns, also in target networks.
 
     Args:
         features: size of the last dimension.
@@ -43,16 +43,16 @@ class DropoutNorm(Random):
 class BatchRenorm(nn.Module):
     """Batch renormalisation (Ioffe 2017, arXiv:1702.03275, algorithm 1), as CrossQ uses it (arXiv:1902.05605).
 
-    In training, features are normalised by the batch's mean and deviation, which are corrected, within limits, towards
-    the running ones: ``x = (x - mean) / std * r + d``. The first ``warmup`` batches only set the running statistics
-    (``r = 1, d = 0``: batch normalisation). Otherwise the running statistics normalise.
+    In training, features are normalised by the batch's mean and standard deviation, corrected within limits towards the
+    running statistics: ``x = (x - mean) / std * r + d``. The first ``warmup`` batches are normalised without correction
+    (``r = 1, d = 0``: batch normalisation). Outside training, the running statistics normalise features.
 
     Args:
         features: size of the last dimension.
         n: number of stacked members, or ``None``.
-        momentum: share of the batch in each update of the running statistics.
+        momentum: weight of the batch in each update of the running statistics.
         warmup: number of batches before the correction.
-        eps: added to variances.
+        eps: number that is added to variances.
         r_max, d_max: limits of the correction.
     """
 
@@ -96,11 +96,11 @@ class BatchRenorm(nn.Module):
 
 
 class NormalizedEncoder(nn.Module):
-    """Layers one after the other, over a flattened observation, joined by the action if one is given.
+    """A sequence of layers over a flattened observation, concatenated with the action if one is given.
 
     Args:
-        layers: each maps ``[M, size]``, or ``[N, M, size]`` if stacked.
-        feature_size: output size of the last one.
+        layers: the layers; each maps ``[M, size]``, or ``[N, M, size]`` if stacked.
+        feature_size: output size of the last layer.
         n: number of stacked members, or ``None``.
     """
 
@@ -110,7 +110,7 @@ class NormalizedEncoder(nn.Module):
         self.feature_size, self.n = feature_size, n
 
     def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
-        """Features ``[M, F]``, or ``[N, M, F]`` if stacked."""
+        """Return features ``[M, F]``, or ``[N, M, F]`` if stacked."""
         x = joined(observation, action)
         x = x if self.n is None else x.expand(self.n, *x.shape[-2:])
         for layer in self.layers:
@@ -122,7 +122,7 @@ class NormalizedEncoder(nn.Module):
 class DroQEncoderFactory(EncoderFactory, type="droq"):
     """Dense layers, each followed by dropout, layer norm and ReLU (Hiraoka et al. 2021, arXiv:2110.02034).
 
-    Dropout is off only while acting. Observations are flattened as by `VectorEncoderFactory`.
+    Dropout is off only while acting. Observations are flattened as in `VectorEncoderFactory`.
 
     Attributes:
         hidden_units: size of each layer.
@@ -152,12 +152,12 @@ class DroQEncoderFactory(EncoderFactory, type="droq"):
 class BatchRenormEncoderFactory(EncoderFactory, type="batch_renorm"):
     """Batch renormalisation of the inputs, and after each dense layer with ReLU (Bhatt et al. 2019, arXiv:1902.05605).
 
-    Observations are flattened as by `VectorEncoderFactory`.
+    Observations are flattened as in `VectorEncoderFactory`.
 
     Attributes:
         hidden_units: size of each layer.
-        momentum: share of a batch in each update of the running statistics.
-        warmup: number of batches before running statistics take part in learning.
+        momentum: weight of a batch in each update of the running statistics.
+        warmup: number of batches before the running statistics affect learning.
     """
 
     hidden_units: list[int] = field(default_factory=lambda: [256, 256])

@@ -1,4 +1,4 @@
-"""Policies: observations to actions or to distributions over actions."""
+"""Policies, which map observations to actions or to distributions over actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from birl.types import Inputs
 
 
 class DeterministicPolicy(LinearNetwork):
-    """Actions in [-1, 1] through a tanh.
+    """Policy with actions in [-1, 1] through a tanh.
 
     Args:
         spec: shapes of observations and actions.
@@ -26,12 +26,12 @@ class DeterministicPolicy(LinearNetwork):
     """
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Actions ``[..., action_size]``."""
+        """Return actions ``[..., action_size]``."""
         return self.linear(self.encode(inputs)).tanh()
 
 
 class ResidualPolicy(LinearNetwork):
-    """Moves given actions a little (arXiv:1812.02900, section 4): ``clip(a + scale * tanh(f(s, a)), -1, 1)``.
+    """Perturbation of given actions (arXiv:1812.02900, section 4): ``clip(a + scale * tanh(f(s, a)), -1, 1)``.
 
     Args:
         spec: shapes of observations and actions.
@@ -44,7 +44,7 @@ class ResidualPolicy(LinearNetwork):
         self.scale = scale
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        """Actions ``[..., action_size]`` in place of ``action``, which may have more leading dimensions than states."""
+        """Return perturbed actions ``[..., action_size]``. ``action`` may have more leading dimensions than states."""
         change: Tensor = self.linear(self.encode(inputs, action)).tanh()
         return (action + self.scale * change).clamp(-1, 1)
 
@@ -69,7 +69,7 @@ class SquashedNormalPolicy(_GaussianPolicy):
     """
 
     def forward(self, inputs: Inputs) -> SquashedNormal:
-        """Distribution with parameters ``[..., action_size]``."""
+        """Return the distribution with parameters ``[..., action_size]``."""
         mean, log_std = self.linear(self.encode(inputs)).chunk(2, -1)
         return SquashedNormal(mean, log_std.clamp(*self.log_std_range))
 
@@ -82,7 +82,7 @@ class NormalPolicy(LinearNetwork):
         encoder_factory: makes the encoder.
         tanh_mean: whether the mean is squashed to [-1, 1].
         log_std_range: clamp of the natural logarithm of the standard deviation.
-        initial_log_std: its value at the start.
+        initial_log_std: initial value of this logarithm.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class NormalPolicy(LinearNetwork):
         self.log_std_range = log_std_range
 
     def forward(self, inputs: Inputs) -> Normal:
-        """Distribution with mean ``[..., action_size]`` and ``log_std`` ``[action_size]``."""
+        """Return the distribution with mean ``[..., action_size]`` and ``log_std`` ``[action_size]``."""
         return self.read(self.encode(inputs), inputs)
 
     def read(self, features: Tensor, inputs: Inputs) -> Normal:
-        """The distribution, given the features of ``inputs``."""
+        """Return the distribution, given the features of ``inputs``."""
         mean = self.linear(features)
         return Normal(mean.tanh() if self.tanh_mean else mean, self.log_std.clamp(*self.log_std_range))
 
@@ -118,13 +118,13 @@ class ConditionalNormalPolicy(_GaussianPolicy):
     """
 
     def forward(self, inputs: Inputs) -> Normal:
-        """Distribution with parameters ``[..., action_size]``."""
+        """Return the distribution with parameters ``[..., action_size]``."""
         mean, log_std = self.linear(self.encode(inputs)).chunk(2, -1)
         return Normal(mean.tanh(), log_std.clamp(*self.log_std_range))
 
 
 class _FactoryPolicy(LinearNetwork):
-    """Base of policies whose quantities have the distribution that a factory chooses."""
+    """Base of policies whose continuous actions have the distribution of a factory."""
 
     log_std: Tensor | None
 
@@ -146,12 +146,12 @@ class _FactoryPolicy(LinearNetwork):
 
 
 class DistributionPolicy(_FactoryPolicy):
-    """Distribution of quantities that a factory chooses.
+    """Policy over continuous actions with the distribution of a factory.
 
     Args:
         spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
-        distribution: chooses the distribution.
+        distribution: makes the distribution.
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory) -> None:
@@ -159,11 +159,11 @@ class DistributionPolicy(_FactoryPolicy):
         super().__init__(spec, encoder_factory, distribution, distribution.n_outputs(size), size)
 
     def forward(self, inputs: Inputs) -> Normal | SquashedNormal | Beta:
-        """Distribution of actions ``[..., action_size]``."""
+        """Return the distribution of actions ``[..., action_size]``."""
         return self.read(self.encode(inputs), inputs)
 
     def read(self, features: Tensor, inputs: Inputs) -> Normal | SquashedNormal | Beta:
-        """The distribution, given the features of ``inputs``."""
+        """Return the distribution, given the features of ``inputs``."""
         return self.distribution.build(self.linear(features), self.log_std)
 
 
@@ -176,11 +176,11 @@ class CategoricalPolicy(LinearNetwork):
     """
 
     def forward(self, inputs: Inputs) -> Categorical:
-        """Distribution with logits ``[..., action_size]``; of several choices ``[..., D, most options]``."""
+        """Return the distribution, with logits ``[..., action_size]``, or ``[..., D, options]`` for several choices."""
         return self.read(self.encode(inputs), inputs)
 
     def read(self, features: Tensor, inputs: Inputs) -> Categorical:
-        """The distribution, given the features of ``inputs``."""
+        """Return the distribution, given the features of ``inputs``."""
         mask = inputs.mask if self.spec.masked else None
         return _categorical(self.spec.actions, self.linear(features), mask)
 
@@ -189,9 +189,9 @@ class JointPolicy(_FactoryPolicy):
     """Independent distributions of the parts of an action.
 
     Args:
-        spec: shapes of observations and actions; these are `birl.spaces.Composite`.
+        spec: shapes of observations and actions; the actions are `birl.spaces.Composite`.
         encoder_factory: makes the encoder.
-        distribution: chooses the distribution of quantities.
+        distribution: makes the distribution of continuous parts.
     """
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory) -> None:
@@ -202,11 +202,11 @@ class JointPolicy(_FactoryPolicy):
         self.actions, self._sizes, self._quantities = actions, sizes, quantities
 
     def forward(self, inputs: Inputs) -> Joint:
-        """Distribution of actions ``[..., W]``."""
+        """Return the distribution of actions ``[..., W]``."""
         return self.read(self.encode(inputs), inputs)
 
     def read(self, features: Tensor, inputs: Inputs) -> Joint:
-        """The distribution, given the features of ``inputs``."""
+        """Return the distribution, given the features of ``inputs``."""
         log_std = None if self.log_std is None else self.log_std.expand(self._quantities)
         parts: list[Distribution] = []
         mask = inputs.mask if self.spec.masked else None
@@ -224,7 +224,7 @@ class JointPolicy(_FactoryPolicy):
 
 
 def _categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categorical:
-    """The distribution of one choice or several with logits ``[..., size]``."""
+    """Return the distribution over one or several choices with logits ``[..., size]``."""
     return Categorical(actions.to_branches(logits), actions.mask_to_branches(mask, logits), bool(actions.shape))
 
 
@@ -234,19 +234,19 @@ StochasticPolicy: TypeAlias = CategoricalPolicy | NormalPolicy | DistributionPol
 def policy_of(
     spec: Spec, encoder_factory: EncoderFactory, distribution: DistributionFactory | None = None
 ) -> StochasticPolicy:
-    """A stochastic policy of any kind of actions.
+    """Make a stochastic policy for any kind of actions.
 
     Args:
         spec: shapes of observations and actions.
         encoder_factory: makes the encoder.
-        distribution: chooses the distribution of quantities, if there are any; by default ``NormalFactory()``.
+        distribution: makes the distribution of continuous actions; by default ``NormalFactory()``.
     """
     distribution = distribution or NormalFactory()
     if spec.actions.discrete:
         return CategoricalPolicy(spec, encoder_factory)
     if isinstance(spec.actions, Composite):
         return JointPolicy(spec, encoder_factory, distribution)
-    if isinstance(distribution, NormalFactory) and distribution.std == "parameter":  # a `FlatPolicy` knows it
+    if isinstance(distribution, NormalFactory) and distribution.std == "parameter":  # `FlatPolicy` supports this class
         initial = math.log(distribution.initial_std)
         return NormalPolicy(spec, encoder_factory, distribution.tanh_mean, distribution.log_std_range, initial)
     return DistributionPolicy(spec, encoder_factory, distribution)

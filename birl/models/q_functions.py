@@ -1,4 +1,4 @@
-"""Q-functions: ensembles of an encoder and a head, and the factories that choose the head."""
+"""Q-functions, which are ensembles of an encoder and a head, and factories of heads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class QFunctionFactory(Serializable):
 
     @abstractmethod
     def create_head(self, n: int, feature_size: int, n_actions: int | None) -> nn.Module:
-        """A head for ``n`` members: ``forward(features [N or 1, …, feature_size]) -> Returns``.
+        """Make a head for ``n`` members: ``forward(features [N or 1, …, feature_size]) -> Returns``.
 
         Args:
             n: number of members.
@@ -96,22 +96,22 @@ class _HeadFactory(QFunctionFactory):
         for name in ("risk", "n_choice_quantiles"):
             if n_actions is None and getattr(self, name, None) is not None:
                 raise ConfigError(
-                    f"{type(self).__name__} has {name}={getattr(self, name)}, which is about the choice among discrete "
-                    "actions, but here a policy makes the actions: leave it out"
+                    f"{type(self).__name__} has {name}={getattr(self, name)}, which is for the selection of discrete "
+                    "actions, but here a policy selects continuous actions: leave it out"
                 )
         if self.dueling is False:
             return LastLayers(noisy=self.noisy)
         if n_actions is None:
             raise ConfigError(
-                f"{type(self).__name__} has dueling={self.dueling}, which tells the value of a state from the "
+                f"{type(self).__name__} has dueling={self.dueling}, which separates the value of a state from the "
                 "advantages of its actions, but this Q-function reads one action: leave dueling out, or use an "
                 "algorithm for discrete actions"
             )
         streams = [feature_size] if self.dueling is True else self.dueling
         if branching and not streams:
             raise ConfigError(
-                f"{type(self).__name__} has dueling=[], but several choices at once are dueling without it: leave it "
-                "out, or give the sizes of hidden layers"
+                f"{type(self).__name__} has dueling=[], but networks for several choices are dueling without it: "
+                "leave it out, or give the sizes of hidden layers"
             )
         return LastLayers(streams, self.trunk_gradient, branching, self.noisy)
 
@@ -124,17 +124,17 @@ class MeanQFunctionFactory(_HeadFactory, type="mean"):
     """Expected returns (Mnih et al. 2015, doi:10.1038/nature14236).
 
     Attributes:
-        share_encoder: whether the members of an ensemble share one encoder. Its gradient is the sum of theirs (d3rlpy:
-            the mean).
+        share_encoder: whether the members of an ensemble share one encoder. The gradient of the encoder is the sum over
+            the members (d3rlpy: the mean).
         dueling: whether the returns of discrete actions are ``V + A - mean A``, from two streams of layers
-            (arXiv:1511.06581 eq. 9), by quantile, and for categorical distributions by atom before the softmax:
-            ``True`` for streams with one hidden layer as wide as the features, or the sizes of their hidden layers. Of
-            several choices at once (``MultiDiscrete``), which are dueling anyway, the value and the advantages get
-            streams.
-        trunk_gradient: factor on the gradients that leave the two streams for the encoder, or ``None``; the paper's is
-            1 / sqrt 2.
-        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or how
-            much at the start: ``True`` is the paper's 0.5. Encoders have an option of the same name.
+            (arXiv:1511.06581 eq. 9), for each quantile, and for each atom of categorical distributions before the
+            softmax: ``True`` for streams with one hidden layer as wide as the features, or the sizes of their hidden
+            layers. Networks for several choices (``MultiDiscrete``) are always dueling; here their value and advantages
+            get separate streams.
+        trunk_gradient: factor on the gradients that flow from the two streams to the encoder, or ``None``; 1 / sqrt 2
+            in the paper.
+        noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or the
+            initial amount of noise: ``True`` is the paper's 0.5. Encoders have an option of the same name.
     """
 
     _head = MeanHead
@@ -147,8 +147,8 @@ class QRQFunctionFactory(_HeadFactory, type="qr"):
     Attributes:
         share_encoder, dueling, trunk_gradient, noisy: see `MeanQFunctionFactory`.
         n_quantiles: number of quantiles.
-        risk: how actions are chosen, when acting and for targets: a measure of `birl.models.risk`, such as ``CVaR()``,
-            or its name; ``None`` for by their means. Losses are the same.
+        risk: risk measure by which actions are selected, when acting and for targets: a measure of `birl.models.risk`,
+            such as ``CVaR()``, or its name; ``None`` for the mean. Losses do not change.
     """
 
     n_quantiles: int = 32
@@ -166,8 +166,8 @@ class IQNQFunctionFactory(_HeadFactory, type="iqn"):
         n_quantiles: number of random quantile levels in training.
         n_greedy_quantiles: number of fixed quantile levels while acting.
         embed_size: number of cosines in the embedding of a level.
-        n_choice_quantiles: number of random quantile levels of their own by which actions of targets are chosen
-            (the paper's K, 32); ``None`` for the levels that value them.
+        n_choice_quantiles: number of separate random quantile levels by which actions of targets are selected (K in the
+            paper, 32); ``None`` for the levels that also estimate their values.
         risk: see `QRQFunctionFactory`.
     """
 
@@ -256,9 +256,9 @@ class DiscreteQFunction(_QFunction):
     _reads_action = False
 
     def forward(self, inputs: Inputs, action: Tensor | None = None) -> Returns:
-        """Returns ``[N, …, A]`` of every action, or ``[N, …]`` of int64 ``action`` ``[…]``.
+        """Compute returns ``[N, …, A]`` of all actions, or ``[N, …]`` of int64 ``action`` ``[…]``.
 
-        Of several choices, `BranchReturns` ``[N, …, D, A]``, or those of ``action`` ``[…, D]``.
+        For several choices they are `BranchReturns` ``[N, …, D, A]`` of all options, or of ``action`` ``[…, D]``.
         """
         returns, actions = self._returns(inputs, None, choose=action is None), self.spec.actions
         mask = inputs.mask if self.spec.masked and action is None else None
@@ -282,14 +282,14 @@ class ContinuousQFunction(_QFunction):
     _reads_action = True
 
     def forward(self, inputs: Inputs, action: Tensor) -> Returns:
-        """Returns with leading dimensions ``[N, …]``.
+        """Compute returns with leading dimensions ``[N, …]``.
 
         ``action`` may have more leading dimensions than the observation (many actions for each state).
         """
         return self._returns(inputs, action)
 
     def first(self, inputs: Inputs, action: Tensor) -> Returns:
-        """Returns of the first member, ``[1, …]``; of all members where they are not stacked."""
+        """Compute returns of the first member, ``[1, …]``; of all members if they are not stacked."""
         parts = [part for part in self.modules() if isinstance(part, _STACKED)]
         stacked = {id(parameter) for part in parts for parameter in part.parameters(recurse=False)}
         own = dict(self.named_parameters())
@@ -298,7 +298,7 @@ class ContinuousQFunction(_QFunction):
         return cast(Returns, functional_call(self, {name: p[:1] for name, p in own.items()}, (inputs, action)))
 
     def differentiate(self, inputs: Inputs, action: Tensor) -> tuple[Returns, Tensor]:
-        """Returns ``[N, …]``, and the gradients ``[N, …, A]`` of their means with respect to the action.
+        """Compute returns ``[N, …]``, and the gradients ``[N, …, A]`` of their means with respect to the action.
 
         The gradients can be differentiated themselves: they may be part of a loss.
         """
@@ -315,7 +315,7 @@ class ContinuousQFunction(_QFunction):
             return returns, torch.stack(gradients)
 
     def _of_each(self, inputs: Inputs, action: Tensor) -> Returns:
-        """Returns ``[N, …]`` of actions ``[N, …, A]``, one for each member of a stacked encoder."""
+        """Compute returns ``[N, …]`` of actions ``[N, …, A]``, one for each member of a stacked encoder."""
         observation = inputs.observation if inputs.following is None else inputs.following
         features = self.encoder(self._flatten(observation), action.flatten(1, -2))
         return cast(Returns, self.head(features.unflatten(1, action.shape[1:-1])))

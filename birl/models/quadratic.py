@@ -1,4 +1,4 @@
-"""A Q-function that is quadratic in the action, so that its maximum is known."""
+"""A Q-function that is quadratic in the action, so its maximum is known in closed form."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from birl.types import Inputs
 class QuadraticQFunction(LinearNetwork):
     """``Q(s, a) = V(s) - (a - mu(s))^T P(s) (a - mu(s)) / 2`` (Gu et al. 2016, arXiv:1603.00748, section 4).
 
-    ``P = L L^T`` is positive definite: ``L`` is lower triangular, its diagonal an exponential. ``mu`` is a tanh and
-    lies in the box of actions: there, and only there, Q is at its maximum, ``V(s)``.
+    ``P = L L^T`` is positive definite: ``L`` is lower triangular with a diagonal of exponentials. ``mu`` is a tanh, so
+    it is in the box of actions, and it is the only maximum of Q, with the value ``V(s)``.
 
-    Outputs of the last layer: the value, the mean, the logarithm of the diagonal of ``L``, and what is below it, row
-    by row.
+    The outputs of the last layer are the value, the mean, the logarithm of the diagonal of ``L``, and the entries below
+    the diagonal, row by row.
 
     Args:
         spec: shapes of observations and actions.
@@ -38,7 +38,7 @@ class QuadraticQFunction(LinearNetwork):
         self.register_buffer("places", places.flatten(1), persistent=False)
 
     def forward(self, inputs: Inputs, action: Tensor) -> MeanReturns:
-        """Returns ``[1, ...]`` of actions ``[..., A]``, which may have more leading dimensions than the states."""
+        """Compute returns ``[1, ...]`` of actions ``[..., A]``, which may have more leading dimensions than states."""
         value, mean, log_diagonal, below = self._parts(inputs)
         away = action - mean
         below = (below @ self.places).unflatten(-1, (away.shape[-1], -1))
@@ -46,7 +46,7 @@ class QuadraticQFunction(LinearNetwork):
         return MeanReturns((value - 0.5 * projected.square().sum(-1)).unsqueeze(0))
 
     def best(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The best actions ``mu(s)`` ``[..., A]``, and their values ``V(s)`` ``[...]``."""
+        """Return the best actions ``mu(s)`` ``[..., A]``, and their values ``V(s)`` ``[...]``."""
         value, mean, _, _ = self._parts(inputs)
         return mean, value
 

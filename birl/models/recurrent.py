@@ -1,7 +1,7 @@
-"""Recurrent encoders. Recurrence is a choice of encoder; losses do not depend on it.
+"""Recurrent encoders. Losses do not depend on whether an encoder is recurrent.
 
 A sequence is unrolled step by step, so that the state can be reset wherever an episode starts. The state is one
-tensor ``[B, state_size]`` (for an LSTM the output and the cell, side by side).
+tensor ``[B, state_size]`` (for an LSTM the output and the cell state, concatenated).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from birl.types import Shape, Tree, is_shape
 
 
 class RecurrentEncoder(nn.Module):
-    """An embedding, a recurrent cell and, if it is action-conditioned, a layer that joins the action.
+    """An embedding, a recurrent cell and, if it is action-conditioned, a layer that adds the action.
 
     Args:
         embedding: encoder of single observations.
@@ -46,7 +46,7 @@ class RecurrentEncoder(nn.Module):
         self.feature_size = cell.hidden_size if joint is None else joint.feature_size
 
     def embed(self, observation: Tree) -> Tensor:
-        """The core's inputs ``[M, P]`` for observations ``[M, *shape]``."""
+        """Return the core's inputs ``[M, P]`` for observations ``[M, *shape]``."""
         return self.embedding(observation)
 
     def unroll(
@@ -62,12 +62,12 @@ class RecurrentEncoder(nn.Module):
         Args:
             sequence: embedded observations ``[T, B, P]``.
             state: start state ``[B, state_size]``.
-            is_first: bool ``[T, B]``: the state is zero before this step.
+            is_first: bool ``[T, B]``: whether the state is reset to zero before this step.
             following: embedded next observations ``[T, B, P]`` or ``None``; see `birl.types.Inputs`.
-            later: int64 ``[T, B]``: how many steps later each of them follows; ``None`` for 0.
+            later: int64 ``[T, B]``: number of further steps before each next observation; ``None`` for 0.
 
         Returns:
-            Features ``[T, B, F]`` (at ``following`` if it is given) and the state after the last step of ``sequence``.
+            Features ``[T, B, F]`` (of ``following`` if it is given) and the state after the last step of ``sequence``.
         """
         keep = None if is_first is None else (~is_first).to(state.dtype).unsqueeze(-1)
         states = []
@@ -78,21 +78,21 @@ class RecurrentEncoder(nn.Module):
         if later is not None:
             at = later + torch.arange(len(later), device=later.device)[:, None]
             visited = visited.gather(0, at[..., None].expand_as(visited))
-        if following is not None:  # one more step from every state, all at once
+        if following is not None:  # one more step from all states at once
             visited = self._step(following.flatten(0, 1), visited.flatten(0, 1)).view_as(visited)
         return visited[..., : self.cell.hidden_size], state
 
     def join(self, features: Tensor, action: Tensor) -> Tensor:
         """Join features ``[…, F]`` with actions ``[…, A]``, which may have further leading dimensions."""
         if self.joint is None:
-            raise ConfigError("an action is given to an encoder that was made by `create`; use `create_with_action`")
+            raise ConfigError("an action was given to an encoder that was made by `create`; use `create_with_action`")
         leading = torch.broadcast_shapes(features.shape[:-1], action.shape[:-1])
         features, action = features.expand(*leading, -1), action.expand(*leading, -1)
         joined: Tensor = self.joint(features.flatten(0, -2), action.flatten(0, -2))
         return joined.view(*leading, -1)
 
     def forward(self, observation: Tree, action: Tensor | None = None) -> Tensor:
-        """Features ``[M, F]`` of single observations ``[M, *shape]`` seen from the zero state."""
+        """Return features ``[M, F]`` of single observations ``[M, *shape]``, from the zero state."""
         x = self.embed(observation)
         features = self._step(x, x.new_zeros(x.shape[0], self.state_size))[..., : self.cell.hidden_size]
         return features if action is None else self.join(features, action)
@@ -113,7 +113,7 @@ class RecurrentMembers(Members):
         self.feature_size = members[0].feature_size
 
     def embed(self, observation: Tree) -> Tensor:
-        """The cores' inputs ``[N, M, P]``; see `RecurrentEncoder.embed`."""
+        """Return the cores' inputs ``[N, M, P]``; see `RecurrentEncoder.embed`."""
         return torch.stack([member.embed(observation) for member in self.members])  # type: ignore[operator]
 
     def unroll(
@@ -124,7 +124,7 @@ class RecurrentMembers(Members):
         following: Tensor | None,
         later: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Features ``[N, T, B, F]`` and the states side by side; see `RecurrentEncoder.unroll`."""
+        """Return features ``[N, T, B, F]`` and the concatenated states; see `RecurrentEncoder.unroll`."""
         results = [
             member.unroll(x, start, is_first, None if following is None else following[index], later)  # type: ignore[operator]
             for index, (member, x, start) in enumerate(
@@ -134,7 +134,7 @@ class RecurrentMembers(Members):
         return torch.stack([features for features, _ in results]), torch.cat([final for _, final in results], -1)
 
     def join(self, features: Tensor, action: Tensor) -> Tensor:
-        """Features ``[N, …, F]`` joined with actions; see `RecurrentEncoder.join`."""
+        """Join features ``[N, …, F]`` with actions; see `RecurrentEncoder.join`."""
         return torch.stack(
             [member.join(part, action) for member, part in zip(self.members, features, strict=True)]  # type: ignore[operator]
         )
@@ -174,13 +174,13 @@ class _RecurrentEncoderFactory(EncoderFactory):
 class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
     """Long short-term memory (Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735).
 
-    An action joins after the core.
+    An action is added after the core.
 
     Attributes:
         hidden_size: size of the core's output; the state is twice as large.
         hidden_units: dense layers in front of the core. Images and trees have their default encoders instead.
-        activation: of these layers and of the one that joins an action.
-        noisy: of the same layers; see `birl.models.VectorEncoderFactory`. The core has no noise.
+        activation: activation of these layers and of the layer that adds an action.
+        noisy: noise of the same layers; see `birl.models.VectorEncoderFactory`. The core has no noise.
     """
 
     _cell = nn.LSTMCell
@@ -190,13 +190,13 @@ class LSTMEncoderFactory(_RecurrentEncoderFactory, type="lstm"):
 class GRUEncoderFactory(_RecurrentEncoderFactory, type="gru"):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
 
-    An action joins after the core.
+    An action is added after the core.
 
     Attributes:
         hidden_size: size of the core's output and of the state.
         hidden_units: dense layers in front of the core. Images and trees have their default encoders instead.
-        activation: of these layers and of the one that joins an action.
-        noisy: of the same layers; see `birl.models.VectorEncoderFactory`. The core has no noise.
+        activation: activation of these layers and of the layer that adds an action.
+        noisy: noise of the same layers; see `birl.models.VectorEncoderFactory`. The core has no noise.
     """
 
     _cell = nn.GRUCell

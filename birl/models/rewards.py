@@ -24,5 +24,5 @@ class RewardFunction(LinearNetwork):
         self._with_action = with_action
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        """Numbers ``[...]`` of actions ``[..., *spec.actions.shape]``."""
+        """Return numbers ``[...]`` for actions ``[..., *spec.actions.shape]``."""
         return self.linear(self.encode(inputs, action if self._with_action else None)).squeeze(-1)

@@ -1,7 +1,7 @@
-"""Risk measures: which quantiles of the return actions are chosen by (Dabney et al. 2018, arXiv:1806.06923, section 3).
+"""Risk measures for the selection of actions by quantiles (Dabney et al. 2018, arXiv:1806.06923, section 3).
 
-A measure distorts the uniform levels ``tau`` of a choice, ``beta(tau)``; the neutral choice is by the mean over all of
-them. Levels and targets of losses are never distorted.
+A measure distorts the uniform quantile levels ``tau`` to ``beta(tau)``, and actions are compared by the mean over the
+distorted levels. A neutral measure changes nothing. Levels and targets of losses are never distorted.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class RiskMeasure(Serializable):
 
     @abstractmethod
     def distort(self, taus: Tensor) -> Tensor:
-        """``beta(tau)``, which rises from 0 to at most 1."""
+        """Return ``beta(tau)``, which increases from 0 to at most 1."""
 
     def draw(self, size: tuple[int, ...], like: Tensor) -> Tensor:
-        """Random levels of this size, distorted, on the device and in the dtype of ``like``."""
+        """Draw random distorted levels of this size, on the device and in the dtype of ``like``."""
         return self.distort(torch.rand(size, dtype=like.dtype, device=like.device))
 
     def levels(self, n: int) -> Tensor:
-        """``n`` fixed levels: the middles of equal parts of [0, 1], distorted."""
+        """Return ``n`` fixed levels: the midpoints of equal parts of [0, 1], distorted."""
         return self.distort(midpoints(n, torch.float64)).to(torch.get_default_dtype())
 
     def masses(self, n: int) -> Tensor:
-        """The shares of distorted levels in ``n`` equal parts of [0, 1]: how much each of so many quantiles counts."""
+        """Return the weight of each of ``n`` quantiles: the share of distorted levels in its part of [0, 1]."""
         inside = self.share_below(torch.arange(1, n, dtype=torch.float64) / n)
         shares = torch.cat((inside.new_zeros(1), inside, inside.new_ones(1))).diff()
         return shares.to(torch.get_default_dtype())
 
     def share_below(self, taus: Tensor) -> Tensor:
-        """The shares of distorted levels that are at most ``taus``, numbers between 0 and 1."""
+        """Return the shares of distorted levels that are at most ``taus``, numbers between 0 and 1."""
         return _inverse(self.distort, taus)
 
 
 def _inverse(rising: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    """For each ``y`` the last ``x`` in [0, 1] with ``rising(x) <= y``, by bisection."""
+    """Find for each ``y`` the largest ``x`` in [0, 1] with ``rising(x) <= y``, by bisection."""
     low, high = torch.zeros_like(y), torch.ones_like(y)
     for _ in range(60):
         middle = (low + high) / 2
@@ -80,7 +80,7 @@ class CPW(RiskMeasure, type="cpw"):
     ``beta(tau) = tau^eta / (tau^eta + (1 - tau)^eta)^(1 / eta)``.
 
     Attributes:
-        eta: in [0.3, 1]; 1 is neutral, and 0.71 is what people do. Below 0.3 the measure would not rise everywhere.
+        eta: in [0.3, 1]; 1 is neutral, and 0.71 describes people. Below 0.3 the measure would not be monotonic.
     """
 
     eta: float = 0.71
@@ -136,7 +136,7 @@ class Norm(RiskMeasure, type="norm"):
     """Each level is the mean of some uniform numbers, so that extreme returns count less.
 
     Attributes:
-        k: how many, >= 1; 1 is neutral.
+        k: number of uniform numbers, from 1 to 12; 1 is neutral.
     """
 
     k: int = 3
@@ -149,11 +149,11 @@ class Norm(RiskMeasure, type="norm"):
         return torch.rand((*size, self.k), dtype=like.dtype, device=like.device).mean(-1)
 
     def distort(self, taus: Tensor) -> Tensor:
-        """The quantiles of such a mean."""
+        """Return the quantiles of the mean of ``k`` uniform numbers."""
         return _inverse(self.share_below, taus)
 
     def share_below(self, taus: Tensor) -> Tensor:
-        """The distribution of Irwin and Hall."""
+        """Return the distribution function of this mean (Irwin-Hall)."""
         k = self.k
         terms = [(-1) ** j * math.comb(k, j) * (k * taus - j).clamp(min=0) ** k for j in range(k + 1)]
         return torch.stack(terms).sum(0) / math.factorial(k)

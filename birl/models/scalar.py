@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from birl.errors import ConfigError
 
 SMALLEST = 1e-8
-"""Least value of a softplus `Scalar`: what is divided by it stays finite."""
+"""Least value of a softplus `Scalar`, so that divisions by it stay finite."""
 
 
 class Scalar(nn.Module):
-    """A learned positive number, or several, held as the logarithm.
+    """A learned positive number or vector, stored as its logarithm.
 
     Args:
-        initial: value at the start, above 0.
-        transform: ``"exp"``; ``"softplus"`` for one that is held as it is where it is large, and is at least
-            `SMALLEST`; or ``"identity"`` for a number of any sign that is held as it is.
-        size: how many numbers there are, all with the same start; ``None`` for one without dimensions.
+        initial: initial value, above 0.
+        transform: ``"exp"``; ``"softplus"`` for a value of at least `SMALLEST` that changes linearly with the parameter
+            where it is large; or ``"identity"`` for a number of any sign that is the parameter itself.
+        size: number of values, all with the same initial value; ``None`` for one value without dimensions.
 
     Raises:
         ConfigError: if ``initial`` or ``transform`` is out of range.
@@ -42,7 +42,7 @@ class Scalar(nn.Module):
         self.raw = nn.Parameter(torch.full(() if size is None else (size,), raw))
 
     def forward(self) -> Tensor:
-        """The value, a tensor without dimensions or ``[size]``."""
+        """Return the value, a tensor without dimensions or ``[size]``."""
         if self.transform == "softplus":
             return F.softplus(self.raw) + SMALLEST
         return self.raw.exp() if self.transform == "exp" else self.raw

@@ -1,4 +1,4 @@
-"""Causal transformers over trajectories: the decision transformer."""
+"""Causal transformers over trajectories, and the networks of decision transformers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class PositionEncodingType(Enum):
 
 
 class CausalTransformer(nn.Module):
-    """Pre-norm transformer whose tokens see themselves and earlier ones only (as in GPT-2).
+    """Pre-norm transformer whose tokens attend to themselves and earlier tokens only (as in GPT-2).
 
     Args:
-        size: features of a token, a multiple of ``num_heads``.
+        size: number of features of a token, a multiple of ``num_heads``.
         num_heads: number of attention heads.
         num_layers: number of blocks.
-        layer_norm_eps: added to the variance in layer norms.
-        **options: of each block: ``attn_dropout`` and ``resid_dropout``, the dropout probabilities of attention weights
-            and of a block's outputs (0.1 each), and the ``activation`` between its two linear layers (``"relu"``; see
-            `birl.models.layers.ACTIVATIONS`).
+        layer_norm_eps: number that is added to the variance in layer norms.
+        **options: options of each block: ``attn_dropout`` and ``resid_dropout``, the dropout probabilities of attention
+            weights and of a block's outputs (0.1 each), and the ``activation`` between its two linear layers
+            (``"relu"``; see `birl.models.layers.ACTIVATIONS`).
 
     Raises:
         ConfigError: if ``num_heads`` does not divide ``size``.
@@ -70,13 +70,13 @@ class CausalTransformer(nn.Module):
 
         Args:
             tokens: embedded tokens.
-            valid: bool ``[B, K]``, false at padding, which no other token sees; ``None`` for no padding.
-            wanted: which tokens to return; the last block computes no others.
+            valid: bool ``[B, K]``, false at padding, to which no other token attends; ``None`` for no padding.
+            wanted: the tokens to return; the last block computes no others.
         """
         length = tokens.shape[1]
         visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()[None]
         if valid is not None:
-            # padding sees itself: a row without any visible token would be a softmax over nothing, which is NaN
+            # padding attends to itself: a softmax over no tokens would be NaN
             itself = torch.eye(length, dtype=torch.bool, device=tokens.device)
             visible = visible & (valid.unsqueeze(1) | itself)  # [B, K, K]
         *others, last = self.blocks
@@ -134,7 +134,7 @@ class _Block(nn.Module):
         return result
 
     def _heads(self, x: Tensor) -> Tensor:
-        """``[B, K, size]`` as ``[B, heads, K, size / heads]``."""
+        """Reshape ``[B, K, size]`` to ``[B, heads, K, size / heads]``."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
@@ -144,13 +144,13 @@ class _Linear(nn.Linear):  # a separate module, so that forward hooks see its in
 
 
 class DecisionTransformerNetwork(Network):
-    """Base of decision transformers (Chen et al. 2021, arXiv:2106.01345): from windows of trajectories to outputs.
+    """Base of decision transformers (Chen et al. 2021, arXiv:2106.01345), which map windows of trajectories to outputs.
 
-    A step is three tokens: return-to-go, observation, action. The action is predicted at the observation's token.
-    Subclasses embed actions and turn the last layer's features into outputs.
+    A step has three tokens: return-to-go, observation, action. The action is predicted at the observation's token.
+    Subclasses embed actions and map the last layer's features to outputs.
 
-    Differs from the paper's Atari code: the ``GLOBAL`` position encoding gets the newest step of the window, not
-    the first one, because the first may be padding; block positions are counted from the end for the same reason.
+    Differs from the paper's Atari code: the ``GLOBAL`` position encoding uses the newest step of the window, not the
+    first one, because the first may be padding. Block positions are counted from the end for the same reason.
 
     Args:
         spec: shapes of observations and actions.
@@ -208,12 +208,12 @@ class DecisionTransformerNetwork(Network):
         timesteps: Tensor,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Outputs ``[B, L, action_size]``, each from the tokens before it in the window.
+        """Return outputs ``[B, L, action_size]``, each computed from the tokens up to its observation.
 
         Args:
             observations: tree of tensors ``[B, L, *shape]`` with ``L`` up to ``context_size``.
-            actions: ``[B, L, action_size]``, or int64 ``[B, L]``; the last one is not read.
-            returns_to_go: sums of rewards from each step on, ``[B, L, 1]`` or ``[B, L]``.
+            actions: ``[B, L, action_size]``, or int64 ``[B, L]``; the last action is not used.
+            returns_to_go: sums of rewards from each step to the end, ``[B, L, 1]`` or ``[B, L]``.
             timesteps: int64 ``[B, L]``: number of each step in its episode.
             mask: ``[B, L]``, 0 at padding; ``None`` for no padding.
         """
@@ -239,20 +239,20 @@ class DecisionTransformerNetwork(Network):
         raise NotImplementedError
 
     def embed_action(self, actions: Tensor) -> Tensor:
-        """Tokens ``[B, L, size]`` of actions."""
+        """Return tokens ``[B, L, size]`` of actions."""
         raise NotImplementedError
 
     def after_positions(self, tokens: Tensor) -> Tensor:
-        """Tokens for the first block, from those with positions added; the same by default."""
+        """Return the inputs of the first block, from tokens with positions; the same tokens by default."""
         return tokens
 
     def output(self, features: Tensor) -> Tensor:
-        """The output for features ``[B, L, size]`` of the tokens of observations."""
+        """Return the output for features ``[B, L, size]`` of the tokens of observations."""
         raise NotImplementedError
 
 
 class ContinuousDecisionTransformer(DecisionTransformerNetwork):
-    """A decision transformer whose outputs are actions in [-1, 1]; tokens are normalised with their positions."""
+    """A decision transformer whose outputs are actions in [-1, 1]. Tokens with positions are normalised."""
 
     def make_layers(self, size: int, action_size: int) -> None:
         self.action_token = nn.Linear(action_size, size)
@@ -263,11 +263,11 @@ class ContinuousDecisionTransformer(DecisionTransformerNetwork):
         return self.action_token(actions)
 
     def after_positions(self, tokens: Tensor) -> Tensor:
-        """Normalised tokens."""
+        """Return normalised tokens."""
         return self.token_norm(tokens)
 
     def output(self, features: Tensor) -> Tensor:
-        """Squashed actions."""
+        """Return squashed actions."""
         return self.linear(features).tanh()
 
 
@@ -282,12 +282,12 @@ class DiscreteDecisionTransformer(DecisionTransformerNetwork):
         return embedded(self.action_embedding, actions)
 
     def output(self, features: Tensor) -> Tensor:
-        """Logits."""
+        """Return logits."""
         return self.linear(features)
 
 
 def _as_gpt2(module: nn.Module) -> None:
-    """GPT-2's initial weights of one layer: normal with standard deviation 0.02, biases 0."""
+    """Initialise a layer as GPT-2 does: normal weights with standard deviation 0.02, biases 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -19,7 +19,7 @@ from birl.spaces.specs import Spec
 from birl.types import Inputs
 
 LATENT_LIMIT = 0.5
-"""Random latents are clipped to ``[-LATENT_LIMIT, LATENT_LIMIT]``: only the likely actions are decoded."""
+"""Random latents are clipped to ``[-LATENT_LIMIT, LATENT_LIMIT]``, so that only likely actions are decoded."""
 
 
 class VAEEncoder(LinearNetwork):
@@ -43,7 +43,7 @@ class VAEEncoder(LinearNetwork):
         self.log_std_range = log_std_range
 
     def forward(self, inputs: Inputs, action: Tensor) -> Normal:
-        """Gaussian with parameters ``[..., L]`` for actions ``[..., action_size]``."""
+        """Return Gaussian with parameters ``[..., L]`` for actions ``[..., action_size]``."""
         mean, log_std = self.linear(self.encode(inputs, action)).chunk(2, -1)
         return Normal(mean, log_std.clamp(*self.log_std_range))
 
@@ -63,19 +63,19 @@ class VAEDecoder(LinearNetwork):
         self.latent_size = latent_size
 
     def forward(self, inputs: Inputs, latent: Tensor, *, squash: bool = True) -> Tensor:
-        """Actions ``[..., action_size]``.
+        """Return actions ``[..., action_size]``.
 
         Args:
             inputs: the states.
             latent: ``[..., L]``; may have more leading dimensions than the states (many actions for each state).
-            squash: whether actions go through a tanh, into [-1, 1]; otherwise they are returned as before it.
+            squash: whether to apply a tanh, for actions in [-1, 1].
         """
         action: Tensor = self.linear(self.encode(inputs, latent))
         return action.tanh() if squash else action
 
     @torch.no_grad()
     def sample(self, inputs: Inputs, n: int | None = None, *, squash: bool = True) -> Tensor:
-        """Actions like those in the data, from random latents, without gradients, dropout or batch statistics.
+        """Sample actions like those in the data, from random latents, without gradients, dropout or batch statistics.
 
         Args:
             inputs: the states.
@@ -93,11 +93,11 @@ class VAEDecoder(LinearNetwork):
 
 
 def random_latents(shape: tuple[int, ...], like: Tensor | None = None) -> Tensor:
-    """Standard normal numbers, clipped to `LATENT_LIMIT` as in arXiv:1812.02900.
+    """Return standard normal numbers, clipped to `LATENT_LIMIT` as in arXiv:1812.02900.
 
     Args:
-        shape: their shape.
-        like: gives type and device.
+        shape: shape of the latents.
+        like: tensor with their dtype and device.
     """
     dtype, device = (None, None) if like is None else (like.dtype, like.device)
     return torch.randn(shape, dtype=dtype, device=device).clamp(-LATENT_LIMIT, LATENT_LIMIT)

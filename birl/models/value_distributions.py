@@ -1,4 +1,4 @@
-"""A critic's estimate of the return, as one value type: an expectation, quantiles or a categorical distribution.
+"""A critic's estimate of the return as a value: an expectation, quantiles or a categorical distribution.
 
 A loss calls `mean`, `gather`, `gap`, `policy`, `min`, `mix`, `backup` and `td_loss` and never names its head. Leading
 dimensions are ``[N, …]`` for an ensemble of ``N``; `min`, `blend` and `average` remove ``N``. With discrete actions the
@@ -19,92 +19,91 @@ from birl.models.distributions import Categorical, masked
 
 
 def midpoints(n: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
-    """The middles of ``n`` equal parts of [0, 1] (1710.10044 lemma 2)."""
+    """Return the middles of ``n`` equal parts of [0, 1] (1710.10044 lemma 2)."""
     return (torch.arange(n, dtype=dtype, device=device) + 0.5) / n
 
 
 class Returns(Protocol):
-    """A critic's output. ``A`` below stands for the action dimension, which only discrete critics have.
-
-    Attributes:
-        allowed: bool ``[…, A]``: the actions that may be taken; ``None`` if all may.
-    """
+    """A critic's output. ``A`` stands for the action dimension, which only discrete critics have."""
 
     @property
     def allowed(self) -> Tensor | None:
-        """See above."""
+        """The actions that are allowed, bool ``[…, A]``; ``None`` if all are."""
 
     def among(self, allowed: Tensor | None) -> Self:
-        """The same returns, where only some actions may be taken."""
+        """Return the same returns with another mask of allowed actions."""
         return replace(self, allowed=allowed)  # type: ignore[type-var]
 
     def mean(self) -> Tensor:
-        """Expected return ``[N, …, A]``."""
+        """Return the expected return ``[N, …, A]``."""
 
     def scores(self) -> Tensor:
-        """Expected returns ``[N, …, A]``, very low for actions that are not allowed."""
+        """Return expected returns ``[N, …, A]``, very low for actions that are not allowed."""
         return masked(self.mean(), self.allowed)
 
     def preferences(self) -> Tensor:
-        """What choices are made by ``[N, …, A]``: `scores`, or those of a risk measure or of levels of its own."""
+        """Return the numbers ``[N, …, A]`` by which actions are selected: `scores`, or values of a risk measure.
+
+        With implicit quantiles they may also come from separate quantile levels.
+        """
         return self.scores()
 
     def best(self) -> Tensor:
-        """The action ``[…]`` of the highest preference, averaged over the ensemble: the greedy action."""
+        """Return the greedy action ``[…]``, which has the highest preference averaged over the ensemble."""
         return self.preferences().mean(0).argmax(-1)
 
     def gap(self, action: Tensor) -> Tensor:
-        """How much less int64 ``action`` ``[…]`` is worth than the best one: ``[…]``, at least 0.
+        """Return the action gap ``[…]`` of int64 ``action`` ``[…]``: the value of the best action minus its value.
 
-        By expected returns, averaged over the ensemble. It is very large where the action is not allowed.
+        Values are expected returns, averaged over the ensemble. The gap is very large if the action is not allowed.
         """
         scores = self.scores().mean(0)
         return scores.amax(-1) - scores.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def policy(self, temperature: float) -> Categorical:
-        """The Boltzmann policy: probabilities proportional to ``exp(preference / temperature)``.
+        """Return the Boltzmann policy, with probabilities proportional to ``exp(preference / temperature)``.
 
-        Of `preferences` that are averaged over the ensemble. Actions that are not allowed have none.
+        `preferences` are averaged over the ensemble. Actions that are not allowed have probability 0.
         """
         return Categorical(self.preferences().mean(0) / temperature, self.allowed)
 
     def gather(self, action: Tensor) -> Self:
-        """The returns of int64 ``action`` ``[…]``: removes ``A``."""
+        """Return the returns of int64 ``action`` ``[…]``: removes ``A``."""
 
     def min(self) -> Self:
-        """For each element the member with the lowest mean: removes ``N``."""
+        """Return for each element the member with the lowest mean: removes ``N``."""
 
     def members(self, index: Tensor) -> Self:
-        """The returns of the members int64 ``index`` ``[M]``: ``M`` takes the place of ``N``."""
+        """Return the returns of the members int64 ``index`` ``[M]``: ``M`` takes the place of ``N``."""
 
     def part(self, index: int) -> Self:
-        """The returns at ``index`` of the dimension after ``N``, which is removed."""
+        """Return the returns at ``index`` of the dimension after ``N``, which is removed."""
 
     def blend(self, share: float) -> Self:
-        """``share * lowest + (1 - share) * highest`` of the members, by their means: removes ``N``.
+        """Return ``share * lowest + (1 - share) * highest`` of the members, ranked by their means: removes ``N``.
 
-        A soft clipped double Q-learning target (Fujimoto et al. 2019, arXiv:1812.02900, eq. 13).
+        This is the target of soft clipped double Q-learning (Fujimoto et al. 2019, arXiv:1812.02900, eq. 13).
         """
 
     def average(self) -> Self:
-        """Mean over the ensemble: removes ``N``."""
+        """Return the mean over the ensemble: removes ``N``."""
 
     def pooled(self) -> Self:
-        """The return of a member drawn at random, to make a target of: removes ``N``. Its mean is that of `average`."""
+        """Return the return of a randomly drawn member, for targets: removes ``N``. Its mean is that of `average`."""
         return self.average()
 
     def mix(self, probs: Tensor) -> Self:
-        """Expectation over actions with probabilities ``probs`` ``[…, A]``: removes ``A``."""
+        """Return the expectation over actions with probabilities ``probs`` ``[…, A]``: removes ``A``."""
 
     def mixture(self, probs: Tensor) -> Self:
-        """The return of an action drawn with ``probs`` ``[…, A]``, to make a target of: removes ``A``.
+        """Return the return of an action drawn with ``probs`` ``[…, A]``, for targets: removes ``A``.
 
-        Its mean is that of `mix`. Its shape is the mixture's, but for several choices at once, which are mixed.
+        Its mean is that of `mix`. Quantiles represent the whole mixture; several choices at once are only mixed.
         """
         return self.mix(probs)
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> Self:
-        """The target ``reward + discount * (Z + bonus)``, detached.
+        """Return the target ``reward + discount * (Z + bonus)``, detached.
 
         Args:
             reward: ``[…]``.
@@ -121,15 +120,15 @@ class Returns(Protocol):
         """
 
     def error(self, target: Self, loss: Tensor) -> Tensor:
-        """Size ``[N, …]`` of the TD error, by which steps are prioritised: of distributions it is the ``loss``."""
+        """Return the size ``[N, …]`` of the TD error, the priority of steps; for distributions it is the ``loss``."""
         return loss
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> Self:
-        """The same kind of returns, of other rows.
+        """Compute returns of the same kind with other rows.
 
         Args:
-            function: takes rows ``[…, A, Q]`` (of expectations, which are one number: ``[…, A, 1]``) and gives others.
-            branches: 1 if it adds a dimension before ``A``, -1 if it removes the one it takes for ``A``.
+            function: maps rows ``[…, A, Q]`` (``[…, A, 1]`` for expectations) to other rows.
+            branches: 1 if ``function`` adds a dimension before ``A``, -1 if it removes the dimension in place of ``A``.
         """
 
 
@@ -178,13 +177,13 @@ class MeanReturns(Returns):
         return MeanReturns((reward + discount * next_returns).detach())
 
     def td_loss(self, target: MeanReturns, delta: float | None = None) -> Tensor:
-        """Squared error, or the Huber loss with threshold ``delta`` (half the squared error inside it)."""
+        """Return the squared error, or the Huber loss with threshold ``delta`` (half the squared error inside it)."""
         if delta is None:
             return (self.values - target.values).square()
         return F.huber_loss(self.values, target.values.expand_as(self.values), reduction="none", delta=delta)
 
     def error(self, target: MeanReturns, loss: Tensor) -> Tensor:
-        """``|delta|``."""
+        """Return ``|delta|``."""
         return (self.values - target.values).abs()
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> MeanReturns:
@@ -195,15 +194,15 @@ class _RowReturns(Returns):
     """Base of returns that are rows of numbers: quantiles or probabilities, in the last dimension."""
 
     def _rows(self) -> Tensor:
-        """The rows, linear in the return's distribution or its quantiles."""
+        """Return the rows, linear in the return's distribution or its quantiles."""
         raise NotImplementedError
 
     def _of(self, rows: Tensor) -> Self:
-        """Returns with other `_rows`."""
+        """Compute returns with other `_rows`."""
         raise NotImplementedError
 
     def _picked(self, pick: Callable[[Tensor], Tensor]) -> Self:
-        """Returns with some of the rows."""
+        """Compute returns with some of the rows."""
         return self._of(pick(self._rows()))
 
     def gather(self, action: Tensor) -> Self:
@@ -242,7 +241,7 @@ class _RowReturns(Returns):
         return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2)).among(None)
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> Self:
-        # what is averaged must be linear in the distribution, as logits are not
+        # averages need rows that are linear in the distribution, and logits are not
         return (self._picked(function) if branches > 0 else self._of(function(self._rows()))).among(None)
 
 
@@ -254,8 +253,8 @@ class QuantileReturns(_RowReturns):
         values: ``[N, …, Q]`` or ``[N, …, A, Q]``.
         taus: quantile levels in [0, 1], ``[Q]`` or ``[…, Q]`` (without ``N`` and ``A``).
         allowed: see `Returns`.
-        preference: ``[N, …, A]``, by which actions are chosen instead of the mean; ``None`` for the mean.
-        share: probabilities of the values of a target, which add up to 1, like ``values``; ``None`` if all are equal.
+        preference: numbers ``[N, …, A]`` by which actions are selected; ``None`` for the mean.
+        share: probabilities of the values of a target, like ``values``, which add up to 1; ``None`` if all are equal.
     """
 
     values: Tensor
@@ -281,19 +280,19 @@ class QuantileReturns(_RowReturns):
         return replace(super().part(index), taus=taus)
 
     def mixture(self, probs: Tensor) -> QuantileReturns:
-        """The quantiles of all actions, each with its action's share."""
+        """Return the quantiles of all actions, each with its action's share."""
         share = (probs / self.values.shape[-1]).unsqueeze(-1).expand_as(self.values)
         return QuantileReturns(self.values.flatten(-2), self.taus, share=share.flatten(-2))
 
     def pooled(self) -> QuantileReturns:
-        """The quantiles of all members."""
+        """Return the quantiles of all members."""
         return QuantileReturns(self.values.movedim(0, -2).flatten(-2), self.taus)
 
     def truncated(self, count: int) -> QuantileReturns:
-        """The quantiles of all members as one mixture, without its ``count`` highest: removes ``N``.
+        """Return the quantiles of all members as one mixture, without its ``count`` highest: removes ``N``.
 
-        For returns of given actions (Kuznetsov et al. 2020, arXiv:2005.04269, section 4). Levels are those of as many
-        equal parts.
+        This is for returns of given actions (Kuznetsov et al. 2020, arXiv:2005.04269, section 4). The levels are the
+        midpoints of the remaining quantiles.
         """
         mixture = self.values.movedim(0, -2).flatten(-2).sort(-1).values
         kept = mixture[..., : mixture.shape[-1] - count]
@@ -301,7 +300,7 @@ class QuantileReturns(_RowReturns):
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> QuantileReturns:
         taus = self.taus
-        if taus.dim() > 1:  # levels of each element are those of all branches
+        if taus.dim() > 1:  # all branches of an element have the same levels
             taus = taus.unsqueeze(-2) if branches > 0 else taus.squeeze(-2)
         preference = self.preference
         if preference is not None:
@@ -332,7 +331,7 @@ class QuantileReturns(_RowReturns):
 
 @dataclass(frozen=True)
 class CategoricalReturns(_RowReturns):
-    """Return distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
+    """Return the distribution on fixed atoms (Bellemare et al. 2017, arXiv:1707.06887).
 
     Exactly one of ``logits`` (a prediction) and ``probabilities`` (a target) is given.
 
@@ -386,12 +385,12 @@ def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
 
     Args:
         probs: masses ``[…, Z]``.
-        atoms: where they lie ``[…, Z]``; broadcasts against ``probs``.
+        atoms: positions of the masses ``[…, Z]``; broadcasts against ``probs``.
         support: evenly spaced, increasing points ``[Z]``.
     """
     last = support.shape[0] - 1
     position = ((atoms - support[0]) * (last / (support[-1] - support[0]))).clamp(0, last).expand_as(probs)
-    if probs.device.type != "cpu":  # a GPU would add the masses of a point in any order, and runs would not repeat
+    if probs.device.type != "cpu":  # a GPU would add masses in random order, and runs would not be reproducible
         return _all_to_all(probs, position)
     lower = position.floor()
     to_upper = probs * (position - lower)
@@ -401,11 +400,11 @@ def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
 
 
 def _all_to_all(probs: Tensor, position: Tensor) -> Tensor:
-    """The same, given positions in units of the points' distance: each point adds the shares of all atoms in order."""
+    """Project as `project` does, with positions in units of the grid: each point sums the shares of all atoms."""
     distance = position.unsqueeze(-1) - torch.arange(probs.shape[-1], device=probs.device)
     return (probs.unsqueeze(-1) * (1 - distance.abs()).clamp(min=0)).sum(-2)
 
 
 def _member(values: Tensor, index: Tensor) -> Tensor:
-    """``values`` ``[N, …, Q]`` of the members ``index`` ``[…]``."""
+    """Return ``values`` ``[N, …, Q]`` of the members ``index`` ``[…]``."""
     return values.gather(0, index[None, ..., None].expand(1, *values.shape[1:])).squeeze(0)

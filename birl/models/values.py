@@ -22,12 +22,12 @@ class ValueFunction(LinearNetwork):
         super().__init__(spec, encoder_factory, 1)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Values ``[...]``."""
+        """Return values ``[...]``."""
         return self.linear(self.encode(inputs)).squeeze(-1)
 
 
 class AdvantageFunction(Network):
-    """How much better an action is than others of the same state, up to a number for each state.
+    """Advantage of an action over other actions in the same state, up to a constant for each state.
 
     Args:
         spec: shapes of observations and actions.
@@ -36,8 +36,8 @@ class AdvantageFunction(Network):
 
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
         super().__init__(spec, encoder_factory.build(spec.encoder_shape, spec.actions), with_action=True)
-        self.linear = nn.Linear(self.feature_size, 1, bias=False)  # differences of two have none
+        self.linear = nn.Linear(self.feature_size, 1, bias=False)  # a bias cancels in differences
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        """Advantages ``[...]``; ``action`` may have more leading dimensions than the observation."""
+        """Return advantages ``[...]``; ``action`` may have more leading dimensions than the observation."""
         return self.linear(self.encode(inputs, action)).squeeze(-1)

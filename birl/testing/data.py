@@ -26,7 +26,7 @@ def build_algorithm(
     seed: int = 0,
     device: bool | int | str | None = None,
 ) -> Algorithm[Any, Any]:
-    """An algorithm with networks, made after seeding everything.
+    """Return an algorithm with networks, made after seeding everything.
 
     Args:
         config: its configuration.
@@ -43,7 +43,7 @@ def build_algorithm(
 
 
 def random_batch(size: int = 6, *, action_size: int = 2, seed: int = 0, **extra: Tensor) -> Batch:
-    """Transitions ``[size]`` with 3 observation dimensions, continuous actions and a discount of 0.9.
+    """Return transitions ``[size]`` with 3 observation dimensions, continuous actions and a discount of 0.9.
 
     Args:
         size: number of transitions.
@@ -73,7 +73,7 @@ def random_dataset(
     seed: int = 0,
     **options: Any,
 ) -> MDPDataset:
-    """Random episodes of equal length. Every second one is truncated, and its last transition is kept.
+    """Return random episodes of equal length. Every second one is truncated, and its last transition is kept.
 
     Args:
         observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
@@ -102,7 +102,7 @@ def random_dataset(
 
 
 def random_observations(generator: np.random.Generator, shape: Shape, count: int) -> Tree:
-    """A tree of normal numbers ``[count, *shape]``, and of values of choices where there are some."""
+    """Return a tree of normal numbers ``[count, *shape]``, and of values of choices where there are some."""
 
     def draw(leaf: ObservationLeaf) -> Array:
         if isinstance(leaf, Choices):

@@ -75,7 +75,7 @@ class ProbeEnv(Environment):
         return self._array(), reward, True, False, {}
 
     def reward(self, observation: float, action: Array | float) -> float:
-        """Reward of one action."""
+        """Return the reward of one action."""
         if self.kind in ("constant", "time_limit"):
             return 1.0
         if self.kind in ("observation", "discount"):
@@ -86,7 +86,7 @@ class ProbeEnv(Environment):
         return 1.0 - 2.0 * float(np.asarray(action).reshape(-1)[0] - best) ** 2
 
     def best_action(self, observation: float | Array) -> float:
-        """The only best action, where there is one."""
+        """Return the only best action, where there is one."""
         x = 1.0 if self.kind == "action" else float(np.ravel(observation)[0])
         return (x + 1.0) / 2.0 if self.discrete else 0.5 * x
 
@@ -100,12 +100,12 @@ class ProbeEnv(Environment):
         return varying.get(self.kind, (0.0,))
 
     def best_actions(self) -> list[tuple[float, float]]:
-        """Observation and best action, where actions matter."""
+        """Return the observation and best action, where actions matter."""
         matter = self.kind in ("action", "action_observation")
         return [(x, self.best_action(x)) for x in self.observations] if matter else []
 
     def action_values(self, gamma: float) -> list[tuple[float, float, float]]:
-        """Observation, action and the true value of taking it."""
+        """Return observation, action and the true value of taking it."""
         actions = (0.0, 1.0) if self.discrete else (-0.5, 0.0, 0.5)
         return [(x, a, self.reward(x, a) + self._later(x, gamma)) for x in self.observations for a in actions]
 
@@ -153,7 +153,7 @@ class ChainEnv(Environment):
         return self._array(), float(arrived), arrived, not arrived and self._step >= self.max_steps, {}
 
     def best_action(self, observation: Array) -> float:
-        """The action that leads on."""
+        """Return the action that leads on."""
         leads_on = self._PATTERN[int(np.argmax(observation))] if observation[-1] == 0 else 0
         return float(leads_on) if self.discrete else 2.0 * leads_on - 1.0
 

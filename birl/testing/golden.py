@@ -27,7 +27,7 @@ class Reference(Protocol):
     parameters: dict[str, Tensor]
 
     def update(self, batch: Any) -> Mapping[str, float]:
-        """One update; returns the losses that are to be compared, by the names of the algorithm's metrics."""
+        """Return one update; returns the losses that are to be compared, by the names of the algorithm's metrics."""
 
 
 @dataclass
@@ -149,7 +149,7 @@ _RULES: tuple[tuple[str, str], ...] = (
 
 
 def plain_parameters(nets: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters under plain names, in float64, one entry for each ensemble member.
+    """Return copies of all parameters under plain names, in float64, one entry for each ensemble member.
 
     Layer ``i`` of member ``k`` of network ``critic`` is ``critic.k.w{i}`` ``[in, out]`` and ``critic.k.b{i}``
     ``[out]``, the last layer ``critic.k.out.w`` and ``critic.k.out.b``; networks without members have ``k = 0``. A

@@ -104,7 +104,7 @@ def probe_errors(
 
 
 def greedy_actor(algorithm: Algorithm[Any, Any], target_return: float, n: int = 1) -> Actor:
-    """The greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
+    """Return the greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
     if isinstance(algorithm, TransformerAlgorithm):
         discrete = algorithm.spec.actions.discrete
         sampler = GreedyTransformerActionSampler() if discrete else IdentityTransformerActionSampler()
@@ -120,7 +120,7 @@ def average_return(
     seed: int = 0,
     target_return: float = 1.0,
 ) -> float:
-    """Mean undiscounted return of the greedy policy.
+    """Return the mean undiscounted return of the greedy policy.
 
     Args:
         algorithm: built; recurrent policies keep their state over an episode.

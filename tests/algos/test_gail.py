@@ -220,7 +220,7 @@ def test_rollouts_alone_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "says"),
     [
-        ({"discriminator_encoder_factory": GRUEncoderFactory()}, ConfigError, "single steps are judged"),
+        ({"discriminator_encoder_factory": GRUEncoderFactory()}, ConfigError, "the discriminator reads single steps"),
         ({"actor_encoder_factory": GRUEncoderFactory(), "reward": "airl"}, UnsupportedError, 'use reward="gail"'),
         ({"reward": "wgan"}, ConfigError, "wgan"),
         ({"shaping": True}, ConfigError, 'shaping=True was given with reward="gail".*use reward="airl"'),

@@ -132,7 +132,7 @@ def test_several_choices_have_a_stream_for_the_value_of_the_state(head: Any) -> 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"reads one action: leave dueling out"):
         ContinuousQFunction(Spec((4,), Continuous(2)), ENCODER, MeanQFunctionFactory(dueling=True))
-    with pytest.raises(ConfigError, match=r"dueling=\[\], but several choices at once are dueling without it"):
+    with pytest.raises(ConfigError, match=r"dueling=\[\], but networks for several choices are dueling without it"):
         DiscreteQFunction(Spec((4,), MultiDiscrete((2, 3))), ENCODER, MeanQFunctionFactory(dueling=[]))
     for wrong in (0, "yes", [0], [2.5], None):
         with pytest.raises(ConfigError, match="MeanQFunctionFactory.dueling is"):

@@ -131,7 +131,7 @@ def test_choices_have_no_such_distribution() -> None:
     [
         (lambda: NormalFactory(std="diagonal"), r"NormalFactory.std is 'diagonal'; it must be .*parameter"),
         (lambda: NormalFactory(initial_std=0.0), r"initial_std is 0.0; it must be"),
-        (lambda: NormalFactory(initial_std=100.0), r"logarithm 4.61 lies not in log_std_range, -20 to 2"),
+        (lambda: NormalFactory(initial_std=100.0), r"logarithm 4.61 is outside log_std_range, -20 to 2"),
         (lambda: SquashedNormalFactory(log_std_range=(1.0,)), r"log_std_range is \(1.0,\); it must be two numbers"),
         (lambda: NormalFactory(tanh_mean=1), "NormalFactory.tanh_mean is 1"),
         (lambda: PPOConfig(distribution_factory="gaussian"), "distribution_factory is 'gaussian'.*normal"),

@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(ConfigError, match=says):
             wrong()
     for head in (replace(QR, risk=CVaR()), replace(IQN, risk=CVaR()), replace(IQN, n_choice_quantiles=3)):
-        with pytest.raises(ConfigError, match="which is about the choice among discrete actions"):
+        with pytest.raises(ConfigError, match="which is for the selection of discrete actions"):
             ContinuousQFunction(Spec((4,), Continuous(2)), ENCODER, head)
 
 

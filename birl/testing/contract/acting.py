@@ -44,7 +44,7 @@ def actions_in_bounds(subject: Subject) -> None:
 
 
 def _last(actions: Any) -> Array:
-    """The last choice, of each where there are several."""
+    """Return the last choice, of each where there are several."""
     return np.subtract(actions.sizes if actions.shape else actions.size, 1.0)
 
 
@@ -116,7 +116,7 @@ def export(suffix: str) -> Callable[[Subject], None]:
 
 
 def _pairs(subject: Subject, algorithm: Algorithm[Any, Any], path: Path, rows: int) -> Iterator[tuple[Array, Array]]:
-    """Actions of an algorithm and of its export, and the states that they were chosen in."""
+    """Return actions of an algorithm and of its export, and the states that they were chosen in."""
     if isinstance(algorithm, TransformerAlgorithm):
         context = subject.contexts(algorithm, rows)
         expected = subject.actions.greedy(torch.as_tensor(algorithm.predict_context(*context))).numpy()
@@ -142,7 +142,7 @@ def _pairs(subject: Subject, algorithm: Algorithm[Any, Any], path: Path, rows: i
 
 
 def context_names(context: Tree) -> list[str]:
-    """Input names of an exported sequence model."""
+    """Return input names of an exported sequence model."""
     observations = [f"observation_{index}" for index, _ in enumerate(tree_leaves(context[0]))]
     return [*observations, "action", "return_to_go", "timestep"]
 
@@ -152,7 +152,7 @@ def _input_names(x: Tree) -> list[str]:
 
 
 def run_export(path: Path, x: Tree, names: Sequence[str] | None = None) -> Array:
-    """Actions of an exported policy without states."""
+    """Return actions of an exported policy without states."""
     run, _ = open_export(path)
     return run(dict(zip(names or _input_names(x), tree_leaves(x), strict=True)))[0]
 

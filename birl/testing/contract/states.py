@@ -8,22 +8,22 @@ from torch import Tensor, nn
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the tensors of a module, by name."""
+    """Return copies of the tensors of a module, by name."""
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
 def changed_names(before: dict[str, Tensor], module: nn.Module) -> list[str]:
-    """Names of the tensors that have changed."""
+    """Return names of the tensors that have changed."""
     return [name for name, tensor in module.state_dict().items() if not same(before[name], tensor)]
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether shape, dtype and every number are equal."""
+    """Return whether shape, dtype and every number are equal."""
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
 
 
 def differences(a: object, b: object, path: str = "") -> list[str]:
-    """Paths at which two states differ."""
+    """Return paths at which two states differ."""
     if isinstance(a, dict):
         if not isinstance(b, dict) or a.keys() != b.keys():
             return [f"{path}: other keys"]
@@ -34,7 +34,7 @@ def differences(a: object, b: object, path: str = "") -> list[str]:
 
 
 def torch_generators() -> list[Tensor]:
-    """States of torch's global generators: losses may draw from no others."""
+    """Return states of torch's global generators: losses may draw from no others."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 

@@ -62,12 +62,12 @@ class Subject:
         return self.config.algorithm.learns_from
 
     def with_config(self, **fields: Any) -> Subject:
-        """The same subject with other fields; those that the configuration lacks are ignored."""
+        """Return the same subject with other fields; those that the configuration lacks are ignored."""
         known = {name: value for name, value in fields.items() if hasattr(self.config, name)}
         return replace(self, config=replace(self.config, **known))
 
     def build(self, seed: int | None = None) -> Algorithm[Any, Any]:
-        """A new algorithm."""
+        """Return a new algorithm."""
         return build_algorithm(
             self.config,
             self.observation_shape,
@@ -84,7 +84,7 @@ class Subject:
         return [algorithm.sample_minibatch(dataset) for _ in range(count)]
 
     def batches(self, algorithm: Algorithm[Any, Any], item: Minibatch | Batch) -> list[Batch]:
-        """The batches that the engine would see for one of `inputs`. Nothing is learned."""
+        """Return the batches that the engine would see for one of `inputs`. Nothing is learned."""
         seen: list[Batch] = []
 
         def see(batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -97,7 +97,7 @@ class Subject:
         return seen
 
     def first_batches(self) -> tuple[Algorithm[Any, Any], list[Batch]]:
-        """A new algorithm, and the batches that its engine would see in the first update."""
+        """Return a new algorithm, and the batches that its engine would see in the first update."""
         algorithm = self.build()
         batches = self.batches(algorithm, self.inputs(algorithm, 1)[0])
         assert batches, "an update gave the engine no batch"
@@ -113,7 +113,7 @@ class Subject:
         )
 
     def _rollout(self, algorithm: Algorithm[Any, Any], seed: int, marked: bool) -> Rollout:
-        """Random steps of `LANES` environments, each with 4 episodes; every second one is truncated."""
+        """Return random steps of `LANES` environments, each with 4 episodes; every second one is truncated."""
         steps = random_columns(seed, self.observation_shape, self.actions, 4 * LANES, EPISODE, 0.9, marked)
 
         def time_first(x: Array) -> Array:
@@ -136,7 +136,7 @@ class Subject:
         return np.asarray(action)[..., 0].astype(np.float32) / np.float32(0.9)
 
     def bandit_action(self, count: int, best: bool) -> Array:
-        """The best action of a `bandit`, or the worst, ``count`` times."""
+        """Return the best action of a `bandit`, or the worst, ``count`` times."""
         actions = self.actions
         action = np.zeros((count, *actions.storage_spec.shape), actions.storage_spec.dtype)
         if actions.discrete:
@@ -145,7 +145,7 @@ class Subject:
         return action
 
     def bandit(self, algorithm: Algorithm[Any, Any], sign: float) -> Callable[[], Any]:
-        """A function that draws minibatches or rollouts of random actions in episodes of one step.
+        """Return a function that draws minibatches or rollouts of random actions in episodes of one step.
 
         Rewards are ``sign * (1 + 2 * goodness)``.
         """
@@ -179,18 +179,18 @@ class Subject:
         return lambda: algorithm.sample_minibatch(dataset)
 
     def observations(self, count: int, size: float = 1.0) -> Tree:
-        """Random observations ``[count, …]``."""
+        """Return random observations ``[count, …]``."""
         generator = np.random.default_rng(self.seed + 1)
         drawn = random_observations(generator, self.observation_shape, count)
         return tree_map(lambda x: x * np.float32(size) if x.dtype.kind == "f" else x, drawn)
 
     def contexts(self, algorithm: Algorithm[Any, Any], count: int) -> tuple[Tree, Array, Array, Array]:
-        """Contexts of a sequence model, from episodes of random data."""
+        """Return contexts of a sequence model, from episodes of random data."""
         batch = self._dataset(marked=False).sample_trajectory_batch(count, algorithm.config.context_size)
         return batch.observations, batch.actions, batch.returns_to_go, batch.timesteps
 
     def act(self, algorithm: Algorithm[Any, Any], x: Tree, greedy: bool = True) -> Array:
-        """Actions for the first steps of episodes."""
+        """Return actions for the first steps of episodes."""
         if not self.experience.contexts:
             return algorithm.predict(x) if greedy else algorithm.sample_action(x)  # type: ignore[no-any-return]
         count = len(next(tree_leaves(x)))
@@ -210,7 +210,7 @@ def gradients(
 
 
 def keeping_still(config: AlgorithmConfig) -> dict[str, float | None]:
-    """Fields with which nothing of an algorithm moves: no learning rate, no room around the policy, no rule."""
+    """Return fields with which nothing of an algorithm moves: no learning rate, no room around the policy, no rule."""
     names = [item.name for item in fields(config)]
     still = {name: 0.0 for name in names if name.endswith("learning_rate") or name == "max_kl"}
     return still | {name: None for name in names if name == "kl_penalty_target"}
