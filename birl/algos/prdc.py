@@ -144,9 +144,7 @@ class NearData(Transitions):
 
     def batch(self, learner: Learner, minibatch: Any) -> Batch:
         """Return the batch, with ``nearest_action`` in ``extra`` if the next update trains the policy."""
-        if not isinstance(
-            minibatch, SearchableMinibatch
-        ):  # it is assumed to come from the dataset of the last minibatch
+        if not isinstance(minibatch, SearchableMinibatch):  # assumed to come from the last dataset
             if "nearest" not in learner.memory:
                 raise DataError(
                     "PRDC searches the whole dataset for actions, and this minibatch does not know its dataset: "
