@@ -18,7 +18,7 @@ import birl
 from birl.algorithm import Algorithm
 from birl.algorithm import config as config_class
 from birl.algos import ACER, ICML2015TRPO, REINFORCE, VMPO, A2CGAILConfig, GAILConfig, PPOConfig, TRPOGAILConfig
-from birl.algos.gail import JUDGE, ImitationFields, WithDiscriminator, imitating
+from birl.algos.gail import DISCRIMINATOR_STEPS, ImitationFields, WithDiscriminator, imitating
 from birl.dataset import MDPDataset
 from birl.errors import BirlError, ConfigError, DataError, ShapeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
@@ -242,7 +242,7 @@ def imitator(learner: Any) -> Any:
         "actions": learner.actions,
         "learns_from": imitating(learner.learns_from),
         "acts": learner.acts,
-        "steps": (*JUDGE, *learner.steps),
+        "steps": (*DISCRIMINATOR_STEPS, *learner.steps),
     }
     new_class(name, (Algorithm[own, nets],), {}, lambda space: space.update(parts))  # type: ignore[valid-type]
     return own
