@@ -71,3 +71,8 @@ def test_a_name_of_the_former_path_comes_with_its_new_one(
 def test_an_unknown_name_of_the_former_path_comes_with_a_similar_one() -> None:
     with pytest.raises(ImportError, match=r"birl\.actions has become birl\.spaces; did you mean 'Discrete'"):
         _ = birl.actions.Discret
+
+
+def test_a_renamed_name_of_a_module_comes_with_its_new_one() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'JUDGE'; it is birl\.algos\.gail\.DISCRIMINATOR_STEPS now"):
+        _ = birl.algos.gail.JUDGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ from birl.algorithm import (
 from birl.algos.a2c import A2C, A2CConfig, A2CNets
 from birl.algos.ppo import PPO, PPOConfig, PPONets, tanh_encoder
 from birl.algos.trpo import TRPO, TRPOConfig, TRPONets
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError, UnsupportedError, missing_name
 from birl.models import EncoderFactory, RewardFunction, ValueFunction, is_recurrent
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.types import Networks
@@ -250,3 +250,7 @@ class A2CGAIL(Algorithm[A2CGAILConfig, A2CGAILNets]):
     learns_from = imitating(A2C.learns_from)
     acts = A2C.acts
     steps = (*DISCRIMINATOR_STEPS, *A2C.steps)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing_name(__name__, name, globals(), {"JUDGE": f"{__name__}.DISCRIMINATOR_STEPS"})
