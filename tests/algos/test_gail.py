@@ -280,7 +280,7 @@ def test_any_learner_from_rollouts_imitates_and_looks_at_no_reward(config: Any, 
 
 
 def test_what_learns_from_stored_rewards_does_not_imitate() -> None:
-    with pytest.raises(ConfigError, match="imitation by Replays .*Use a learner from rollouts alone"):
+    with pytest.raises(ConfigError, match="imitation was requested with Replays, .*use a learner from rollouts alone"):
         imitating(ACER.learns_from)
 
 
