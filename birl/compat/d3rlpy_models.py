@@ -16,9 +16,10 @@ from birl.algorithm.building import checked_spec
 from birl.algorithm.persistence import planned_networks, rebuild
 from birl.compat.d3rlpy_pickles import read_outer, read_torch
 from birl.config import AlgorithmConfig
-from birl.errors import BirlError, CorruptFileError, UnsupportedError
+from birl.errors import UnsupportedError
 from birl.files import open_binary, parse_json
 from birl.files.reading import bytes_left, read_exactly
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.models import NormalPolicy
 from birl.optimizers.saved_state import refuse_nonfinite
 from birl.types import JSONValue, tree_of_json
@@ -89,7 +90,7 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
         CorruptFileError: if the file is damaged.
         UnsupportedError: if the algorithm or a network cannot be converted.
     """
-    try:
+    with convert_to_corrupt_error(fname, "it is not a model that d3rlpy 2 saved"):
         with open_binary(fname) as (file, label):
             content = read_outer(read_exactly(file, bytes_left(file), label), fname)
         described = parse_json(content["config"].encode(), str(fname))
@@ -107,12 +108,6 @@ def read_d3rlpy(fname: str | os.PathLike[str], device: bool | int | str | None =
                 low, high = part.log_std_range
                 found[f"{name}.log_std"] = low + (high - low) * found[f"{name}.log_std"].sigmoid()
         algorithm.nets.load_state_dict({**algorithm.nets.state_dict(), **found})
-    except BirlError:
-        raise
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise CorruptFileError(
-            f"{fname} is damaged, or not a model that d3rlpy 2 saved ({type(error).__name__}: {error!s:.200})"
-        ) from error
     return algorithm
 
 

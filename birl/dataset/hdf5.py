@@ -33,10 +33,11 @@ import numpy.typing as npt
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode
 from birl.dataset.validation import detect_action_space
-from birl.errors import BirlError, ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
+from birl.errors import ConfigError, CorruptFileError, ForeignFileError, ShapeError, WriteError
 from birl.files import open_binary, parse_json
 from birl.files.atomic import write_binary
 from birl.files.reading import MAX_JSON_BYTES, PACKED, MemoryBudget, PathOrFile
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.spaces import parse_actions
 from birl.spaces.observations import choices_to_json, observations_from_json
 from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
@@ -224,15 +225,8 @@ def _opened(f: PathOrFile) -> Iterator[_File]:
             raise ForeignFileError(f"{name} is not an HDF5 file: give one that dump(…) of birl or d3rlpy wrote")
         size = stream.seek(0, os.SEEK_END)
         guarded = _check_digest(stream, size, name)
-        try:
-            with h5py.File(stream, "r") as file:
-                yield _File(file, stream, MemoryBudget(name, size, PACKED), name, guarded)
-        except BirlError:
-            raise
-        except Exception as error:  # a damaged HDF5 file can raise nearly anything
-            raise CorruptFileError(
-                f"{name} is truncated or damaged ({type(error).__name__}: {error!s:.200}): restore it from a copy"
-            ) from error
+        with convert_to_corrupt_error(name, "it cannot be read as HDF5"), h5py.File(stream, "r") as file:
+            yield _File(file, stream, MemoryBudget(name, size, PACKED), name, guarded)
 
 
 def _check_digest(stream: BinaryIO, size: int, name: str) -> bool:

@@ -31,7 +31,6 @@ from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, concatenate_goal
 from birl.errors import (
     BirlError,
     ConfigError,
-    CorruptFileError,
     EmptyDataError,
     EnvironmentMismatchError,
     FileError,
@@ -41,6 +40,7 @@ from birl.errors import (
     WriteError,
     require,
 )
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.spaces import Actions, actions_from_space, flatten_actions, space_from_actions, unflatten_actions
 from birl.spaces.observations import Choices, leaf_spaces, match_parts, observations_from_spaces, select_parts
 from birl.spaces.specs import Spec, environment_spec
@@ -202,20 +202,14 @@ def _read_episodes(
     source: _MinariDataset, name: str, convert: Callable[[Any], Tree], actions: Actions
 ) -> Iterator[Episode]:
     """Read the episodes of a dataset, with observations as ``convert`` returns them."""
-    try:
+    label = f"the Minari dataset {name!r} in {source.storage.data_path}"
+    with convert_to_corrupt_error(label, "its episodes cannot be read", "Download or write it again"):
         _check_tables(source)
         for item in source.iterate_episodes():
             if len(item.rewards):
                 ended = bool(item.terminations[-1])
                 taken = actions.to_stored(flatten_actions(source.action_space, item.actions))
                 yield Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
-    except BirlError:
-        raise
-    except Exception as error:  # Minari, the libraries below it and incomplete episodes can raise nearly anything
-        raise CorruptFileError(
-            f"the Minari dataset {name!r} in {source.storage.data_path} cannot be read ({type(error).__name__}: "
-            f"{error!s:.200}): it is damaged or incomplete: download or write it again"
-        ) from error
 
 
 def _make_environment(

@@ -34,15 +34,23 @@ class Stateful(Protocol):
 
 
 @contextlib.contextmanager
-def convert_to_corrupt_error(label: object, what: str = "its content is inconsistent") -> Iterator[None]:
-    """Raise a `CorruptFileError` in place of any untyped error, for files of a valid form with invalid content."""
+def convert_to_corrupt_error(
+    label: object, what: str = "its content is inconsistent", advice: str = "Restore it from a copy"
+) -> Iterator[None]:
+    """Raise a `CorruptFileError` in place of any untyped error, because damaged files can raise nearly any error.
+
+    Args:
+        label: name of the file, for messages.
+        what: description of the damage, for messages.
+        advice: what to do, for messages.
+    """
     try:
         yield
     except BirlError:
         raise
     except Exception as error:
         raise CorruptFileError(
-            f"{label} is a birl file, but {what} ({type(error).__name__}: {error!s:.200}). Restore it from a copy"
+            f"{label} is damaged: {what} ({type(error).__name__}: {error!s:.200}). {advice}"
         ) from error
 
 

@@ -268,7 +268,7 @@ def test_a_text_cannot_be_longer_than_texts_may_be(name: str) -> None:
     struct.pack_into("<I", data, place, 2**30)
     refused(guarded(io.BytesIO(data)), "is no text of 1073741824 bytes")
     struct.pack_into("<I", data, place, 2**20)
-    refused(guarded(io.BytesIO(data)), "restore it from a copy")
+    refused(guarded(io.BytesIO(data)), "estore it from a copy")
 
 
 def test_a_reference_to_a_text_is_as_long_as_it_is() -> None:
