@@ -19,7 +19,8 @@ import torch
 from numpy.lib.format import open_memmap
 from torch import Tensor
 
-from birl.errors import ConfigError, WriteError
+from birl.errors import ConfigError
+from birl.files.atomic import convert_to_write_error
 from birl.files.locks import FolderLock
 from birl.types import Array, ArrayOrTensor
 
@@ -167,12 +168,10 @@ class FolderPlace(MemoryPlace):
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Create a file of zeros. It takes space on disk only where it is written."""
         path = self.folder / f"{name}.{shape[0]}.npy"
-        try:
+        with convert_to_write_error(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # a killed writer left it, and other processes may map it: do not truncate it
             return self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
-        except OSError as error:
-            raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
 
     def open_array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, writing: bool = False) -> Array:
         """Map the existing file of an array. Unless ``writing``, changes stay in memory.

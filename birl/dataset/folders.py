@@ -28,6 +28,7 @@ from birl.errors import (
     WriteError,
 )
 from birl.files import atomic_write, load_archive, load_config, open_binary, parse_json, save_archive
+from birl.files.atomic import convert_to_write_error
 from birl.files.locks import FolderLock
 from birl.files.reading import MAX_JSON_BYTES, bytes_left, read_exactly
 from birl.files.state_restore import check_array, convert_to_corrupt_error
@@ -212,23 +213,24 @@ def begin_writing(storage: Storage) -> None:
     if not isinstance(place, FolderPlace) or storage.journal is not None:
         return
     _lock(place)
-    try:
-        index, record = _read_index(place.folder), read_journal(place.folder, storage.lanes)
-        newest = max(index.get("sequence", 0), 0 if record is None or not record.trusted else record.sequence)
-        if newest != place.sequence:
-            raise WriteError(
-                f"{place.folder} has been written to since it was opened here: open it again with ReplayBuffer.open(…)"
-            )
-        columns, flags = _open_arrays(place, storage, writing=True)
-        flags[:] = storage.flags
-        storage.columns, storage.flags, storage.device_flags, storage.check_overwritten = columns, flags, flags, None
-        storage.generation += 1
-        _start_journal(storage, max(newest, 0 if record is None else record.sequence))
-    except BaseException as error:
-        end_writing(storage)
-        if isinstance(error, OSError) and not isinstance(error, FileError):
-            raise WriteError(f"{place.folder} cannot be written ({error.strerror}): make it writable") from error
-        raise
+    with convert_to_write_error(place.folder, "make it writable"):
+        try:
+            index, record = _read_index(place.folder), read_journal(place.folder, storage.lanes)
+            newest = max(index.get("sequence", 0), 0 if record is None or not record.trusted else record.sequence)
+            if newest != place.sequence:
+                raise WriteError(
+                    f"{place.folder} has been written to since it was opened here: open it again with "
+                    "ReplayBuffer.open(…)"
+                )
+            columns, flags = _open_arrays(place, storage, writing=True)
+            flags[:] = storage.flags
+            storage.columns, storage.flags, storage.device_flags = columns, flags, flags
+            storage.check_overwritten = None
+            storage.generation += 1
+            _start_journal(storage, max(newest, 0 if record is None else record.sequence))
+        except BaseException:
+            end_writing(storage)
+            raise
 
 
 def _lock(place: FolderPlace) -> None:
@@ -238,25 +240,22 @@ def _lock(place: FolderPlace) -> None:
         WriteError: if it is locked, or cannot be made or written.
     """
     lock = FolderLock(place.folder, _LOCK, "two writers")
-    try:
-        place.folder.mkdir(parents=True, exist_ok=True)
-        links = [path.name for path in place.folder.iterdir() if path.is_symlink() or path.is_fifo()]
-        if links:
+    with convert_to_write_error(place.folder):
+        try:
+            place.folder.mkdir(parents=True, exist_ok=True)
+            links = [path.name for path in place.folder.iterdir() if path.is_symlink() or path.is_fifo()]
+            if links:
+                raise WriteError(
+                    f"{place.folder} holds {links[0]!r:.80}, a link or pipe: writes to it would leave the folder. Put "
+                    "a copy of the file in its place, or remove it"
+                )
+            if lock.acquire():
+                lock.write_holder()
+        except Timeout:
             raise WriteError(
-                f"{place.folder} holds {links[0]!r:.80}, a link or pipe: writes to it would leave the folder. Put a "
-                "copy of the file in its place, or remove it"
-            )
-        if lock.acquire():
-            lock.write_holder()
-    except Timeout:
-        raise WriteError(
-            f"{place.folder} is being written ({lock.holder}): only one buffer may do so at a time. Wait for its end "
-            "or close() it, or copy the episodes into another buffer"
-        ) from None
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise WriteError(f"{place.folder} cannot be made or written ({error.strerror}): choose another one") from error
+                f"{place.folder} is being written ({lock.holder}): only one buffer may do so at a time. Wait for its "
+                "end or close() it, or copy the episodes into another buffer"
+            ) from None
     place.lock = lock
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import numpy as np
 
-from birl.errors import WriteError
+from birl.files.atomic import convert_to_write_error
 from birl.types import Array
 
 NAME: Final = "journal.bin"
@@ -62,12 +62,10 @@ class Journal(Generic[S]):
     def __init__(self, folder: Path, lanes: int, sequence: int, on_new_column: Callable[[S], None]) -> None:
         path, shape = folder / NAME, (2, _size(lanes))
         exists = path.is_file() and path.stat().st_size == 8 * shape[0] * shape[1]
-        try:
+        with convert_to_write_error(path):
             if not exists:
                 path.unlink(missing_ok=True)
             self._records = np.memmap(path, np.int64, "r+" if exists else "w+", shape=shape)
-        except OSError as error:
-            raise WriteError(f"{path} could not be made ({error}): free some space or choose another folder") from error
         self.sequence, self.on_new_column, self._boot = sequence, on_new_column, _boot()
 
     def write(self, storage: S, tail: Array | None = None) -> None:

@@ -40,6 +40,7 @@ from birl.errors import (
     WriteError,
     require,
 )
+from birl.files.atomic import convert_to_write_error
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.spaces import Actions, actions_from_space, flatten_actions, space_from_actions, unflatten_actions
 from birl.spaces.observations import Choices, leaf_spaces, match_parts, observations_from_spaces, select_parts
@@ -381,17 +382,16 @@ def write_minari(
             found["steps"] += steps
 
     spaces_of_data = {"observation_space": observation_space, "action_space": action_space}
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* is (set to )?None", UserWarning)  # author and environment
-            minari.create_dataset_from_buffers(name, buffers(), env=env, jpeg_encoding=False, **spaces_of_data)
-        if not found["episodes"]:
-            raise EmptyDataError("no episode has a step with a next observation: there is nothing to export")
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, BirlError):
-            raise WriteError(f"the Minari dataset {name!r} cannot be written ({error})") from error
-        raise
+    with convert_to_write_error(f"the Minari dataset {name!r}"):
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".* is (set to )?None", UserWarning)  # author and environment
+                minari.create_dataset_from_buffers(name, buffers(), env=env, jpeg_encoding=False, **spaces_of_data)
+            if not found["episodes"]:
+                raise EmptyDataError("no episode has a step with a next observation: there is nothing to export")
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     return found
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -38,7 +38,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     """
     target = Path(os.path.realpath(path))
     write = content if callable(content) else lambda file: file.write(content)
-    try:
+    with convert_to_write_error(path):
         mode = _existing_mode(target)
         if mode is not None and not stat.S_ISREG(mode):
             with open(target, "wb") as device:
@@ -59,10 +59,6 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-    except FileError:
-        raise
-    except OSError as error:
-        raise write_error(str(path), error) from error
     _sync_folder(target.parent)
 
 
@@ -85,14 +81,12 @@ def write_binary(f: PathOrFile, write: Callable[[BinaryIO], object], mode: str =
     if not hasattr(f, "write"):
         raise ConfigError(f"{f!r:.80} is not a file: give a path, or a file opened with open(path, {mode!r}){hint}")
     try:
-        write(f)
+        with convert_to_write_error(repr(f), f"open it with open(path, {mode!r}), or give the path"):
+            write(f)
     except BirlError:
         raise
-    except (OSError, ValueError, AttributeError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise write_error(repr(f), error) from error
-        advice = f"open it with open(path, {mode!r}), or give the path"  # it is closed, read-only or holds text
-        raise WriteError(f"cannot write {f!r:.80}: {error} ({advice})") from error
+    except (ValueError, AttributeError) as error:
+        raise WriteError(f"cannot write {f!r:.80}: {error} (open it with open(path, {mode!r})") from error
 
 
 def _existing_mode(path: Path) -> int | None:
@@ -132,16 +126,30 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def write_error(label: str, error: OSError) -> WriteError:
-    """Return the `WriteError` for ``error``, with advice."""
-    advice = {
-        errno.ENOSPC: "the disk is full: free some space and try again",
-        errno.EDQUOT: "the disk quota is used up: free some space and try again",
-        errno.ENOENT: "its folder does not exist: create it first",
-        errno.ENOTDIR: "a part of its path is a file: choose another folder",
-        errno.EACCES: "no permission: choose another folder or change its permissions",
-        errno.EPERM: "no permission: choose another folder or change its permissions",
-        errno.EROFS: "the file system is read-only: choose another folder",
-        errno.EISDIR: "it is a folder: give the name of a file",
-    }.get(error.errno or 0, "nothing was replaced")
-    return WriteError(f"cannot write {label}: {error.strerror or error} ({advice})")
+_ADVICE: Final = {
+    errno.ENOSPC: "the disk is full: free some space and try again",
+    errno.EDQUOT: "the disk quota is used up: free some space and try again",
+    errno.ENOENT: "its folder does not exist: create it first",
+    errno.ENOTDIR: "a part of its path is a file: choose another folder",
+    errno.EACCES: "no permission: choose another folder or change its permissions",
+    errno.EPERM: "no permission: choose another folder or change its permissions",
+    errno.EROFS: "the file system is read-only: choose another folder",
+    errno.EISDIR: "it is a folder: give the name of a file",
+}
+
+
+@contextlib.contextmanager
+def convert_to_write_error(label: object, advice: str = "choose another path") -> Iterator[None]:
+    """Raise a `WriteError` with advice in place of an ``OSError``.
+
+    Args:
+        label: name of the file or folder, for messages.
+        advice: advice for errors other than those of a full disk, missing folder or permission.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        known = _ADVICE.get(error.errno or 0, advice)
+        raise WriteError(f"cannot write {label}: {error.strerror or error} ({known})") from error

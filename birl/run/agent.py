@@ -15,7 +15,7 @@ from birl.checks import check
 from birl.dataset import ReplayBufferBase
 from birl.envs import Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
-from birl.files.atomic import write_error
+from birl.files.atomic import convert_to_write_error
 from birl.files.state_restore import check_array
 from birl.logging.averages import Averages
 from birl.run.agent_core import (
@@ -284,10 +284,8 @@ class Agent:
         self._check_not_evaluating("save")
         check_checkpoint_folder(folder)
         self._averages.check(self.step, flush=False)
-        try:
+        with convert_to_write_error(folder):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(str(folder), error) from error
         state = {
             "session": {"step": self.step},
             "parts": {name: part.get_state() for name, part in self._parts.items()},

@@ -18,6 +18,7 @@ from birl.dataset.log_schema import ActionColumns, LogSchema, ObservationColumn,
 from birl.dataset.logs.columns import ArrowArray, ArrowTable, chunk_rows
 from birl.errors import EmptyDataError, UnsupportedError, WriteError, require
 from birl.files import atomic_write
+from birl.files.atomic import convert_to_write_error
 from birl.spaces import Continuous, Discrete
 from birl.spaces.observations import Numbers, map_named_leaves
 from birl.types import MASK, Array, Tree, without_mask
@@ -59,7 +60,7 @@ def write_parquet(
             raise WriteError(f"{each} exists already: give another name, or remove it first")
     found = {"episodes": 0, "rows": 0}
     has_times = True
-    try:
+    with convert_to_write_error(path):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=file.parent) as work:
             with contextlib.ExitStack() as stack:
@@ -75,8 +76,6 @@ def write_parquet(
             if writer is None:
                 raise EmptyDataError("the dataset has no episodes: there is nothing to export")
             os.replace(Path(work) / "steps", file)
-    except OSError as error:
-        raise WriteError(f"{path} cannot be written ({error}): give another path") from error
     schema = _make_schema(dataset, has_times)
     if schema is not None:
         atomic_write(schema_file, schema.text().encode())

@@ -48,6 +48,7 @@ from birl.errors import (
     require,
 )
 from birl.files import atomic_write
+from birl.files.atomic import convert_to_write_error
 from birl.files.strict_json import dump_json
 
 _BLOCK: Final = 2**23  # bytes of text that are parsed at a time
@@ -130,16 +131,12 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
     folder = Path(out).absolute()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise WriteError(f"{out} exists already: give another folder, or remove it first")
-    try:
+    with convert_to_write_error(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"{folder.parent} cannot be made ({error}): give another folder") from error
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as work:
         yield Path(work) / "data"
-        try:
+        with convert_to_write_error(folder):
             os.replace(Path(work) / "data", folder)
-        except OSError as error:
-            raise WriteError(f"{folder} could not be written ({error}): give another folder") from error
 
 
 def write_import_record(folder: Path, record: dict[str, Any], schema: str) -> None:

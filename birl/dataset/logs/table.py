@@ -27,7 +27,8 @@ from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.logs.columns import Column, TableLike, check_not_empty, chunk_rows, read_columns
 from birl.dataset.logs.rows import RowEncoder
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
-from birl.errors import DataError, EmptyDataError, WriteError
+from birl.errors import DataError, EmptyDataError
+from birl.files.atomic import convert_to_write_error
 from birl.types import MASK, ActionSpace, Array
 
 _IN_MEMORY: Final = ("episode", "time", "terminated", "truncated", "drop")
@@ -84,11 +85,9 @@ class Importer:
     def __enter__(self) -> Importer:
         if self._on_disk:
             parent = Path(os.fspath(self._storage)).absolute().parent  # type: ignore[arg-type]
-            try:
+            with convert_to_write_error(parent):
                 parent.mkdir(parents=True, exist_ok=True)
                 self._folder = tempfile.TemporaryDirectory(prefix=".import-", dir=parent)
-            except OSError as error:
-                raise WriteError(f"{parent} is not writable ({error}): choose another folder") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -317,11 +316,8 @@ class _RowStore:
         if self._file is None:
             self._parts.append(values)
             return
-        try:
-            with open(self._file, "ab") as file:
-                file.write(np.ascontiguousarray(values).data)
-        except OSError as error:
-            raise WriteError(f"{self._file.parent} cannot be written to ({error}): free some space") from error
+        with convert_to_write_error(self._file), open(self._file, "ab") as file:
+            file.write(np.ascontiguousarray(values).data)
 
     def all(self) -> Array:
         """Return all rows."""

@@ -148,6 +148,6 @@ def test_failed_exports_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "steps.toml").write_text("mine")
     with pytest.raises(WriteError, match=r"steps\.toml exists already"):
         write_parquet(data, tmp_path / "steps.parquet")
-    with pytest.raises(WriteError, match="cannot be written"):
+    with pytest.raises(WriteError, match="cannot write .*steps"):
         write_parquet(data, tmp_path / "steps.toml" / "steps.parquet")
     assert os.listdir(tmp_path) == ["steps.toml"]
