@@ -156,9 +156,11 @@ def _declares(row: Callable[P, Option]) -> Callable[P, Any]:
 _option: Final = _declares(Option)
 _run: Final = partial(_option, group=Group.RUN)
 _schedule: Final = partial(_option, group=Group.SCHEDULE)
-_environment: Final = partial(_option, group=Group.ENVIRONMENT)
+_evaluation: Final = partial(_schedule, online=True, feeds="fit_online")
+_environment: Final = partial(_option, group=Group.ENVIRONMENT, online=True)
 _explore: Final = partial(_option, group=Group.EXPLORATION, online=True, replays=True)
 _replay: Final = partial(_option, group=Group.REPLAY, online=True, replays=True)
+_priority: Final = partial(_replay, online=False, min=0, max=1, needs="prioritized")
 _process: Final = partial(_option, group=Group.PROCESSES, online=True)
 _collect: Final = partial(_process, needs="collectors", feeds="Cluster")
 
@@ -229,20 +231,15 @@ class TrainOptions:
     n_trials: int | None = _schedule(
         "Episodes of each evaluation.", default=str(N_TRIALS), min=1, feeds="fit_online.eval_n_trials"
     )
-    eval_steps: int | None = _schedule(
-        "Online: steps of each evaluation, instead of --n-trials episodes.",
-        min=1,
-        online=True,
-        feeds="fit_online.eval_n_steps",
+    eval_steps: int | None = _evaluation(
+        "Online: steps of each evaluation, instead of --n-trials episodes.", min=1, feeds="fit_online.eval_n_steps"
     )
-    eval_epsilon: float | None = _schedule(
-        "Online: share of random actions in evaluations.", default="0", min=0, max=1, online=True, feeds="fit_online"
+    eval_epsilon: float | None = _evaluation(
+        "Online: share of random actions in evaluations.", default="0", min=0, max=1
     )
-    eval_statistics: bool = _schedule(
+    eval_statistics: bool = _evaluation(
         "Online: also log the median, standard deviation, minimum and maximum of the returns of evaluations.",
         value=False,
-        online=True,
-        feeds="fit_online",
     )
     target_return: float | None = _schedule("Return that a sequence model aims at.")
     stop_at: float | None = _schedule(
@@ -270,26 +267,21 @@ class TrainOptions:
         "Log statistics of the gradients of every parameter, too.", value=False, single_seed=_ONCE_AN_EPOCH, feeds="fit"
     )
     num_envs: int | None = _environment(
-        "Online: number of environments to train in at the same time.",
-        default="1",
-        min=1,
-        online=True,
-        feeds="Cluster.environments",
+        "Online: number of environments to train in at the same time.", default="1", min=1, feeds="Cluster.environments"
     )
     frame_stack: int | None = _environment(
-        "Online: number of last observations that are stacked to one.", default="1", min=1, online=True
+        "Online: number of last observations that are stacked to one.", default="1", min=1
     )
     action_mask: bool = _environment(
-        "Take only actions that the environment allows in info[action_mask].", value=False, needs="env_id"
+        "Take only actions that the environment allows in info[action_mask].", value=False, online=False, needs="env_id"
     )
     atari: bool = _environment(
         "Online: the usual preprocessing of Atari games: grey frames of 84x84, four steps per action, no sticky "
         "actions; in training, clipped rewards and an episode per life.",
         value=False,
-        online=True,
     )
     demonstrations: str | None = _environment(
-        "Online, for GAIL: an expert's steps, such as `birl collect` writes.", metavar="NAME|FILE.h5", online=True
+        "Online, for GAIL: an expert's steps, such as `birl collect` writes.", metavar="NAME|FILE.h5"
     )
     explorer: ExplorerName | None = _explore(
         "How actions for exploration are chosen.",
@@ -352,23 +344,11 @@ class TrainOptions:
     prioritized: bool = _replay(
         "Prioritised replay: sample steps by their TD errors, not uniformly.", value=False, online=False
     )
-    priority_alpha: float | None = _replay(
-        "Exponent of the priorities; 0 is uniform.",
-        default="0.6",
-        min=0,
-        max=1,
-        needs="prioritized",
-        feeds="PrioritizedSampler.alpha",
-        online=False,
+    priority_alpha: float | None = _priority(
+        "Exponent of the priorities; 0 is uniform.", default="0.6", feeds="PrioritizedSampler.alpha"
     )
-    priority_beta: float | None = _replay(
-        "Initial exponent of the importance weights, annealed to 1.",
-        default="0.4",
-        min=0,
-        max=1,
-        needs="prioritized",
-        feeds="PrioritizedSampler.beta",
-        online=False,
+    priority_beta: float | None = _priority(
+        "Initial exponent of the importance weights, annealed to 1.", default="0.4", feeds="PrioritizedSampler.beta"
     )
     recent: float | None = _replay(
         "Online: sample recent steps more often (ERE). Lower values prefer them more; 0.996 is usual. The value is "
@@ -429,8 +409,7 @@ class TrainOptions:
         default="together",
     )
     shards: int | None = _collect(
-        "With --collectors: number of processes that hold the replay buffer and sample minibatches.",
-        min=0,
+        "With --collectors: number of processes that hold the replay buffer and sample minibatches.", min=0
     )
 
     def given(self, *names: str) -> dict[str, Any]:

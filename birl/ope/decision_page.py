@@ -42,7 +42,7 @@ _COLUMNS_NOTE: Final = (
 )
 _MAX_COMPARED: Final = 12
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1 in expectation)"}
-_ESTIMATES_HEAD: Final = ("estimator", "value", "value from", "to", "gain", "gain from", "to", "refused because of")
+_ESTIMATES_HEAD: Final = ("estimator", "value", "value from", "to", "gain", "gain from", "to", "refused by")
 _FACTS_HEAD: Final = ("figure", "meaning", "value", "doubtful", "refused")
 
 

@@ -79,6 +79,7 @@ class LoggedEpisodes:
         x: features ``[N, D]``; ``None`` if there are too many.
         part: part of each episode for cross-fitting, ``[n]``.
         densities: whether propensities are densities.
+        behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
     """
 
     observations: Tree
@@ -95,6 +96,7 @@ class LoggedEpisodes:
     x: Array | None
     part: Array
     densities: bool
+    behaviour: str
 
     def pad(self, steps: Array) -> Array:
         """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
@@ -345,6 +347,7 @@ def read_episodes(
         x=x,
         part=part,
         densities=not isinstance(info.actions, Discrete),
+        behaviour=behaviour if isinstance(behaviour, str) else "given",
     )
 
 

@@ -175,11 +175,10 @@ def evaluate(
     check("confidence", confidence, float, above=0, below=1)
     check_columns({name: policy, against_name: against}, dataset)
     logs = read_episodes(dataset, gamma, horizon, behaviour, seed)
-    source = behaviour if isinstance(behaviour, str) else "given"
     if isinstance(against, str) and against != "logs":
         raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
     versus = None if isinstance(against, str) else (against_name, logs.view(against))
-    return evaluate_view(name, logs, logs.view(policy), versus, source, confidence, seen)
+    return evaluate_view(name, logs, logs.view(policy), versus, confidence, seen)
 
 
 def evaluate_view(
@@ -187,7 +186,6 @@ def evaluate_view(
     logs: LoggedEpisodes,
     view: PolicyView,
     versus: tuple[str, PolicyView] | None,
-    behaviour: str,
     confidence: float,
     seen: bool,
 ) -> Evaluation:
@@ -198,7 +196,6 @@ def evaluate_view(
         logs: logged episodes.
         view: ratios and values of the policy.
         versus: name and view of the policy that it is compared with; ``None`` for the logs.
-        behaviour: source of the propensities.
         confidence: confidence of the intervals.
         seen: whether the policy learned from these episodes.
     """
@@ -252,7 +249,7 @@ def evaluate_view(
         gamma=logs.gamma,
         horizon=logs.mask.shape[1],
         confidence=confidence,
-        behaviour=behaviour,
+        behaviour=logs.behaviour,
         steps=int(logs.mask.sum()),
         logs=Row(float(earned.value), t_interval(earned, confidence, logs.cluster), earned, None),
         rows=rows,

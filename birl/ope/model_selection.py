@@ -89,7 +89,7 @@ def choose(
         }
         runs = {run: runs[run] for run in sorted(runs, key=best.__getitem__)[:keep]}
     kept = {name: policy for run in runs.values() for name, policy in run.items()}
-    evaluations = evaluate_all(kept, logs, behaviour, 0.95, seen)
+    evaluations = evaluate_all(kept, logs, 0.95, seen)
     rank = dict(zip(evaluations, ranks([lower_bound(evaluation) for evaluation in evaluations.values()]), strict=True))
     choices = {}
     for run, names in runs.items():

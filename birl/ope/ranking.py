@@ -77,7 +77,7 @@ def rank(
         by_value = sorted(policies, key=lambda name: (name in seen, -value[name]))  # estimates of seen ones are refused
         set_aside = {name: value[name] for name in by_value[keep:]}
     kept = {name: policy for name, policy in policies.items() if name not in set_aside}
-    evaluations = evaluate_all(kept, logs, behaviour, confidence, seen)
+    evaluations = evaluate_all(kept, logs, confidence, seen)
     ranges = _ranges(evaluations, confidence, len(policies))
     order = sorted(evaluations, key=lambda name: -lower_bound(evaluations[name]))
     evaluations, ranges = {name: evaluations[name] for name in order}, {name: ranges[name] for name in order}
@@ -102,15 +102,13 @@ def read_logs(
 def evaluate_all(
     policies: Mapping[str, ProbabilisticPolicy],
     logs: LoggedEpisodes,
-    behaviour: str | ProbabilisticPolicy,
     confidence: float,
     seen: Collection[str],
 ) -> dict[str, Evaluation]:
     """Evaluate policies by name against the logs; see `rank`."""
     check("confidence", confidence, float, above=0, below=1)
-    source = behaviour if isinstance(behaviour, str) else "given"
     return {
-        name: evaluate_view(name, logs, logs.view(policy), None, source, confidence, name in seen)
+        name: evaluate_view(name, logs, logs.view(policy), None, confidence, name in seen)
         for name, policy in policies.items()
     }
 

@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import TypedDict
 
 import numpy as np
 
@@ -68,16 +67,6 @@ class Limit:
         return math.isnan(value) or (value < limit if self.too_low else value > limit)
 
 
-class FindingData(TypedDict):
-    """A `Finding` as JSON."""
-
-    family: str
-    refused: bool
-    fact: str
-    value: float | None
-    message: str
-
-
 @dataclass(frozen=True)
 class Finding:
     """A fact that exceeds a limit.
@@ -102,16 +91,11 @@ class Finding:
         """The text and the remedy in one line."""
         return f"{self.text}: {self.remedy}" if self.remedy else self.text
 
-    def as_dict(self) -> FindingData:
+    def as_dict(self) -> dict[str, str | bool | float | None]:
         """Return JSON values; a value that is not finite is ``None``."""
         value = self.value if math.isfinite(self.value) else None
-        return {
-            "family": self.family,
-            "refused": self.refused,
-            "fact": self.fact,
-            "value": value,
-            "message": self.message,
-        }
+        base: dict[str, str | bool | float | None] = {"family": self.family, "refused": self.refused, "fact": self.fact}
+        return base | {"value": value, "message": self.message}
 
 
 def _read_limits() -> tuple[Limit, ...]:

@@ -317,7 +317,7 @@ def check_actions(logs: LogStatistics, names: Sequence[str]) -> Check:
         logs: statistics of the logs.
         names: names of the actions, which are used if their number fits.
     """
-    about = "The effect of an action is unknown if it was never taken, or always."
+    about = "The effect of an action is unknown if it was never or always taken."
     if logs.taken is not None and isinstance(logs.actions, Discrete):
         possible = np.ones(len(logs.taken), bool) if logs.possible is None else logs.possible > 0
         never = np.flatnonzero(possible & (logs.taken == 0))

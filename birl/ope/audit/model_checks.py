@@ -105,7 +105,7 @@ def _gaussian_log_density(y: Array, mean: Array) -> Array:
 
 def check_propensities(logs: LogStatistics, behaviour: Behaviour, loggers: Sequence[str]) -> Check:
     """Check whether logged propensities can be those of the logged actions."""
-    title, about = "Propensities", "Weights contain 1 / propensity, so every estimate with weights inherits an error."
+    title, about = "Propensities", "Weights contain 1 / propensity, so an error affects every estimate with weights."
     if behaviour.logged is None:
         about += " None were logged: only a model of the behaviour can replace them."
         return Check(title, about, {"no_propensities": 1})

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
@@ -51,54 +53,32 @@ class Rule:
 
 _LABELS: Final = {limit.fact: limit.labels for limit in reversed(LIMITS)}
 _FACTS: Final = ("message beyond a limit", "value", "doubtful", "refused")
-_ANY = math.inf
-RULES: Final = (
-    Rule(
-        {QUALITY: (0.8, 1), RANDOMNESS: (0, 0.5)}, "good and narrow, as from an expert", "BC first",
-        "Schweighofer et al. 2022, arXiv:2111.04714; Kumar et al. 2022, arXiv:2204.05618",
-    ),
-    Rule(
-        {_LENGTH: (50, _ANY), _ZEROS: (0.9, 1)}, "long episodes with sparse rewards",
-        "offline RL, even for expert data", "Kumar et al. 2022, arXiv:2204.05618",
-    ),
-    Rule(
-        {_DISCRETE: (0, 0), GOOD: (0.6, 1), QUALITY: (0, 0.4)},
-        "continuous actions, few good episodes among many poor ones",
-        "IQL, AWAC or CRR, or BC on the best tenth; sampling weighted by return", "Hong et al. 2023, arXiv:2306.13085",
-    ),
-    Rule(
-        {_DISCRETE: (1, 1), GOOD: (0.6, 1), QUALITY: (0, 0.4)},
-        "discrete actions, few good episodes among many poor ones",
-        "DiscreteIQL or DiscreteAWR, or DiscreteBC on the best tenth; sampling weighted by return",
-        "Hong et al. 2023, arXiv:2306.13085",
-    ),
-    Rule(
-        {_DISCRETE: (0, 0), _ZEROS: (0, 0.5)}, "continuous actions, dense rewards", "TD3+BC first, then ReBRAC",
-        "Fujimoto and Gu 2021, arXiv:2106.06860; Tarasov et al. 2023, arXiv:2305.09836",
-    ),
-    Rule(
-        {_DISCRETE: (0, 0), _ZEROS: (0.5, 1), STITCHED: (0.3, 1)}, "continuous actions, sparse rewards, much stitching",
-        "IQL or CQL", "Kostrikov et al. 2021, arXiv:2110.06169",
-    ),
-    Rule(
-        {_DISCRETE: (1, 1), PAIRS: (0.3, 1), OBSERVED: (0, 0.8)}, "discrete actions, high coverage",
-        "DiscreteCQL, or the DQN family", "Schweighofer et al. 2022, arXiv:2111.04714",
-    ),
-    Rule(
-        {_DISCRETE: (1, 1), PAIRS: (0, 0.3)}, "discrete actions, low coverage, or many repetitions",
-        "DiscreteBCQ or DiscreteIQL", "Schweighofer et al. 2022, arXiv:2111.04714",
-    ),
-    Rule(
-        {_HISTORY: (0.05, _ANY)}, "observations are not Markov, as with human demonstrators",
-        "BC with a recurrent encoder; a Decision Transformer with more data and deterministic dynamics",
-        "Mandlekar et al. 2021, arXiv:2108.03298; Bhargava et al. 2023, arXiv:2305.14550",
-    ),
-    Rule(
-        {MOVED: (0, 20)}, "little overlap with other policies",
-        "one step of improvement, a large penalty, or the behaviour as a fallback",
-        "Brandfonbrener et al. 2021, arXiv:2106.08909; Laroche et al. 2019, arXiv:1712.06924",
-    ),
-)  # fmt: skip
+NUMBERS: Final = {
+    "discrete": _DISCRETE,
+    "distinct_observations": OBSERVED,
+    "distinct_pairs": PAIRS,
+    "good": GOOD,
+    "history": _HISTORY,
+    "length": _LENGTH,
+    "overlap": MOVED,
+    "quality": QUALITY,
+    "randomness": RANDOMNESS,
+    "stitching": STITCHED,
+    "zero_rewards": _ZEROS,
+}
+"""Names of numbers in ``advice.toml``, and in reports."""
+
+
+def _read_rules() -> tuple[Rule, ...]:
+    text = resources.files("birl.ope.audit").joinpath("advice.toml").read_text(encoding="utf-8")
+    rules = tomllib.loads(text)["rule"]
+    return tuple(
+        Rule(**{**rule, "when": {NUMBERS[name]: ends for name, ends in rule["when"].items()}}) for rule in rules
+    )
+
+
+RULES: Final = _read_rules()
+"""Rules of ``advice.toml``."""
 
 
 @dataclass(frozen=True)
