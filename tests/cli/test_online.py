@@ -49,6 +49,7 @@ from birl.dataset import (
 from birl.errors import ConfigError
 from birl.files import load_archive
 from birl.models import EncoderFactory, MeanQFunctionFactory
+from birl.run.workers.collector_worker import CollectorWorker
 
 SMALL = ["--n-trials", 1, "--n-steps-per-epoch", 100, "--set", "batch_size=8"]
 NOISY_DQN = DQNConfig(q_func_factory=MeanQFunctionFactory(noisy=True))
@@ -764,9 +765,34 @@ def test_learners_and_shards_of_collectors(birl_: Any, tmp_path: Path, monkeypat
     assert "other settings" in birl_(*words, "--out", tmp_path / "a", status=1)
 
 
+def test_each_collector_has_its_own_epsilon_of_the_ladder(
+    birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch)
+    epsilons: dict[int, float] = {}
+    start = CollectorWorker.__init__
+
+    def record(self: CollectorWorker, spec: Any) -> None:
+        epsilons[spec.collector] = spec.explorer.compute_epsilon(0)
+        start(self, spec)
+
+    monkeypatch.setattr(CollectorWorker, "__init__", record)
+    words = [*DQN_WORDS, "--collectors", 2, "--fragment", 5, "--n-steps", 200]
+    ladder = [*words, "--explorer", "epsilon-ladder"]
+    birl_(*ladder, "--out", tmp_path / "a")
+    assert epsilons == pytest.approx({0: 0.4, 1: 0.4**8})
+    birl_(*ladder, "--out", tmp_path / "b")
+    assert same(tmp_path / "a" / "model_200.d3", tmp_path / "b" / "model_200.d3")
+    birl_(*words, "--epsilon", 0.4, "--out", tmp_path / "c")
+    assert not same(tmp_path / "a" / "model_200.d3", tmp_path / "c" / "model_200.d3")
+    birl_(*ladder, "--out", tmp_path / "a")
+    assert "there was nothing left to do" in birl_.notes
+    assert "other settings" in birl_(*words, "--epsilon", 0.4, "--out", tmp_path / "a", status=1)
+
+
 @pytest.mark.slow
 def test_collectors_are_processes(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [*DQN_WORDS, "--n-steps", 200, "--collectors", 2, "--fragment", 5]
+    words = [*DQN_WORDS, "--n-steps", 200, "--collectors", 2, "--fragment", 5, "--explorer", "epsilon-ladder"]
     birl_(*words, "--out", tmp_path / "a")
     run_inline(monkeypatch)
     birl_(*words, "--out", tmp_path / "b")
