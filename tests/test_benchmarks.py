@@ -20,9 +20,6 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 import birl
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from benchmarks import asynchronous, cliff_walk, collectors, imitation, learning, policies, rainbow, scores
 from benchmarks import values as value_scores
 from benchmarks.__main__ import chosen, measure_row, wanted_rows

@@ -18,6 +18,7 @@ import birl.algos
 import birl.errors
 import birl.ope
 from birl.config import AlgorithmConfig, hyperparameters
+from scripts.measure_structure import measure
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "birl").rglob("*.py"))
@@ -219,11 +220,7 @@ def test_no_test_is_skipped() -> None:
 
 
 def test_files_and_functions_are_short_and_types_say_something() -> None:
-    sys.path.insert(0, str(ROOT))
-    try:
-        figures = importlib.import_module("scripts.measure_structure").measure(ROOT / "birl")
-    finally:
-        sys.path.remove(str(ROOT))
+    figures = measure(ROOT / "birl")
     assert {name: length for name, length in figures.lengths.items() if length > 800} == {}
     assert {name: lines for name, lines in figures.functions.items() if lines > 80} == {}
     share = len(figures.any_places) / figures.annotations

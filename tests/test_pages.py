@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -11,32 +10,25 @@ from pathlib import Path
 import birl
 from birl.cli.common import algorithm_classes
 from birl.ope.estimators import ESTIMATORS
+from scripts import api_pages
+from scripts import draw_architecture as architecture
+from scripts import make_algorithm_pages as pages
+from scripts import make_estimator_pages as estimator_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def generator(name: str = "make_algorithm_pages"):
-    path = ROOT / "scripts" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_algorithm_pages_are_up_to_date():
-    module = generator()
     written = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "algorithms").glob("*.md")}
-    assert written == module.pages(), "run scripts/make_algorithm_pages.py"
+    assert written == pages.pages(), "run scripts/make_algorithm_pages.py"
 
 
 def test_every_estimator_has_its_page():
-    module = generator("make_estimator_pages")
-    found = module.estimators()
-    assert {*ESTIMATORS, "magic", "return_quantile", "conditional_value_at_risk"} <= found.keys() == module.FAILS.keys()
-    written = {file.name: file.read_text(encoding="utf-8") for file in module.PAGES.glob("*.md")}
-    assert written == module.pages(), "run scripts/make_estimator_pages.py"
+    found = estimator_pages.estimators()
+    known = {*ESTIMATORS, "magic", "return_quantile", "conditional_value_at_risk"}
+    assert known <= found.keys() == estimator_pages.FAILS.keys()
+    written = {file.name: file.read_text(encoding="utf-8") for file in estimator_pages.PAGES.glob("*.md")}
+    assert written == estimator_pages.pages(), "run scripts/make_estimator_pages.py"
     assert "**Needs** propensities and a model." in written["doubly_robust.md"]
     assert "| `ess` | effective episodes: … | below 50 | below 20 |" in written["README.md"]
 
@@ -47,22 +39,19 @@ def test_the_index_names_all_algorithms():
 
 
 def test_names_for_type_checkers_are_up_to_date():
-    module = generator()
-    assert module.STUB.read_text(encoding="utf-8") == module.stub(), "run scripts/make_algorithm_pages.py"
+    assert pages.STUB.read_text(encoding="utf-8") == pages.stub(), "run scripts/make_algorithm_pages.py"
 
 
 def test_measured_curves_are_up_to_date():
     """Each page with scores has its picture, which says the same."""
-    module = generator()
-    drawn = {file.stem: file.read_text(encoding="utf-8") for file in module.PAGES.glob("curves/*.svg")}
-    measured = module.measured()
+    drawn = {file.stem: file.read_text(encoding="utf-8") for file in pages.PAGES.glob("curves/*.svg")}
+    measured = pages.measured()
     assert drawn.keys() == measured.keys(), "run scripts/make_algorithm_pages.py"
     for name, tasks in measured.items():
-        assert module.caption(name, tasks) in drawn[name], "run scripts/make_algorithm_pages.py"
+        assert pages.caption(name, tasks) in drawn[name], "run scripts/make_algorithm_pages.py"
 
 
 def test_scores_are_those_of_complete_runs(tmp_path, monkeypatch):
-    module = generator()
     scores = sys.modules["benchmarks.scores"]
     monkeypatch.setattr(scores, "RESULTS", tmp_path / "scores.csv")
     with scores.RESULTS.open("w", newline="") as file:
@@ -71,13 +60,13 @@ def test_scores_are_those_of_complete_runs(tmp_path, monkeypatch):
         for seed, side, score, steps in ((1, "birl", 5, 5), (0, "birl", 0, 5), (0, "d3rlpy", 7, 4), (0, "birl", 3, 5)):
             rows.writerows(("td3-hopper", side, seed, 10_000 * n, score * n, n, "") for n in range(1, steps + 1))
         rows.writerow(("a task of old", "birl", 0, 1, 2, 3, ""))
-    found = module.measured()["TD3"]["td3-hopper"]
+    found = pages.measured()["TD3"]["td3-hopper"]
     assert list(found) == ["birl"]  # the other side's run is not complete
     assert found["birl"].scores.tolist() == [[3, 6, 9, 12, 15], [5, 10, 15, 20, 25]]  # the newer run of seed 0
     assert str(found["birl"]) == "20.0 (15.0 … 25.0)"
-    assert list(module.measured()) == ["TD3"]
+    assert list(pages.measured()) == ["TD3"]
     for name in ("a.svg", "b.svg"):
-        module.draw(tmp_path / name, "TD3", "what is seen", module.measured()["TD3"])
+        pages.draw(tmp_path / name, "TD3", "what is seen", pages.measured()["TD3"])
     drawn = (tmp_path / "a.svg").read_bytes()
     assert drawn == (tmp_path / "b.svg").read_bytes() and b"what is seen" in drawn and b"birl (2 seeds)" in drawn
 
@@ -86,12 +75,11 @@ def test_every_algorithm_that_learns_to_act_has_a_task():
     """So that its curve can be measured by `benchmarks/scores.py`."""
     from birl import algos
 
-    module = generator()
-    learning = {cls.__name__ for cls in module.algorithms() if hasattr(algos, cls.__name__) and cls.learns_from.loops}
-    tasks = {name: task.algorithm for name, task in module.TASKS.items()}
+    learning = {cls.__name__ for cls in pages.algorithms() if hasattr(algos, cls.__name__) and cls.learns_from.loops}
+    tasks = {name: task.algorithm for name, task in pages.TASKS.items()}
     assert not learning - {*tasks.values()}, "write their pages, or add a line to TASKS of benchmarks/scores.py"
     assert not {*tasks.values()} - learning
-    unmeasured = [name for name, algorithm in tasks.items() if algorithm not in module.measured()]
+    unmeasured = [name for name, algorithm in tasks.items() if algorithm not in pages.measured()]
     given = "run `python benchmarks/scores.py run --task … --side birl --seed 0` and scripts/make_algorithm_pages.py"
     assert not unmeasured, f"{given}, with {' or '.join(unmeasured)}"
 
@@ -103,7 +91,7 @@ def test_what_is_logged_is_what_an_update_gives():
     from birl.models import VectorEncoderFactory
     from birl.testing import Subject
 
-    module, small = generator(), VectorEncoderFactory(hidden_units=[4])
+    small = VectorEncoderFactory(hidden_units=[4])
     configs = [getattr(algos, name) for name in algos.__all__ if name.endswith("Config")]
     for config in (each for each in configs if issubclass(each, AlgorithmConfig) and each.algorithm.steps):
         fields = {name: small for name, *_ in config.documentation() if name.endswith("encoder_factory")}
@@ -117,25 +105,25 @@ def test_what_is_logged_is_what_an_update_gives():
         given = set()
         for item in subject.inputs(algorithm, 3):
             given |= set(algorithm.update(item))
-        table = module.page(config.algorithm).partition("## What it logs")[2].partition("##")[0]
-        said = {name for name in module.METRICS if f"| `{name}` |" in table}
-        unsaid, unknown = given - said, given - module.METRICS.keys()
+        table = pages.page(config.algorithm).partition("## What it logs")[2].partition("##")[0]
+        said = {name for name in pages.METRICS if f"| `{name}` |" in table}
+        unsaid, unknown = given - said, given - pages.METRICS.keys()
         assert not unknown, f"METRICS of scripts/make_algorithm_pages.py needs a meaning of {sorted(unknown)}"
         assert not unsaid, f"{config.__name__} logs {sorted(unsaid)}: say so in its docstring, after `Logs`"
         assert not said - given, f"{config.__name__} does not log {sorted(said - given)}"
 
 
 def test_the_table_of_public_packages_is_up_to_date():
-    module = generator("api_pages")
-    assert module.PUBLIC_API.read_text(encoding="utf-8") == module.public_api(), "run scripts/api_pages.py"
-    assert all(f"`birl.{name}`" in module.public_api() for name in birl.__all__)
+    assert api_pages.PUBLIC_API.read_text(encoding="utf-8") == api_pages.public_api(), "run scripts/api_pages.py"
+    assert all(f"`birl.{name}`" in api_pages.public_api() for name in birl.__all__)
 
 
 def test_the_picture_and_the_table_of_folders_are_up_to_date():
-    module = generator("draw_architecture")
-    assert module.PICTURE.read_text(encoding="utf-8") == module.picture(), "run scripts/draw_architecture.py"
-    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run scripts/draw_architecture.py"
-    names = [name for row in module.floors() for name in row]
+    assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture(), (
+        "run scripts/draw_architecture.py"
+    )
+    assert architecture.PAGE.read_text(encoding="utf-8") == architecture.page(), "run scripts/draw_architecture.py"
+    names = [name for row in architecture.floors() for name in row]
     assert {"algos", "engine", "run", "dataset", "types"} <= set(names)
     for name in names:
-        assert 0 < len(module.description(name)) <= module.LONGEST, f"the first line of birl/{name}"
+        assert 0 < len(architecture.description(name)) <= architecture.LONGEST, f"the first line of birl/{name}"

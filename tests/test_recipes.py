@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from run.fakes import signal_at
 from run.workers.transports import real_transport, use_transport
 
 import birl
@@ -297,11 +298,7 @@ def test_rainbow_on_a_game_from_its_first_step_to_its_export(tmp_path: Path, mon
     learn = DoubleDQN.fit_online
 
     def stopped(self: Any, env: Any, **options: Any) -> None:
-        def stop(_: Any, epoch: int, step: int) -> None:
-            if step == 226:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        learn(self, env, **options, callback=stop)
+        learn(self, env, **options, callback=signal_at(226))
 
     words = ["train", "DoubleDQN", "--env-id", "ALE/Pong-v5", "--recipe", "rainbow", "--n-steps", 260]
     words += ["--random-steps", 200, "--buffer-size", 210, "--n-steps-per-epoch", 130, "--eval-steps", 30]

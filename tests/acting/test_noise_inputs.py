@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from run.fakes import signal_at
 
 import birl
 from birl import algos
@@ -139,10 +138,6 @@ def test_the_command_line_gives_noisy_networks_no_explorer() -> None:
 def rainbow(folder: Path, stop: int | None) -> Any:
     """A run, of which a signal may stop the first process."""
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     birl.seed(0)
     env = birl.envs.make_env("CartPole-v1")
     picker, sampler = MultiStepTransitionPicker(3, 0.99), PrioritizedSampler()
@@ -153,7 +148,7 @@ def rainbow(folder: Path, stop: int | None) -> Any:
     options: Any = {"n_steps": 60, "n_steps_per_epoch": 20, "random_steps": 10, "update_start_step": 10, "seed": 3}
     try:
         algorithm.fit_online(env, buffer, logger_adapter=NoopAdapterFactory(), show_progress=False,
-                             checkpoint=folder, callback=callback, **options)  # fmt: skip
+                             checkpoint=folder, callback=signal_at(stop), **options)  # fmt: skip
     except SystemExit:
         return None
     tensors = [tensor.numpy().copy() for tensor in algorithm.nets.state_dict().values()]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from run.test_ends import Scores
+from run.fakes import InterruptedScores, Scores
 
 import birl
 from birl.algos import DQNConfig
@@ -61,18 +59,10 @@ def test_the_folder_of_all_runs_is_held(tmp_path: Path) -> None:
 
 
 def test_a_signal_in_an_evaluation_does_not_advance_evaluators_twice(tmp_path: Path) -> None:
-    class Interrupted(Scores):
-        def __call__(self, algo: Any, dataset: Any) -> float:
-            value = super().__call__(algo, dataset)
-            if self.calls == 2 and armed:
-                armed.clear()
-                os.kill(os.getpid(), signal.SIGTERM)
-            return value
-
     armed = [True]
     with pytest.raises(SystemExit):
-        train(tmp_path / "stopped", evaluators=lambda seed: {"first": Scores(), "score": Interrupted()})
-    train(tmp_path / "stopped", evaluators=lambda seed: {"first": Scores(), "score": Interrupted()})
-    train(tmp_path / "straight", evaluators=lambda seed: {"first": Scores(), "score": Interrupted()})
+        train(tmp_path / "stopped", evaluators=lambda seed: {"first": Scores(), "score": InterruptedScores(armed)})
+    train(tmp_path / "stopped", evaluators=lambda seed: {"first": Scores(), "score": InterruptedScores(armed)})
+    train(tmp_path / "straight", evaluators=lambda seed: {"first": Scores(), "score": InterruptedScores(armed)})
     for name in ("seed_0/first.csv", "seed_1/first.csv", "seed_0/score.csv", "seed_1/score.csv"):
         assert (tmp_path / "stopped/run" / name).read_bytes() == (tmp_path / "straight/run" / name).read_bytes()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from run.fakes import signal_at
 
 import birl
 from birl import algos
@@ -206,13 +205,9 @@ def test_stopped_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> 
         config = algos.IMPALAConfig(**own, actor_encoder_factory=gru, value_encoder_factory=gru)
 
     def go(folder: str, stop: int | None, seed: int) -> Any:
-        def callback(_: Any, epoch: int, step: int) -> None:
-            if step == stop:
-                os.kill(os.getpid(), signal.SIGTERM)
-
         birl.seed(seed)
         algorithm = config.create()
-        given = quiet(callback=callback, checkpoint=tmp_path / folder, n_steps_per_epoch=25)
+        given = quiet(callback=signal_at(stop), checkpoint=tmp_path / folder, n_steps_per_epoch=25)
         try:
             algorithm.fit_online(environment(True), n_steps=50, **given)
         except SystemExit:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from run.fakes import signal_at
 
 import birl
 from birl import algos
@@ -141,10 +140,6 @@ def test_environments_are_given_their_own_actions(space: Any, config: Any, n: in
 def stopped_at(stop: int | None, config: Any, space: Any, n: int, folder: Path) -> Any:
     """The bits after 30 steps with a checkpoint; ``None`` if the run was stopped."""
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     birl.seed(0)
     env: Any = Strict(space) if n == 1 else gymnasium.vector.SyncVectorEnv([lambda: Strict(space)] * n)
     algorithm, options = config.create(), dict[str, Any]()
@@ -152,7 +147,7 @@ def stopped_at(stop: int | None, config: Any, space: Any, n: int, folder: Path) 
         buffer = birl.dataset.create_fifo_replay_buffer(25, env=env, lanes=n)
         options = {"update_start_step": 8, "random_steps": 6, "buffer": buffer}
     try:
-        algorithm.fit_online(env, n_steps=30, checkpoint=folder, callback=callback, **options, **QUIET)
+        algorithm.fit_online(env, n_steps=30, checkpoint=folder, callback=signal_at(stop), **options, **QUIET)
     except SystemExit:
         return None
     return [*algorithm.nets.state_dict().values(), algorithm.predict(np.zeros((1, 3), np.float32))]

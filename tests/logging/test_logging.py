@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run.fakes import signal_at
 
 import birl
 from birl.engine import compiler
@@ -537,10 +538,6 @@ def test_a_run_stopped_within_an_epoch_logs_what_it_would_have(tmp_path: Path) -
     """With logging_steps and gradients: all files are those of an uninterrupted run (times aside)."""
 
     def run(name: str, stop_at: int | None = None) -> None:
-        def stop(algo: Any, epoch: int, step: int) -> None:
-            if step == stop_at:
-                os.kill(os.getpid(), signal.SIGINT)
-
         birl.seed(7)
         td3().fit(
             dataset(discrete=False),
@@ -554,7 +551,7 @@ def test_a_run_stopped_within_an_epoch_logs_what_it_would_have(tmp_path: Path) -
             logging_steps=4,
             logging_strategy=LoggingStrategy.STEPS,
             log_gradients=True,
-            callback=stop,
+            callback=signal_at(stop_at, signal.SIGINT),
         )
 
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,10 @@
-"""A learner and environments for tests of loops."""
+"""A learner, environments, evaluators and callbacks for tests of loops."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -211,3 +214,48 @@ class FakeLearner:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.weight, self.grad_step = state["weight"].clone(), state["grad_step"]
+
+
+SCORES = [1.0, 3.0, 2.0, float("nan"), 3.0, 5.0, 4.0]
+
+
+class Scores:
+    """An evaluator with given values, which continues with the next one when a run is resumed."""
+
+    def __init__(self, values: list[float] = SCORES) -> None:
+        self.values, self.calls = values, 0
+
+    def __call__(self, algo: Any, dataset: Any) -> float:
+        self.calls += 1
+        return self.values[self.calls - 1]
+
+    def get_state(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.calls = state["calls"]
+
+
+class InterruptedScores(Scores):
+    """Scores whose second call sends SIGTERM to this process, as long as ``armed`` is not empty."""
+
+    def __init__(self, armed: list[bool]) -> None:
+        super().__init__()
+        self.armed = armed
+
+    def __call__(self, algo: Any, dataset: Any) -> float:
+        value = super().__call__(algo, dataset)
+        if self.calls == 2 and self.armed:
+            self.armed.clear()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return value
+
+
+def signal_at(stop: int | None, number: int = signal.SIGTERM) -> Callable[[Any, int, int], None]:
+    """Make a callback that sends a signal to this process after step ``stop``."""
+
+    def callback(algorithm: Any, epoch: int, step: int) -> None:
+        if step == stop:
+            os.kill(os.getpid(), number)
+
+    return callback

@@ -34,7 +34,6 @@ from birl.algos import (
 )
 from birl.cli import main
 from birl.dataset import InfiniteBuffer, ReplayBuffer
-from birl.distributed.transport import InlineTransport, WorkerLost
 from birl.distributed.worker_process import OwnerGone
 from birl.envs import reset_generator
 from birl.errors import ConfigError, CorruptFileError, ResumeError, UnsupportedError, WorkerError
@@ -49,37 +48,18 @@ from birl.run.asynchronous import asynchronous_fitter
 from birl.run.on_policy import on_policy_fitter
 from birl.run.workers import gradient_worker
 from birl.run.workers.gradient_worker import GradientWorker
-from run.fakes import Drift
-from run.workers.transports import use_transport
+from run.fakes import Drift, signal_at
+from run.workers.transports import Unruly, use_transport, use_unruly
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
 QUIET: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "n_steps_per_epoch": 20}
 
 
-class WorkersHere(InlineTransport):
-    """Workers in this process, which answer in a random order. One is lost when it raises `OwnerGone`."""
-
-    def __init__(self) -> None:
-        super().__init__(GradientWorker)
-        self._random = random.Random(5)
-
-    def wait(self) -> tuple[int, Any]:
-        index = self._random.choice([index for index, _, _ in self._tasks])
-        task = next(task for task in self._tasks if task[0] == index)
-        self._tasks.remove(task)
-        self._tasks.appendleft(task)
-        try:
-            return super().wait()
-        except OwnerGone:
-            self._forget(index)
-            raise WorkerLost(index, "by SIGKILL") from None
-
-
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers run in this process."""
-    use_transport(monkeypatch, GradientWorker, lambda placement: WorkersHere())
+    use_unruly(monkeypatch, GradientWorker, 5)
 
 
 @pytest.fixture(autouse=True)
@@ -160,12 +140,8 @@ def test_a_run_goes_on_bit_for_bit_after_ctrl_c(inline: None, tmp_path: Path, st
     whole = a2c()
     fit(whole, 43, checkpoint=tmp_path / "whole")
 
-    def interrupt(_: Any, __: int, step: int) -> None:
-        if step == stop:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        fit(a2c(), 43, checkpoint=tmp_path / "cut", callback=interrupt)
+        fit(a2c(), 43, checkpoint=tmp_path / "cut", callback=signal_at(stop, signal.SIGINT))
     algorithm = a2c(seed=8)  # everything comes from the checkpoint
     fit(algorithm, 43, checkpoint=tmp_path / "cut")
     assert same(algorithm, whole)
@@ -370,13 +346,13 @@ def test_tasks_hold_the_parameters_of_their_moment(monkeypatch: pytest.MonkeyPat
     algorithm = a2c()
     shared: list[bool] = []
 
-    class Checked(WorkersHere):
+    class Checked(Unruly):
         def share(self, value: Any) -> Any:
             own = algorithm.nets.state_dict()
             shared.extend(np.shares_memory(value[name], own[name].numpy()) for name in own)
             return super().share(value)
 
-    use_transport(monkeypatch, GradientWorker, lambda placement: Checked())
+    use_transport(monkeypatch, GradientWorker, lambda placement: Checked(GradientWorker, 5))
     fit(algorithm, 23, workers=2)
     assert shared and not any(shared)
 
@@ -487,14 +463,14 @@ def test_real_processes_are_killed_replaced_and_ended_by_ctrl_c() -> None:
 
 
 def test_a_worker_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    class Silent(WorkersHere):
+    class Silent(Unruly):
         def wait(self) -> tuple[int, Any]:
             if isinstance(self._tasks[0][1], gradient_worker.RolloutTask) and not caplog.records:
                 self.while_waiting()
                 self.while_waiting()
             return super().wait()
 
-    use_transport(monkeypatch, GradientWorker, lambda placement: Silent())
+    use_transport(monkeypatch, GradientWorker, lambda placement: Silent(GradientWorker, 5))
     monkeypatch.setattr(asynchronous, "SILENCE", 0.0)
     with caplog.at_level(logging.WARNING, "birl"):
         fit(a2c(), 10, workers=1)

@@ -20,28 +20,9 @@ from birl.logging import CombineAdapter, FileAdapterFactory, NoopAdapter
 from birl.run.offline import fitter
 from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
-from run.fakes import Drift, FakeLearner
+from run.fakes import Drift, FakeLearner, Scores
 from run.test_offline import data, quiet
 from run.test_progress import Terminal
-
-SCORES = [1.0, 3.0, 2.0, float("nan"), 3.0, 5.0, 4.0]
-
-
-class Scores:
-    """An evaluator with given values, which goes on where it was."""
-
-    def __init__(self, values: list[float] = SCORES) -> None:
-        self.values, self.calls = values, 0
-
-    def __call__(self, algo: Any, dataset: Any) -> float:
-        self.calls += 1
-        return self.values[self.calls - 1]
-
-    def get_state(self) -> dict[str, Any]:
-        return {"calls": self.calls}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.calls = state["calls"]
 
 
 def run(folder: Path, n_steps: int = 70, seed: int = 1, **options: Any) -> tuple[FakeLearner, list[Any]]:

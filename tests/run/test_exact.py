@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import warnings
 from pathlib import Path
@@ -17,8 +16,7 @@ import birl.seeding
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import stepper
 from birl.run.data_collection import collect
-from run.fakes import FakeLearner
-from run.test_ends import Scores
+from run.fakes import FakeLearner, InterruptedScores, Scores, signal_at
 from run.test_ends import run as fit
 from run.test_online import MODES, fit_online, quiet, run, state_of
 
@@ -54,14 +52,10 @@ class Doubles:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_explorer_with_other_dtypes_resumes_exactly(tmp_path: Path, dtype: Any) -> None:
     def go(folder: Path, stop: int | None) -> Any:
-        def callback(_: Any, epoch: int, step: int) -> None:
-            if step == stop:
-                os.kill(os.getpid(), signal.SIGTERM)
-
         birl.seeding.seed(0)
         env = Chaos(dtype)
         buffer, learner = create_infinite_replay_buffer(env=env), FakeLearner(discrete=False)
-        options = quiet(checkpoint=folder, callback=callback)
+        options = quiet(checkpoint=folder, callback=signal_at(stop))
         try:
             fit_online(learner, env, buffer, Doubles(), 60, **options)
         except SystemExit:
@@ -103,19 +97,11 @@ def test_runs_with_bounded_logs_resume_exactly(
 
 
 def test_a_signal_in_an_evaluation_does_not_advance_evaluators_twice(tmp_path: Path) -> None:
-    class Interrupted(Scores):
-        def __call__(self, algo: Any, dataset: Any) -> float:
-            value = super().__call__(algo, dataset)
-            if self.calls == 2 and armed:
-                armed.clear()
-                os.kill(os.getpid(), signal.SIGTERM)
-            return value
-
     armed = [True]
     folder = tmp_path / "stopped"
     with pytest.raises(SystemExit):
-        fit(folder, evaluators={"first": Scores(), "score": Interrupted()})
-    fit(folder, evaluators={"first": Scores(), "score": Interrupted()})
+        fit(folder, evaluators={"first": Scores(), "score": InterruptedScores(armed)})
+    fit(folder, evaluators={"first": Scores(), "score": InterruptedScores(armed)})
     fit(tmp_path / "straight", evaluators={"first": Scores(), "score": Scores()})
     for name in ("first.csv", "score.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()

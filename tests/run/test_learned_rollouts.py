@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from birl.algos import A2CConfig, IMPALAConfig, REINFORCEConfig
 from birl.engine import Engine
 from birl.errors import UnsupportedError, WorkerError
 from birl.run.workers.learner_worker import LearnerWorker
-from run.fakes import Drift
+from run.fakes import Drift, signal_at
 from run.workers import test_collector_errors, test_collector_group
 from run.workers.test_collector_group import SMALL, alike, ppo, rolled
 from run.workers.test_synchronous_learners import Notes, Unruly, joined
@@ -88,13 +86,9 @@ def test_lost_learners_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == 94:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     expected = rolled(cluster(), n_steps=150)
     with pytest.raises(SystemExit):
-        rolled(cluster(), n_steps=150, checkpoint=tmp_path, callback=callback)
+        rolled(cluster(), n_steps=150, checkpoint=tmp_path, callback=signal_at(94))
     assert alike(rolled(cluster(), n_steps=150, checkpoint=tmp_path), expected)
 
 

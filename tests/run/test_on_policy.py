@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import warnings
 from pathlib import Path
@@ -21,7 +20,7 @@ from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.collector import Collector
 from birl.run.on_policy import on_policy_fitter
 from birl.run.rollouts import RolloutAgentCore
-from run.fakes import Drift, FakeActor, FakeLearner
+from run.fakes import Drift, FakeActor, FakeLearner, signal_at
 
 MODES = [None, *AutoresetMode]
 
@@ -109,15 +108,18 @@ def test_rollouts_of_whole_episodes_lose_no_step_and_repeat_none(mode: Autoreset
 
 def test_a_run_of_whole_episodes_stopped_anywhere_equals_uninterrupted(tmp_path: Path) -> None:
     def go(folder: str, stop: int | None, seed: int) -> FakeLearner | None:
-        def callback(_: Any, epoch: int, step: int) -> None:
-            if step == stop:
-                os.kill(os.getpid(), signal.SIGINT)
-
         birl.seeding.seed(seed)
         learner = by_episodes()
         env = environment(AutoresetMode.NEXT_STEP)
         try:
-            train(learner, env, 90, n_steps_per_epoch=25, callback=callback, checkpoint=tmp_path / folder)
+            train(
+                learner,
+                env,
+                90,
+                n_steps_per_epoch=25,
+                callback=signal_at(stop, signal.SIGINT),
+                checkpoint=tmp_path / folder,
+            )
         except KeyboardInterrupt:
             return None
         return learner
@@ -182,10 +184,6 @@ def test_stopped_anywhere_and_resumed_equals_uninterrupted(tmp_path: Path, mode:
     n_steps = 61
 
     def go(folder: str, stop: int | None, seed: int) -> FakeLearner | None:
-        def callback(_: Any, epoch: int, step: int) -> None:
-            if step == stop:
-                os.kill(os.getpid(), number)
-
         birl.seeding.seed(seed)
         learner = FakeLearner(remembers=True)
         try:
@@ -194,7 +192,7 @@ def test_stopped_anywhere_and_resumed_equals_uninterrupted(tmp_path: Path, mode:
                 environment(mode, kind="dict"),
                 n_steps,
                 n_steps_per_epoch=25,
-                callback=callback,
+                callback=signal_at(stop, number),
                 checkpoint=tmp_path / folder / "R",
                 logger_adapter=FileAdapterFactory(tmp_path / folder),
                 experiment_name="R",
@@ -237,12 +235,8 @@ def test_lost_environment_ends_the_episodes_of_the_rollout(tmp_path: Path) -> No
 
     learner = FakeLearner()
 
-    def interrupt(_: Any, epoch: int, step: int) -> None:
-        if step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        train(learner, Unseeded(end=0.0), 10, checkpoint=tmp_path, callback=interrupt)
+        train(learner, Unseeded(end=0.0), 10, checkpoint=tmp_path, callback=signal_at(3, signal.SIGINT))
     again = FakeLearner()
     with pytest.warns(RuntimeWarning, match="not exact"):
         train(again, Unseeded(end=0.0), 10, checkpoint=tmp_path)

@@ -19,7 +19,7 @@ from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.data_collection import collect
 from birl.run.online import online_fitter
-from run.fakes import Drift, FakeLearner
+from run.fakes import Drift, FakeLearner, signal_at
 
 MODES = [None, *AutoresetMode]
 
@@ -259,10 +259,6 @@ def run(
 ) -> Any:
     """One process: None if a signal stopped it."""
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == stop:
-            os.kill(os.getpid(), number)
-
     birl.seeding.seed(seed)
     learner, env = FakeLearner(remembers=True), env or environment(mode, kind="dict")
     buffer = create_fifo_replay_buffer(limit=23, env=env)
@@ -270,7 +266,7 @@ def run(
         "n_steps_per_epoch": 25,
         "update_interval": 2,
         "random_steps": 15,
-        "callback": callback,
+        "callback": signal_at(stop, number),
         "eval_env": Drift(kind="dict"),
         "eval_n_trials": 2,
         "checkpoint": folder,
@@ -342,13 +338,11 @@ def test_lost_environment_begins_new_episodes_and_keeps_the_buffer_whole(tmp_pat
             return super().reset()
 
     def go(stop: int | None) -> Any:
-        def callback(_: Any, epoch: int, step: int) -> None:
-            if step == stop:
-                os.kill(os.getpid(), signal.SIGINT)
-
         learner, env = FakeLearner(), Unseeded(end=0.0)
         buffer = create_infinite_replay_buffer(env=env)
-        fit_online(learner, env, buffer, n_steps=40, **quiet(checkpoint=tmp_path, callback=callback))
+        fit_online(
+            learner, env, buffer, n_steps=40, **quiet(checkpoint=tmp_path, callback=signal_at(stop, signal.SIGINT))
+        )
         return learner, buffer
 
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,9 @@ from birl.algorithm.learner import Learner
 from birl.algos import REINFORCEConfig
 from birl.models import NormalFactory
 from birl.preprocessing import RunningObservationScaler, RunningRewardScaler
-from run.workers.test_collector_group import GRU, SMALL, alike, here, ppo, rolled, unruly
+from birl.run.workers.collector_worker import CollectorWorker
+from run.workers.test_collector_group import GRU, SMALL, alike, here, ppo, rolled
+from run.workers.transports import use_unruly
 
 __all__ = ["here"]
 
@@ -56,7 +58,7 @@ def test_rollouts_are_of_whole_episodes(fragment: int, monkeypatch: pytest.Monke
     assert len(found) > 3 and sum(int(each.valid.sum()) for each in found) <= 150
     if fragment == 7:  # as long as episodes: all wait for the last one, and none is of two policies
         assert [int((each.is_first & each.valid).sum()) for each in found[:3]] == [6, 6, 6]
-    unruly(monkeypatch, 1, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.3)
     assert alike(rolled(cluster, reinforce, n_steps=150), expected)
 
 
@@ -95,7 +97,7 @@ def test_scalers_move_alike_whatever_happens_to_collectors(monkeypatch: pytest.M
     assert np.allclose(second, np.clip(scaled_, -10, 10), atol=1e-4)
     going_on = ~found[0].is_first[5]
     assert np.array_equal(found[0].next_inputs[4][going_on], second[0][going_on])  # as the policy saw it next
-    unruly(monkeypatch, 1, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.3)
     again = rolled(cluster, scaled, n_steps=120)
     assert alike(again, expected) and scale(again) == scale(expected)
     rolled(cluster, scaled, n_steps=60, checkpoint=tmp_path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from birl.errors import ConfigError, EnvironmentMismatchError, WorkerError
 from birl.run.cluster import FIRST_FRAGMENT, fragment_length
 from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
-from run.fakes import Drift
-from run.workers.test_collector_group import alike, here, lags, ppo, rolled, run, same, stopped, unruly
-from run.workers.transports import run_inline, use_transport
+from run.fakes import Drift, signal_at
+from run.workers.test_collector_group import alike, here, lags, ppo, rolled, run, same, stopped
+from run.workers.transports import run_inline, use_transport, use_unruly
 from tests.tiers import slow_but
 
 __all__ = ["here"]
@@ -86,7 +84,7 @@ def test_failed_environments_are_remade(
         assert np.array_equal(steps, np.arange(len(steps))) and not episode.terminated
         broken += len(steps) == 4
     assert 0 <= broken - len(warned) <= 6  # the run may end where another episode has four steps
-    unruly(monkeypatch, 1, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.3)
     assert same(run(cluster, env=Breaks(), n_steps=120), expected)
     monkeypatch.undo()
     run_inline(monkeypatch)
@@ -118,7 +116,7 @@ def test_rollouts_are_full_whatever_fails(cluster: Any, monkeypatch: pytest.Monk
         restarts = np.flatnonzero(steps == 1)[1:]
         ended = steps[restarts - 1]
         assert set(ended) == {4, 7} and (cut[restarts - 1] | (ended == 4)).all()
-    unruly(monkeypatch, 1, loss=0.2)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.2)
     assert alike(rolled(own, ppo, n_steps=120), expected)
 
 
@@ -217,12 +215,8 @@ def test_a_resumed_run_keeps_its_fragments(seconds: list[float], at: int, tmp_pa
     cluster = birl.Cluster(2, 1, "auto", "turns")
     expected = run(cluster, n_steps=150)
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(SystemExit):
-        run(cluster, n_steps=150, checkpoint=tmp_path, callback=callback)
+        run(cluster, n_steps=150, checkpoint=tmp_path, callback=signal_at(at))
     seconds[0] = 0.1 / 3
     again = run(cluster, n_steps=150, checkpoint=tmp_path)
     assert same(again, expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +38,8 @@ from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
 from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
-from run.fakes import Drift
-from run.workers.transports import run_inline, use_transport
+from run.fakes import Drift, signal_at
+from run.workers.transports import run_inline, use_transport, use_unruly
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
@@ -82,47 +81,6 @@ def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
     return own[0] == theirs[0] and all(torch.equal(tensor, theirs[1][name]) for name, tensor in own[1].items())
 
 
-class Unruly(InlineTransport):
-    """Answers come in a random order, and collectors are lost with their tasks, before or after their work.
-
-    Args:
-        seed: of what happens.
-        loss: how often a collector is lost before its work, and again after it.
-    """
-
-    def __init__(self, seed: int, loss: float) -> None:
-        super().__init__(CollectorWorker)
-        self._random, self._loss, self.killed = random.Random(seed), loss, 0
-
-    def wait(self) -> tuple[int, Any]:
-        index = self._random.choice([each[0] for each in self._tasks])
-        self._lose_now_and_then(index)
-        first = next(task for task in self._tasks if task[0] == index)
-        self._tasks.remove(first)
-        self._tasks.appendleft(first)
-        answer = super().wait()
-        self._lose_now_and_then(index)
-        return answer
-
-    def _lose_now_and_then(self, index: int) -> None:
-        if self._random.random() < self._loss:
-            self.killed += 1
-            self._forget(index)
-            raise WorkerLost(index, "by SIGKILL")
-
-
-def unruly(monkeypatch: pytest.MonkeyPatch, seed: int = 0, loss: float = 0.0) -> list[Unruly]:
-    """Let collectors be so. Returns a list of the transports that are made."""
-    made: list[Unruly] = []
-
-    def make(cluster: Any) -> Unruly:
-        made.append(Unruly(seed, loss))
-        return made[-1]
-
-    use_transport(monkeypatch, CollectorWorker, make)
-    return made
-
-
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors are in this process, unless a test changes that."""
@@ -161,7 +119,7 @@ def test_one_collector_with_fragments_acts_on_older_weights() -> None:
 def test_late_and_killed_collectors_change_nothing(make: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"explorer": lambda: ConstantEpsilonGreedy(0.3)} if make is dqn else {}
     expected = run(cluster, make, **options)
-    own = unruly(monkeypatch, 1, loss=0.3)
+    own = use_unruly(monkeypatch, CollectorWorker, 1, loss=0.3)
     assert same(run(cluster, make, **options), expected)
     assert own[0].killed > 5
 
@@ -192,7 +150,7 @@ def test_a_collector_is_lost_while_an_answer_of_it_waits(monkeypatch: pytest.Mon
 def test_memories_and_noise_survive_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = {"fields": {"encoder_factory": GRU}, "explorer": lambda: ConstantEpsilonGreedy(0.3)}
     expected = run(TURNS, dqn, **options)
-    unruly(monkeypatch, 5, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, 5, loss=0.3)
     assert same(run(TURNS, dqn, **options), expected)
 
 
@@ -253,14 +211,14 @@ def lags(cluster: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[
 
 def test_lag_is_what_the_order_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each["lag"] for each in lags(birl.Cluster(3, 1, 5, "together"), monkeypatch)} == {0}
-    unruly(monkeypatch)
+    use_unruly(monkeypatch, CollectorWorker)
     found = lags(birl.Cluster(3, 1, 2, "turns", in_flight=2), monkeypatch, n_steps=60)
     assert [each["lag"] for each in found] == [*range(5), *[5] * 25]
     assert max(each["in_flight"] for each in found) == 10
 
 
 def test_old_fragments_are_dropped_and_assigned_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    unruly(monkeypatch, 2)
+    use_unruly(monkeypatch, CollectorWorker, 2)
     found = lags(birl.Cluster(3, 1, 4, "arrival", in_flight=2, max_lag=4), monkeypatch, n_steps=60)
     assert max(each["lag"] for each in found) <= 4
     assert found[-1]["dropped_steps"] > 0
@@ -368,15 +326,11 @@ def test_rollouts_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     going_on = ~np.concatenate([first.is_first, second.is_first])[1:]
     assert np.array_equal(steps[1:][going_on], steps[:-1][going_on] + 1)  # episodes go on in their lanes
     assert len(set(first.observation[0, :, 0])) == 6
-    unruly(monkeypatch, 1, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.3)
     assert alike(rolled(cluster, n_steps=150), expected)
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == 77:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(SystemExit):
-        rolled(cluster, n_steps=150, checkpoint=tmp_path, callback=callback)
+        rolled(cluster, n_steps=150, checkpoint=tmp_path, callback=signal_at(77))
     assert alike(rolled(cluster, n_steps=150, checkpoint=tmp_path), expected)
 
 
@@ -402,12 +356,8 @@ def test_rollouts_that_collectors_cannot_make() -> None:
 def stopped(folder: Path, cluster: Any, at: int, **options: Any) -> Any:
     """A run that is stopped at a step and started again by the same command."""
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(SystemExit):
-        run(cluster, checkpoint=folder, callback=callback, **options)
+        run(cluster, checkpoint=folder, callback=signal_at(at), **options)
     return run(cluster, checkpoint=folder, **options)
 
 
@@ -416,7 +366,7 @@ def stopped(folder: Path, cluster: Any, at: int, **options: Any) -> Any:
 def test_a_resumed_run_is_the_same(cluster: Any, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
     expected = run(cluster, **options)
-    unruly(monkeypatch, at, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, at, loss=0.3)
     assert same(stopped(tmp_path, cluster, at, **options), expected)
 
 
@@ -484,7 +434,7 @@ class Forgets(Drift):
 
 
 def test_an_environment_that_does_not_repeat_begins_a_new_episode(monkeypatch: pytest.MonkeyPatch) -> None:
-    unruly(monkeypatch, 1, loss=0.3)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.3)
     with pytest.warns(RuntimeWarning, match="could not be restored"):
         _, buffer = run(birl.Cluster(2, 1, 4), env=Forgets(end=0.0))
     assert buffer.step_count == 50
@@ -493,7 +443,7 @@ def test_an_environment_that_does_not_repeat_begins_a_new_episode(monkeypatch: p
 
 
 def test_collectors_that_are_killed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    unruly(monkeypatch, 0, loss=1.0)
+    use_unruly(monkeypatch, CollectorWorker, 0, loss=1.0)
     with pytest.raises(WorkerError, match="collector [01] was ended 4 times in a row .by SIGKILL last.* fewer"):
         run(birl.Cluster(2, 1, 4, restarts=3))
 

@@ -22,7 +22,7 @@ from birl.models import VectorEncoderFactory
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.learner_worker import LearnerWorker
 from birl.run.workers.parameter_server import ParameterServer
-from run.fakes import Drift
+from run.fakes import Drift, signal_at
 from run.workers.test_collector_group import dqn, run, sac, same
 from run.workers.transports import real_transport, run_inline, use_transport
 
@@ -184,12 +184,8 @@ def test_a_resumed_run_is_the_same(make: Any, tmp_path: Path) -> None:
     options: Any = {"explorer": lambda: ConstantEpsilonGreedy(0.3)} if make is dqn else {}
     expected = run(cluster(), make, **options)
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == 34:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(SystemExit):
-        run(cluster(), make, checkpoint=tmp_path, callback=callback, **options)
+        run(cluster(), make, checkpoint=tmp_path, callback=signal_at(34), **options)
     assert same(run(cluster(), make, checkpoint=tmp_path, **options), expected)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from birl.dataset import (
     create_fifo_replay_buffer,
 )
 from birl.dataset.prioritized_sampling import SumTree
-from birl.distributed.transport import InlineTransport, WorkerLost
+from birl.distributed.transport import InlineTransport
 from birl.engine import Engine
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError, WorkerError
 from birl.files import load_archive, save_archive
@@ -31,9 +30,9 @@ from birl.models import GRUEncoderFactory
 from birl.run.workers import replay_shards as shards
 from birl.run.workers.collector_worker import CollectorWorker
 from birl.run.workers.replay_worker import ReplayWorker
-from run.fakes import Drift
+from run.fakes import Drift, signal_at
 from run.workers.test_collector_group import dqn, rolled, run, sac, same
-from run.workers.transports import real_transport, run_inline, use_transport
+from run.workers.transports import real_transport, run_inline, use_transport, use_unruly
 
 GRU = GRUEncoderFactory(hidden_size=3, hidden_units=[4])
 GREEDY = {"explorer": lambda: ConstantEpsilonGreedy(0.3)}
@@ -134,30 +133,6 @@ def test_minibatches_sampled_ahead_lack_the_newest_priorities() -> None:
 # -- what is lost ------------------------------------------------------------------------------------------------------
 
 
-class Unruly(InlineTransport):
-    """Shards are lost with their tasks, before or after their work, and answers come in a random order."""
-
-    def __init__(self, loss: float) -> None:
-        super().__init__(ReplayWorker)
-        self._random, self._loss, self.killed = random.Random(1), loss, 0
-
-    def wait(self) -> tuple[int, Any]:
-        index = self._random.choice([each[0] for each in self._tasks])
-        self._lose_now_and_then(index)
-        first = next(task for task in self._tasks if task[0] == index)
-        self._tasks.remove(first)
-        self._tasks.appendleft(first)
-        answer = super().wait()
-        self._lose_now_and_then(index)
-        return answer
-
-    def _lose_now_and_then(self, index: int) -> None:
-        if self._random.random() < self._loss:
-            self.killed += 1
-            self._forget(index)
-            raise WorkerLost(index, "by SIGKILL")
-
-
 @pytest.mark.parametrize(
     ("make", "fields", "stored", "ahead"),
     [
@@ -174,16 +149,15 @@ def test_lost_shards_change_nothing(
     options |= GREEDY if make is dqn else {}
     expected = run(cluster(ahead=ahead), make, **options)
     monkeypatch.setattr(shards, "STATE_INTERVAL", 15)
-    own = Unruly(0.08)
-    use_transport(monkeypatch, ReplayWorker, lambda placement: own)
+    made = use_unruly(monkeypatch, ReplayWorker, 1, loss=0.08)
     with caplog.at_level(logging.WARNING):
         assert same(run(cluster(ahead=ahead), make, **options), expected)
-    assert own.killed > 10
+    assert made[0].killed > 10
     assert "was ended by SIGKILL, at minibatch" in caplog.text
 
 
 def test_shards_that_are_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_transport(monkeypatch, ReplayWorker, lambda placement: Unruly(1.0))
+    use_unruly(monkeypatch, ReplayWorker, 1, loss=1.0)
     with pytest.raises(WorkerError, match="shard [01] was ended 4 times in a row .by SIGKILL last. without a minib"):
         run(cluster(restarts=3))
 
@@ -249,13 +223,9 @@ def test_a_resumed_run_is_the_same_with_lost_shards_too(
     own = cluster(order=order, ahead=ahead)
     expected = run(own, **options)
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == 61:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(SystemExit):
-        run(own, checkpoint=tmp_path, callback=callback, **options)
-    use_transport(monkeypatch, ReplayWorker, lambda placement: Unruly(0.2))
+        run(own, checkpoint=tmp_path, callback=signal_at(61), **options)
+    use_unruly(monkeypatch, ReplayWorker, 1, loss=0.2)
     assert same(run(own, checkpoint=tmp_path, **options), expected)
 
 

@@ -33,7 +33,7 @@ from birl.models import distributions
 from birl.preprocessing import RunningRewardScaler
 from birl.run.workers import synchronous_learners as learners
 from birl.run.workers.learner_worker import LearnerWorker
-from run.fakes import Drift
+from run.fakes import Drift, signal_at
 from run.workers.test_collector_group import dqn, run, sac, same
 from run.workers.transports import real_transport, run_inline, use_transport
 
@@ -341,12 +341,8 @@ def test_a_resumed_run_is_the_same(make: Any, order: str, stored: Any, tmp_path:
     options["stored"] = stored
     expected = run(cluster(order=order), make, **options)
 
-    def callback(_: Any, epoch: int, step: int) -> None:
-        if step == 34:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(SystemExit):
-        run(cluster(order=order), make, checkpoint=tmp_path, callback=callback, **options)
+        run(cluster(order=order), make, checkpoint=tmp_path, callback=signal_at(34), **options)
     assert same(run(cluster(order=order), make, checkpoint=tmp_path, **options), expected)
 
 
