@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from birl.checks import check
 from birl.dataset.arrays import ranges
-from birl.dataset.episode import EpisodeBase
+from birl.dataset.episode import EpisodeBase, check_episodes
 from birl.dataset.flags import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.storage import Storage, evict, steps_to_evict
 from birl.dataset.validation import check_finite, check_mask_allows, check_stored
@@ -86,7 +85,7 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
         ShapeError, NonFiniteError, ActionError: if it does not fit.
         ConfigError, EmptyDataError: if it is not an episode, or has no step.
     """
-    check("episode", episode, EpisodeBase, ": make one with birl.dataset.Episode(…)")  # type: ignore[type-abstract]
+    check_episodes([episode])
     if not episode.size():
         raise EmptyDataError("an episode has 0 steps, at least 1 is needed: leave it out")
     extra, final_observation = getattr(episode, "extra", None), getattr(episode, "final_observation", None)

@@ -75,7 +75,9 @@ class Source:
         storage = self.storage
         storage.refresh()
         sampled = storage if storage.device_draws else storage.source
-        complete = getattr(self.part(view), "complete", None) if sampled.has_cut_episodes else None
+        complete = getattr(self.part(view), "complete", None)
+        if complete is not None and not sampled.has_cut_episodes:
+            complete = None
         rows = self.sampler.draw(sampled, count, self.generators, view.reject, complete)
         index = rows.index if sampled is storage else storage.place.indices(rows.index)
         augmented = None if self.augmentation is None else self._draw_augmentation(view, count)

@@ -93,6 +93,8 @@ def as_flags(name: str, value: npt.ArrayLike, count: int | None = None) -> Array
     column = as_column(name, value)[:, 0]
     if count is not None and len(column) != count:
         raise ShapeError(f"{name} has shape {np.shape(value)} for {count} steps: give one row per step")
+    if column.dtype == np.bool_:
+        return column.copy()
     wrong = np.flatnonzero((column != 0) & (column != 1))
     if wrong.size:
         raise DataError(f"{name}[{wrong[0]}] is {column[wrong[0]]}; it must be 0 or 1: give 1 for true")
