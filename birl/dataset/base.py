@@ -19,12 +19,14 @@ from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.flags import TERMINATED, TRUNCATED
 from birl.dataset.hdf5 import dump
 from birl.dataset.ingest import (
+    Steps,
     add_row_axis,
     append_steps,
     episode_rows,
     lane_numbers,
     observation_columns,
     step_columns,
+    turns_in_lanes,
 )
 from birl.dataset.log_record import LogRecord, merge_records
 from birl.dataset.minibatch import SequenceMiniBatch, TailMiniBatch, TrajectoryMiniBatch, TransitionMiniBatch
@@ -111,8 +113,8 @@ class ReplayBufferBase(ABC):
                 consecutive steps.
         """
         to = self.target
-        own = None if lanes is None else lane_numbers(lanes, to.storage.lanes)
-        count = to.storage.lanes if own is None else len(own)
+        own = to.all_lanes if lanes is None else lane_numbers(lanes, to.storage.lanes)
+        count = len(own)
         if np.shape(terminated)[:1] != (count,):
             raise ShapeError(
                 f"{np.size(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
@@ -128,7 +130,8 @@ class ReplayBufferBase(ABC):
         values = step_columns(to.storage, observation, action, reward, extra, count)
         to.prepare(values)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
-        append_steps(to.storage, own, values, following, ending, mask)
+        turn = None if lanes is None else turns_in_lanes(own)
+        append_steps(to.storage, Steps(own, values, following, ending, turn), mask)
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0

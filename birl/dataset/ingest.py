@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -182,71 +183,73 @@ def lane_numbers(lanes: int | Sequence[int] | Array, count: int) -> Array:
     return given.astype(np.int64, copy=False)
 
 
-def append_steps(
-    storage: Storage,
-    lanes: Array | None,
-    values: Mapping[str, Array],
-    following: Mapping[str, Array],
-    ending: Array,
-    mask: Array | None,
-) -> None:
-    """Append steps with known next observations. Steps of the same lane follow one another.
+class Steps(NamedTuple):
+    """Steps with known next observations, as columns ``[N, …]``. Steps of the same lane follow one another.
+
+    Attributes:
+        lanes: lane ``[N]`` of each step.
+        values, following, ending: see `Storage.append`.
+        turn: see `turns_in_lanes`.
+    """
+
+    lanes: Array
+    values: Mapping[str, Array]
+    following: Mapping[str, Array]
+    ending: Array
+    turn: Array | None = None
+
+    def select(self, rows: Array) -> Steps:
+        """Return the steps at ``rows``, which are numbers or a mask ``[N]``."""
+        values, following = _select(self.values, rows), _select(self.following, rows)
+        turn = None if self.turn is None else self.turn[rows]
+        return Steps(self.lanes[rows], values, following, self.ending[rows], turn)
+
+
+def turns_in_lanes(lanes: Array) -> Array | None:
+    """Return the index of each step ``[N]`` among the steps of its lane; ``None`` if no lane occurs twice."""
+    if len(lanes) < 2 or (counts := np.bincount(lanes)).max() < 2:
+        return None
+    turn = np.zeros(len(lanes), np.int64)
+    turn[np.argsort(lanes, kind="stable")] = ranges(np.zeros_like(counts), counts)[1]
+    return turn
+
+
+def append_steps(storage: Storage, steps: Steps, mask: Array | None) -> None:
+    """Append steps, or those where ``mask`` ``[N]`` is true.
 
     The storage then holds the same rows as if the first steps of all lanes had been appended together, then the second
     steps, and so on.
-
-    Args:
-        storage: storage to write to.
-        lanes: the lane ``[N]`` of each step; ``None`` for one step in each lane.
-        values, following, ending: columns ``[N, …]`` and uint8 ``[N]``, see `Storage.append`.
-        mask: bool ``[N]``: the steps to store; ``None`` for all.
     """
-    turn = None  # index of each step among the steps of its lane
-    if lanes is None:
-        lanes = np.arange(storage.lanes)
-    elif len(lanes) > 1 and (counts := np.bincount(lanes)).max() > 1:
-        order, turn = np.argsort(lanes, kind="stable"), np.zeros(len(lanes), np.int64)
-        turn[order] = ranges(np.zeros_like(counts), counts)[1]
     if mask is not None and not mask.all():
-        lanes, ending, turn = lanes[mask], ending[mask], turn if turn is None else turn[mask]
-        values, following = _select(values, mask), _select(following, mask)
-    if not len(lanes):
+        steps = steps.select(mask)
+    if not len(steps.lanes):
         return
-    if turn is None:
-        storage.append(lanes, values, following, ending if ending.any() else None)
+    if steps.turn is None:
+        storage.append(steps.lanes, steps.values, steps.following, steps.ending if steps.ending.any() else None)
     else:
-        _append_turns(storage, lanes, values, following, ending, turn)
+        _append_turns(storage, steps, steps.turn)
 
 
-def _append_turns(
-    storage: Storage,
-    lanes: Array,
-    values: Mapping[str, Array],
-    following: Mapping[str, Array],
-    ending: Array,
-    turn: Array,
-) -> None:
+def _append_turns(storage: Storage, steps: Steps, turn: Array) -> None:
     """Append the steps of all lanes: together if possible, else in two halves of the turns."""
     first, last = turn.min(), turn.max()
     if first == last:
-        storage.append(lanes, values, following, ending)
+        storage.append(steps.lanes, steps.values, steps.following, steps.ending)
         return
-    counts = np.bincount(lanes, minlength=storage.lanes)
-    evicted = _evicted_by(storage, lanes, counts, ending)
+    counts = np.bincount(steps.lanes, minlength=storage.lanes)
+    evicted = _evicted_by(storage, steps, counts)
     if evicted is None:
-        for part in (turn <= (first + last) // 2, turn > (first + last) // 2):
-            columns = _select(values, part), _select(following, part)
-            _append_turns(storage, lanes[part], *columns, ending[part], turn[part])
+        for half in (turn <= (first + last) // 2, turn > (first + last) // 2):
+            _append_turns(storage, steps.select(half), turn[half])
         return
     if evicted.any():
         evict(storage, evicted)  # first, to make room
     for lane in np.flatnonzero(counts).tolist():
-        own = np.flatnonzero(lanes == lane)
-        _append_run(storage, lane, _select(values, own), _select(following, own), ending[own])
+        _append_run(storage, lane, steps.select(np.flatnonzero(steps.lanes == lane)))
     storage.end_write()
 
 
-def _evicted_by(storage: Storage, lanes: Array, counts: Array, ending: Array) -> Array | None:
+def _evicted_by(storage: Storage, steps: Steps, counts: Array) -> Array | None:
     """Return how many steps each lane evicts for ``counts`` new ones; ``None`` if they may not be written at once.
 
     Steps are written one at a time if a journal limits the loss by a kill to one step, if some of the new steps might
@@ -262,18 +265,16 @@ def _evicted_by(storage: Storage, lanes: Array, counts: Array, ending: Array) ->
     if excess < counts.sum() or ((evicted >= storage.steps) & (evicted > 0))[written].any():
         return None
     # the largest number of rows in each lane if the steps were written one at a time
-    steps = np.minimum(storage.steps + counts, storage.steps.max() + np.count_nonzero(written))
-    finals = storage.end - storage.start - storage.steps + np.bincount(lanes, ending > 0, storage.lanes)
-    return evicted if (steps + finals + 2)[written].max() <= storage.capacity else None
+    most = np.minimum(storage.steps + counts, storage.steps.max() + np.count_nonzero(written))
+    finals = storage.end - storage.start - storage.steps + np.bincount(steps.lanes, steps.ending > 0, storage.lanes)
+    return evicted if (most + finals + 2)[written].max() <= storage.capacity else None
 
 
-def _append_run(
-    storage: Storage, lane: int, steps: Mapping[str, Array], following: Mapping[str, Array], ending: Array
-) -> None:
+def _append_run(storage: Storage, lane: int, steps: Steps) -> None:
     """Append consecutive steps of one lane."""
-    ends, runs = ending != 0, not ending[-1]
+    ends, runs = steps.ending != 0, not steps.ending[-1]
     ends[-1] = True
-    flags = row_flags(ending == TERMINATED, ends, known=True)
+    flags = row_flags(steps.ending == TERMINATED, ends, known=True)
     if runs:
         flags[-2] &= FIRST
     if storage.open[lane]:
@@ -281,7 +282,7 @@ def _append_run(
     needed = int(storage.end[lane] - storage.start[lane]) - storage.open[lane] + len(flags)
     while storage.capacity < needed:  # grow as for steps that are appended one by one
         storage.reserve(storage.capacity + 1)
-    storage.write_run(lane, flags, steps, _select(following, ends), runs)
+    storage.write_run(lane, flags, steps.values, _select(steps.following, ends), runs)
 
 
 def _select(columns: Mapping[str, Array], rows: Array) -> dict[str, Array]:

@@ -24,6 +24,7 @@ class WriteTarget:
         writer: changes steps before they are stored.
         observation_keys: names of the stored parts of observations; ``None`` for all.
         saved: whether the index of the storage's folder is up to date.
+        all_lanes: numbers of all lanes ``[lanes]``.
     """
 
     storage: Storage
@@ -32,13 +33,13 @@ class WriteTarget:
     saved: bool = False
 
     def __post_init__(self) -> None:
-        self._all_lanes = np.arange(self.storage.lanes)
+        self.all_lanes = np.arange(self.storage.lanes)
 
     def lanes(self, lane: int) -> Array:
         """Return the number of a lane as an array ``[1]``."""
         if not 0 <= lane < self.storage.lanes:
             lane_numbers(lane, self.storage.lanes)  # raises the error
-        return self._all_lanes[lane : lane + 1]
+        return self.all_lanes[lane : lane + 1]
 
     def parts(self, observation: Observation) -> Tree:
         """Return the stored parts of observations."""
