@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -46,6 +46,10 @@ class Worker(Protocol[TaskT_contra, PayloadT_contra, ResultT_co]):
 
     def close(self) -> None:
         """Release all resources; no tasks follow."""
+
+
+class ReportStateTask(NamedTuple):
+    """Task to report the state of a worker."""
 
 
 WorkerFactory: TypeAlias = Callable[[Any], Worker[Any, Any, Any]]

@@ -17,13 +17,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Final, Unpack
+from typing import Any, Final, Self, Unpack
 
 import numpy as np
 from torch import Tensor
 
 from birl.checks import check
-from birl.distributed.transport import WorkerLost
+from birl.distributed.transport import ReportStateTask, WorkerLost
 from birl.distributed.worker_pool import LossReport, Placement, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.envs import number_of_environments, reset_generator
@@ -39,7 +39,6 @@ from birl.run.workers.gradient_worker import (
     GradientWorker,
     GradientWorkerSpec,
     GradientWorkerTask,
-    ReportStateTask,
     RolloutTask,
     StartTask,
 )
@@ -285,7 +284,6 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         worker = self._workers[index]
         if worker.seed is None:
             worker.seed = int(self._generator.integers(2**32))
-        self._algorithm.learner.shared = "workers learn with it"
         self.send(index, StartTask())
 
     def spec(self, index: int) -> GradientWorkerSpec:
@@ -309,6 +307,10 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         self.slots[index].tasks.clear()
         self._workers[index] = _GradientWorkerState()
         self._start_worker(index)
+
+    def __enter__(self) -> Self:
+        self._algorithm.learner.shared = "workers learn with it"
+        return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

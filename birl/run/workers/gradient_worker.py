@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from birl.distributed.transport import Worker
+from birl.distributed.transport import ReportStateTask, Worker
 from birl.envs import Stepper, as_environment, reset_generator
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import measure_nothing
@@ -41,10 +41,6 @@ class GradientWorkerSpec(NamedTuple):
 
 class StartTask(NamedTuple):
     """Task to answer as soon as the worker has started."""
-
-
-class ReportStateTask(NamedTuple):
-    """Task to report the state of the worker."""
 
 
 class RolloutTask(NamedTuple):

@@ -19,7 +19,7 @@ from birl.dataset.minibatch import MiniBatch, Rows, SequenceMiniBatch, Transitio
 from birl.dataset.reader import Source
 from birl.dataset.sampling import Generators
 from birl.dataset.views import M, View
-from birl.distributed.transport import WorkerLost
+from birl.distributed.transport import ReportStateTask, WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.errors import ConfigError, CorruptFileError
@@ -34,7 +34,6 @@ from birl.run.workers.replay_worker import (
     ReplayTask,
     ReplayWorker,
     ReplayWorkerSpec,
-    ReportStateTask,
     SampleTask,
 )
 from birl.types import Array, State

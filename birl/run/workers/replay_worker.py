@@ -20,7 +20,7 @@ from birl.dataset.sampling import Generators, Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.views import View
-from birl.distributed.transport import Worker
+from birl.distributed.transport import ReportStateTask, Worker
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.types import Array, State
 
@@ -94,10 +94,6 @@ class PriorityTask(NamedTuple):
     generation: Array
     priority: Array
     report_state: bool
-
-
-class ReportStateTask(NamedTuple):
-    """Task to report the state of sampler and generators."""
 
 
 class RepeatTask(NamedTuple):
