@@ -1,4 +1,4 @@
-"""Data-parallel training in real processes: equal to one process with the joined minibatches."""
+"""Data-parallel training in real processes equals one process with the concatenated minibatches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervised pool: tasks and results, and what happens when workers are lost."""
+"""The pool of workers: tasks, results, and lost workers."""
 
 from __future__ import annotations
 

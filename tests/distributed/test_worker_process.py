@@ -1,4 +1,4 @@
-"""Workers: what is sent to them and by them."""
+"""Worker processes: their messages, their start and their end."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ from birl.errors import WorkerError
 
 
 def _shares() -> bool:
-    """Whether this process has sent anything that the receiver must fetch from it."""
+    """Return whether this process has sent anything that the receiver must fetch from it."""
     return resource_sharer._resource_sharer._listener is not None  # type: ignore[attr-defined]
 
 
@@ -32,7 +32,7 @@ def _echo(owner: OwnerConnection, argument: Any) -> None:
 
 
 def test_tensors_are_sent_whole() -> None:
-    """As bytes: nothing is left in shared memory, which containers have little of, or to be fetched from the sender."""
+    """They are sent as bytes: nothing stays in shared memory, which is small in containers, or with the sender."""
     sent = {
         "scalar": torch.tensor(3.0),
         "none": torch.empty(0, 3),
@@ -74,9 +74,9 @@ def _own_megabytes(pid: int) -> float:
 
 
 def test_workers_start_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the environment variables and the folder of this moment, and global random numbers of their own.
+    """They have the current environment variables and folder, and their own global random numbers.
 
-    Of what a spawned one has in memory, 200 MB, they share nearly all where they are forked from a server.
+    If they are forked from a server, they share nearly all of the 200 MB that a spawned process needs.
     """
     found = []
     for value in range(2):
@@ -94,7 +94,7 @@ def test_workers_start_as_new_processes_do(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_modules_of_a_worker_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As they are imported, too: many read their settings then."""
+    """Many modules read their settings when they are imported."""
     (tmp_path / "reads_at_import.py").write_text(
         "import os\nVALUE = os.environ['BIRL_TESTED']\n"
         "def report(owner, argument):\n    owner.send(VALUE)\n    owner.receive()\n"
@@ -155,7 +155,7 @@ def test_a_worker_is_spawned_where_there_can_be_no_server(monkeypatch: pytest.Mo
 
 
 class _Adding:
-    """Work that adds to a number."""
+    """Worker that adds to a number."""
 
     position = "adding"
 
@@ -172,7 +172,7 @@ class _Adding:
 
 
 def test_workers_end_in_order() -> None:
-    """With status 0: Python aborts now and then where a thread of theirs is left when it ends."""
+    """They end with status 0; Python aborts now and then if a thread is left when it ends."""
     transport = ProcessTransport(_Adding, 60.0)
     for index in range(4):
         transport.start(index, 10 * index)
@@ -185,7 +185,7 @@ def test_workers_end_in_order() -> None:
 
 @pytest.mark.parametrize(("own", "message"), [(3, "the task is -1"), (None, "unsupported operand")])
 def test_workers_that_fail_end_in_order(own: Any, message: str) -> None:
-    """In their work or at its start."""
+    """They may fail in a task or when they are made."""
     transport = ProcessTransport(_Adding if own else _starting_badly, 60.0)
     transport.start(0, own)
     transport.send(0, -1, 0)
@@ -197,7 +197,7 @@ def test_workers_that_fail_end_in_order(own: Any, message: str) -> None:
 
 
 def test_a_task_that_cannot_be_pickled_is_an_error_of_its_sender() -> None:
-    """In the thread that writes, it would leave the owner waiting for a result."""
+    """An error in the thread that writes would leave the owner waiting for a result."""
     transport = ProcessTransport(_Adding, 60.0)
     transport.start(0, 10)
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match="pickle"):

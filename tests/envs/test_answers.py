@@ -1,4 +1,4 @@
-"""Environments that break their word: dead processes, steps that are none, endless logs; those of another library."""
+"""Faulty environments: dead processes, results that are no steps, endless logs; environments of other libraries."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_other_errors_of_environments_are_passed_on() -> None:
 
 
 class Answers(Drift):
-    """Returns the values that it was made with."""
+    """Returns given values."""
 
     answer: Any = None
     begin: Any = None
@@ -202,7 +202,7 @@ def test_observations_without_the_parts_of_their_space_are_refused() -> None:
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vector environment that resets itself never restarts as a whole, a plain one not before its episode ends."""
+    """A vector environment that resets itself never restarts as a whole; a single one not before its episode ends."""
 
     def make() -> Stepper:
         env: Any = Drift(limit=10**6, end=0.0) if mode is None else SyncVectorEnv([Drift] * 3, autoreset_mode=mode)

@@ -177,7 +177,7 @@ def test_birl_seed_decides_where_seed_env_does_not() -> None:
 @pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_steps_join_into_episodes_in_every_mode(mode: AutoresetMode | None, kind: str) -> None:
-    """Each observation follows on the one before; episodes begin at step 0 and keep their final observation."""
+    """Check that observations are consecutive, and that episodes begin at step 0 and keep their final observation."""
     env = Drift(limit=4, kind=kind) if mode is None else vector(3, mode, limit=4, kind=kind)
     stepper = Stepper(env, generator())
     rng, dummies, ended, totals = generator(1), 0, 0, np.zeros(stepper.n)

@@ -1,4 +1,4 @@
-"""Wrappers: images, frames, goals, and Atari games for real."""
+"""Wrappers: images, frames, goals, and real Atari games."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from birl.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 
 
 class Show(gymnasium.Env[Any, Any]):
-    """Shows what it is given, filled with the number of the step."""
+    """Returns an observation filled with the number of the step."""
 
     def __init__(self, space: spaces.Space[Any], length: int = 6) -> None:
         self.observation_space, self.action_space, self.length = space, spaces.Discrete(2), length
@@ -166,7 +166,7 @@ def test_a_name_that_is_not_there_says_what_was_found() -> None:
 
 
 def _shrunk(screen: Any, size: int = 84) -> Any:
-    """Averages over areas, by repeating every pixel so often that whole pixels can be averaged."""
+    """Average over areas by repeating each pixel until areas consist of whole pixels."""
     height, width = screen.shape[:2]
     rows = screen.astype(float).repeat(size, 0).reshape(size, height, width, -1).mean(1)
     return rows.repeat(size, 1).reshape(size, size, width, -1).mean(2).squeeze(-1 if screen.ndim == 2 else ())
@@ -268,7 +268,7 @@ def test_training_clips_rewards() -> None:
 
 
 def test_a_game_can_be_sent_to_another_process() -> None:
-    """As workers and vector environments of processes need it."""
+    """Workers and asynchronous vector environments need this."""
     game = Atari(make_atari("pong"), num_stack=4)
     other = pickle.loads(pickle.dumps(game))  # noqa: S301
     first, second = (env.reset(seed=3)[0] for env in (game, other))

@@ -34,7 +34,7 @@ def cluster() -> Iterator[None]:
 
 
 class Dies(Drift):
-    """Kills its process in the middle of an episode, as often as there are files to say so."""
+    """Kills its process in the middle of an episode, once for each file in a folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(False)
@@ -114,7 +114,7 @@ def test_unpicklable_environments_are_an_error() -> None:
 
 
 class Echo:
-    """Answers with what it is sent."""
+    """Returns its arguments."""
 
     position = "here"
 
@@ -190,6 +190,6 @@ def test_an_address_that_is_not_rays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_processes_of_ray_are_found() -> None:
-    """So that what `conftest.py` asserts in the end can fail."""
+    """This shows that the final assertion of `conftest.py` can fail."""
     found = " ".join(processes_started_here(os.environ[MARK]).values())
     assert "raylet" in found and "gcs_server" in found

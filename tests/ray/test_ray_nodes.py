@@ -21,7 +21,7 @@ STORE = 100 * 2**20
 
 @pytest.fixture
 def nodes() -> Iterator[Any]:
-    """A cluster whose driver's node has no CPU to give."""
+    """A cluster whose driver's node has no free CPU."""
     if ray.is_initialized():
         ray.shutdown()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
@@ -32,7 +32,7 @@ def nodes() -> Iterator[Any]:
 
 
 class Slow(Drift):
-    """Takes its time, so that a node is lost meanwhile."""
+    """Is slow, so that a node is lost during a run."""
 
     def step(self, action: Any) -> Any:
         time.sleep(0.2)
@@ -41,7 +41,7 @@ class Slow(Drift):
 
 @pytest.mark.parametrize("patience", [120.0, 5.0])
 def test_a_lost_node(nodes: Any, patience: float) -> None:
-    """Its collectors go on on another node; without one in time, the run ends with an error."""
+    """Its collectors continue on another node; if there is none in time, the run ends with an error."""
     expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=Drift(False))
     lost = nodes.add_node(num_cpus=2, object_store_memory=STORE)
     nodes.wait_for_nodes()

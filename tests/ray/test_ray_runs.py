@@ -1,4 +1,4 @@
-"""Whole runs that Ray places: they end as those of one machine do, also where a process was lost."""
+"""Whole runs that Ray places end like runs on one machine, even if a process was lost."""
 
 from __future__ import annotations
 

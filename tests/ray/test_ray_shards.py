@@ -1,4 +1,4 @@
-"""Shards of the replay that Ray places."""
+"""Replay shards that Ray places."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from birl.run.workers.replay_worker import ReplayWorker
 
 
 def test_a_shard_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    """Ray is started by the run, and ended with it."""
+    """The run starts Ray, and shuts it down at its end."""
 
     def cluster(transport: str, **fields: Any) -> birl.Cluster:
         return birl.Cluster(2, 1, 3, shards=1, transport=transport, **fields)

@@ -49,7 +49,7 @@ class Drift(gymnasium.Env):
 
 
 class MissionGrid(gymnasium.Env):  # type: ignore[type-arg]
-    """Like a grid world: an image with channels last, a direction, a pair, and what to do in words."""
+    """An environment like MiniGrid's: an image with channels last, a direction, a pair, and a mission as text."""
 
     observation_space = spaces.Dict(
         {
@@ -90,7 +90,7 @@ class FakeConfig:
 
 
 class FakeActor:
-    """Adds up what it sees in an episode, so that losing its memory changes its actions."""
+    """Sums the observations of an episode, so that its actions change if its memory is lost."""
 
     def __init__(self, learner: FakeLearner, greedy: bool, n: int) -> None:
         self.learner, self.greedy, self.memory = learner, greedy, np.zeros((n, 1), np.float32)
@@ -117,7 +117,7 @@ class FakeActor:
 
 
 class FakeLearner:
-    """Pulls a vector towards what it samples, with noise from torch's global generator."""
+    """Moves a vector towards sampled values, with noise from torch's global generator."""
 
     def __init__(self, rate: float = 0.01, discrete: bool = True, remembers: bool = False) -> None:
         self.config = FakeConfig(rate)
@@ -151,7 +151,7 @@ class FakeLearner:
 
     @staticmethod
     def vector(observation: Any) -> Any:
-        """The two-dimensional leaf, whatever the tree."""
+        """Return the leaf with two dimensions of any tree."""
         return next(leaf for leaf in tree_leaves(observation) if leaf.shape[-1] == 2).astype(np.float32)
 
     @property

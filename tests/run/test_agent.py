@@ -1,4 +1,4 @@
-"""Agents in one's own loop: the same bits as the loops, resume, evaluation, and what is refused."""
+"""Agents in a user's own loop: the same bits as birl's loops, resume, evaluation, and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rollout(env: Any, n: int = 1, seed: int = 0) -> tuple[Agent, Any]:
 
 
 def go_on(agent: Agent, world: Stepper, count: int) -> None:
-    """A loop of one's own, in a world of one environment or several."""
+    """A user's own loop, with one environment or several."""
     for _ in range(count):
         one = agent.n == 1
         observation = {name: leaf[0] if one else leaf for name, leaf in world.observation.items()}
@@ -69,7 +69,7 @@ def go_on(agent: Agent, world: Stepper, count: int) -> None:
 
 
 def world(env: Any, split: bool) -> Stepper:
-    """The environment with the seeds of its resets as the loops have them."""
+    """The environment, with the seeds of resets that birl's loops use."""
     generator = reset_generator(env, 3)
     return Stepper(env, generator.spawn(2)[0] if split else generator)
 

@@ -1,4 +1,4 @@
-"""Asynchronous training: one worker is the plain loop, several share steps exactly, and may be killed.
+"""Asynchronous training: one worker equals the plain loop, several share steps exactly, and may be killed.
 
 Most tests run workers in this process.
 """
@@ -64,7 +64,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
-    """No worker outlives its run."""
+    """Check that no worker outlives its run."""
     yield
     assert not multiprocessing.active_children()
 
@@ -158,7 +158,7 @@ def acer(seed: int = 3, **fields: Any) -> Any:
 
 
 def test_a_worker_replays_as_the_plain_loop_does_bit_for_bit(inline: None) -> None:
-    """The last rollout, of 3 steps, included, and the replays after it."""
+    """This includes the last rollout, of 3 steps, and the replays after it."""
     algorithm = acer()
     epochs = fit(algorithm, 43)
     expected, own = plain(Drift(), 43, acer)
@@ -181,7 +181,7 @@ def test_buffers_go_on_bit_for_bit(inline: None, tmp_path: Path, stop: int) -> N
 
 
 def test_each_worker_replays_what_it_made_itself(inline: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rollout, and as many draws as it makes due, are learned from once, also after the last step."""
+    """Each rollout, and each replay that it makes due, is learned from once, also after the last step."""
     ledger, algorithm = Ledger(monkeypatch), acer()
     kept: dict[int, Any] = {}
     due = 0
@@ -240,7 +240,7 @@ ASKED: list[tuple[float, int, int]] = []
 
 
 class Recorded(ConstantEpsilonGreedy):
-    """Notes its share of random actions, the step and the next number of its generator."""
+    """Records its probability of random actions, the step and the next number of its generator."""
 
     def sample(self, algo: Any, x: Any, step: int) -> Any:
         action, ahead = super().sample(algo, x, step), self.generator.bit_generator.jumped()  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ def test_a_run_that_ended_within_a_rollout_says_that_going_on_differs(inline: No
 
 
 class Ledger:
-    """What workers found, and what the owner learned from."""
+    """Records the results of workers and the results that the owner learned from."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, deadly: float = 0.0) -> None:
         self.found: list[tuple[float, int]] = []
@@ -583,7 +583,7 @@ def test_updates_of_several_gradients_are_refused(inline: None, config: Any, mat
 
 
 class Noisy:
-    """An explorer of one's own that knows no base class."""
+    """A user's explorer without a base class."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -604,7 +604,7 @@ def test_explorers_with_equal_random_numbers_are_refused() -> None:
 
 
 def test_nothing_is_retuned_while_workers_learn(inline: None) -> None:
-    """They have configurations of their own. Before and after, it is."""
+    """Workers have copies of the configuration. Before and after the run, fields can be retuned."""
 
     def retune(algorithm: Any, epoch: int, step: int) -> None:
         with pytest.raises(UnsupportedError, match="workers learn with it"):

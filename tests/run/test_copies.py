@@ -1,4 +1,4 @@
-"""Environments, explorers, experts and networks may write into the arrays that they are given: these are copies."""
+"""Environments, explorers, experts and networks may write into the arrays that they get, which are copies."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_environment_that_writes_into_actions_is_brought_back() -> None:
 
 
 class Overwriting(Explorer):
-    """Writes into all that it is given."""
+    """Writes into all arguments."""
 
     needs_values = True
 
@@ -204,7 +204,7 @@ def test_contexts_of_sequence_models_are_not_handed_out() -> None:
 
 
 class Writing(BasicWriterPreprocess):
-    """Changes steps in place on their way into a buffer."""
+    """Changes steps in place before they are stored."""
 
     def process_observation(self, observation: Any) -> Any:
         observation += 100

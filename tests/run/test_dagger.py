@@ -1,4 +1,4 @@
-"""Collecting with an expert who says what should have been done: DAgger."""
+"""Collection with an expert's actions as labels: DAgger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def right(env: ChainEnv, x: Any) -> Any:
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_experts_actions_are_stored_and_its_share_is_taken(share: float) -> None:
-    """A policy at random loses its way in the chain; its expert does not."""
+    """A random policy takes detours in the chain; its expert does not."""
     birl.seed(0)
     env = ChainEnv()
     policy = DiscreteRandomPolicyConfig().create()
@@ -32,7 +32,7 @@ def test_the_experts_actions_are_stored_and_its_share_is_taken(share: float) -> 
 
 
 def test_dagger_learns_where_the_policy_goes() -> None:
-    """Ross et al. 2011, algorithm 3.1: the expert's steps first, then its answers along the policy's own."""
+    """Ross et al. 2011, algorithm 3.1: first the expert's steps, then its labels for the policy's steps."""
     birl.seed(0)
     env = ChainEnv()
     policy = DiscreteBCConfig(encoder_factory=[32], learning_rate=1e-2, batch_size=64).create()

@@ -1,4 +1,4 @@
-"""Collecting whole episodes."""
+"""Collection of whole episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pole(n: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SyncVectorEnv
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize(("n", "episodes"), [(3, 5), (3, 2)])
 def test_the_first_episodes_that_start_are_collected(mode: AutoresetMode, n: int, episodes: int) -> None:
-    """Those that end first would be the short ones. They are the episodes of `evaluate`."""
+    """Episodes that end first tend to be short. The stored ones are the episodes of `evaluate`."""
     birl.seed(0)
     algorithm = DQNConfig(encoder_factory=[4]).create()
     algorithm.build_with_env(pole(1))

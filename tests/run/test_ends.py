@@ -1,4 +1,4 @@
-"""How runs end and go on: scores, best models, kept models, callbacks that end a run, and longer runs."""
+"""The end of runs and their continuation: scores, best models, kept models, callbacks that end a run, longer runs."""
 
 from __future__ import annotations
 
@@ -178,12 +178,12 @@ def test_the_run_folder_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_terminal_shows_what_the_caller_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who names the folder knows it; a finished run has no bar."""
+    """The folder is not reported above the bar if the user named it; a finished run has no bar."""
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     run(tmp_path / "run", 20, show_progress=True)
     assert "20/20" in terminal.getvalue()
-    assert "kept in" not in terminal.getvalue()
+    assert "the run is in" not in terminal.getvalue()
     length = len(terminal.getvalue())
     run(tmp_path / "run", 20, show_progress=True)
     assert terminal.getvalue()[length:] == ""

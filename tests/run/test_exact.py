@@ -1,4 +1,4 @@
-"""What makes a resumed run exact: the actions that environments were given, bounded logs of them, and evaluators."""
+"""Exact resume: the actions that environments received, bounded logs of them, and evaluators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explorers in loops: episodes, values, memory, masks, and runs that go on bit for bit."""
+"""Explorers in loops: episodes, values, memory, masks, and exact resume."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_explorers_know_where_episodes_begin(mode: AutoresetMode) -> None:
 
 
 def resumed(make: Any, env: Any, explorer: Any, path: Path, **options: Any) -> tuple[Any, Any]:
-    """The networks after a run in one go, and after one that was cut in the middle of an episode."""
+    """The networks after an uninterrupted run, and after one that was stopped in the middle of an episode."""
     found = []
     for name, ends in (("one", [60]), ("two", [33, 60])):
         for end in ends:
@@ -119,7 +119,7 @@ def test_runs_go_on_bit_for_bit(make: Any, space: Any, explorer: Any, tmp_path: 
 
 
 def test_a_noise_that_is_not_resumed_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test before can fail."""
+    """The previous test can fail."""
     monkeypatch.setattr(OrnsteinUhlenbeckNoise, "get_state", Explorer.get_state)
     monkeypatch.setattr(OrnsteinUhlenbeckNoise, "set_state", Explorer.set_state)
     one, two = resumed(
@@ -168,7 +168,7 @@ def test_values_of_options_that_are_not_there() -> None:
 
 
 def test_values_of_recurrent_networks_remember() -> None:
-    """Boltzmann in a loop sees the values after the episode so far, not those of a first step."""
+    """In a loop, Boltzmann gets values that depend on the episode so far, not those of a first step."""
 
     class Reading(Boltzmann):
         def sample(self, algo: Any, x: Any, step: int) -> Any:

@@ -1,4 +1,4 @@
-"""A run goes on with the data it began with, whatever differs and wherever they lie."""
+"""A run resumes only with the data that it started with, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_where_the_data_lie_does_not_matter(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_rings_that_wrapped_around() -> None:
-    """The same steps in another place of the ring, with other remains in its free rows."""
+    """The same steps at another position of the ring buffer, with other old values in its free rows."""
 
     def ring(before: int) -> ReplayBuffer:
         buffer = create_fifo_replay_buffer(limit=50, env=Drift())

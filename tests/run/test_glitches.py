@@ -1,4 +1,4 @@
-"""One observation so large that gradients cannot be squared: the run says so, and what was saved can be loaded."""
+"""One observation so large that squared gradients overflow: the run reports it, and saved files can be loaded."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_advice_helps(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    """By an algorithm alone, whose own updates do not ask for it; a policy without moments is saved."""
+    """An algorithm outside a loop does not check moments in its updates; a policy without moments is saved."""
     algorithm = dqn()
     algorithm.create_impl((3,), 2)
     optimizer = algorithm.engine.optimizers["critic"]

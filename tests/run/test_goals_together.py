@@ -1,4 +1,4 @@
-"""Hindsight with several learners, and with shards: goals are sampled from the step's own episode each time."""
+"""Hindsight with several learners and with shards: goals are sampled from the step's own episode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACE = spaces.Box(0, 1e6, (1,), np.float32)
 
 
 class Stairs(gymnasium.Env[Any, Any]):
-    """Up by one in each step, from a multiple of 100 that tells the episode. The goal is never reached."""
+    """The observation grows by one in each step, from a multiple of 100 that identifies the episode."""
 
     observation_space = spaces.Dict({"achieved_goal": PLACE, "desired_goal": PLACE})
     action_space = spaces.Discrete(2)
@@ -55,12 +55,12 @@ def ran(cluster: birl.Cluster | None, inner: Sampler) -> Any:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process."""
+    """All workers run in this process."""
     run_inline(monkeypatch)
 
 
 def check_goals(batch: Any) -> float:
-    """Rewards are of the goals, and goals of later states of the same episodes. Returns the share of other goals."""
+    """Check rewards, and that goals are later states of the same episodes. Return the share of new goals."""
     at, goal = (batch.observation[name][:, 0].long() for name in ("achieved_goal", "desired_goal"))
     following = batch.next_observation["achieved_goal"][:, 0].long()
     assert torch.equal(following, at + 1)

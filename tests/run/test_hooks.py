@@ -1,4 +1,4 @@
-"""Hooks: their rhythm, their state, and what they write; where a run comes from."""
+"""Hooks: their interval, their state, and what they write; the origin of a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_hooks_have_rhythms() -> None:
 
 
 def test_hooks_of_logged_data_are_called_in_time() -> None:
-    """Several updates may be made in one go, but not past a hook."""
+    """Several updates may be made in one call, but not beyond the step of a hook."""
     dataset = birl.datasets.get_cartpole()[0]
     hook = Counting(7)
     hook.get_state = hook.set_state = None  # type: ignore[method-assign, assignment]
@@ -82,7 +82,7 @@ def test_what_is_no_hook() -> None:
 
 
 class Written(LoggerAdapter):
-    """Keeps what is written."""
+    """Keeps everything that is written."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []

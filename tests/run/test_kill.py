@@ -1,4 +1,4 @@
-"""Runs killed in the middle end where they would have ended: real processes, real signals, the same command again.
+"""Killed runs that are started again end as undisturbed ones: real processes, real signals, the same command.
 
 A run is started with ``python -m birl train``, killed, and started again with the same words until it is done. Its
 models (parameters, optimisers, counters) must then be those of an undisturbed run, byte for byte, and so must
@@ -98,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
-    """Whatever a failed test leaves running is ended."""
+    """End all processes that a failed test leaves running."""
     yield
     while PROCESSES:
         process = PROCESSES.pop()

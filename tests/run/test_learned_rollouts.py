@@ -1,4 +1,4 @@
-"""Several learners of rollouts: each learns from those of its own collectors, and the update is that of all."""
+"""Several learners of rollouts: each learns from its own collectors, and the update equals one on all rollouts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_first_one_learns_alone_from_rollouts_with_missing_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not as many in the lanes of each, so that there would not be as many minibatches."""
+    """Learners would have different numbers of valid steps, and so of minibatches."""
     missing: list[Any] = []
     update = Learner.update
 
@@ -115,7 +115,7 @@ def test_the_first_one_learns_alone_from_rollouts_with_missing_steps(monkeypatch
 def test_learners_with_fewer_minibatches_are_no_endless_wait(
     first: str, number: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where an algorithm of one's own leaves out steps of a rollout. None are left out without a word."""
+    """For example if a user's algorithm leaves out steps of a rollout. They are not dropped silently."""
     steps = Rollouts._steps
 
     def fewer(self: Any, config: Any, batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Environments that are given by their names, and objects that are none."""
+"""Environments that are given by name, and objects that are not environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offline training: exact numbers of steps, exact resume, and stopping where numbers are bad."""
+"""Offline training: exact numbers of steps, exact resume, and errors for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_metrics_are_means_over_the_epoch() -> None:
 
 
 def test_fault_16_nothing_is_read_from_the_device_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metrics are summed where they are and read once in a hundred steps, however many have gone by."""
+    """Metrics are summed on their device and read every hundred steps, however many updates there were."""
     reads: list[int] = []
     original = torch.Tensor.__float__
 

@@ -1,4 +1,4 @@
-"""Off-policy training and collection in environments: what is stored, what is updated when, exact resume."""
+"""Off-policy training and collection in environments: stored steps, times of updates, exact resume."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fit_online(*arguments: Any, **options: Any) -> list[tuple[int, dict[str, flo
 
 
 def check_episodes(buffer: Any, learner: FakeLearner, limit: int = 7) -> None:
-    """Episodes are whole: they begin at step 0, every step follows on the one before, the end is known."""
+    """Check that episodes are whole: they begin at step 0, steps are consecutive, and the end is marked."""
     for episode in buffer.episodes:
         vector = learner.vector(episode.observations)
         steps = len(vector)
@@ -309,7 +309,7 @@ def test_stopped_anywhere_and_resumed_equals_uninterrupted(tmp_path: Path, mode:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_n_and_n_equals_2n(tmp_path: Path, mode: Any) -> None:
-    """Also where N is not a multiple of the number of environments: nothing of a vector step is lost."""
+    """No part of a vector step is lost, even if N is not a multiple of the number of environments."""
     expected = run(tmp_path / "a", mode, 0, None, 2, n_steps=62)
     run(tmp_path / "b", mode, 0, None, 2, n_steps=31)
     resumed = run(tmp_path / "b", mode, 1, None, 2, n_steps=62)
@@ -384,7 +384,7 @@ def test_a_buffer_too_small_for_a_minibatch_is_refused() -> None:
 
 
 class Divisible(SyncVectorEnv):
-    """Steps in two parts like `AsyncVectorEnv`, with nothing left to chance of when they are made."""
+    """Steps in two parts like `AsyncVectorEnv`, but always at the same time."""
 
     def __init__(self, mode: AutoresetMode, events: list[str] | None = None, **options: Any) -> None:
         super().__init__([lambda: Drift(kind="dict", **options)] * 3, autoreset_mode=mode)

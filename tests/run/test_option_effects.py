@@ -1,4 +1,4 @@
-"""Every option of training in an environment does something: a run with it differs from one without, as it says."""
+"""Every option of training in an environment has an effect: a run with it differs as documented."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Counted(Drift):
 
 
 class Asked(Explorer):
-    """Notes the steps at which it is asked."""
+    """Records the steps at which it is called."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -56,7 +56,7 @@ class Asked(Explorer):
 
 
 def facts(**options: Any) -> dict[str, Any]:
-    """What a run of 40 steps did."""
+    """Return facts about a run of 40 steps."""
     birl.seeding.seed(1)
     learner, evaluation, explorer, env = Still(), Counted(), Asked(), Drift()
     buffer, updated = create_infinite_replay_buffer(env=env), []
@@ -106,6 +106,6 @@ def test_the_seed_fixes_the_resets() -> None:
 
 
 def test_no_option_is_forgotten() -> None:
-    """Those that are not here have files of their own: tests of overlapping steps, GAIL, workers and collectors."""
+    """Other options are tested in other files: overlapping steps, GAIL, workers and collectors."""
     tested_in_other_files = {"overlap", "eval_env", "demonstrations", "workers", "cluster"}
     assert {row[0] for row in EFFECTS} | {"seed"} == ONLINE_DEFAULTS.keys() - tested_in_other_files

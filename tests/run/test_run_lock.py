@@ -1,4 +1,4 @@
-"""One run in a folder: real processes that hold it, die, and leave things behind."""
+"""One run in a folder: real processes that hold the lock, are killed, and leave files behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals are held back until a run can be resumed from where it is."""
+"""Signals are delayed until a run can be resumed from its current step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observations of every kind, from environment and data to networks, files and exports, with no wrapper in between."""
+"""Observations of all kinds, from environments and data to networks, files and exports, without wrappers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectors of whole episodes, and scalers that move with the steps of collectors."""
+"""Collectors of whole episodes, and running scalers that are updated with the steps of collectors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_whole_episodes_of_one_collector_are_those_of_the_plain_loop(fragment: i
 
 @pytest.mark.parametrize("fragment", [2, 7])
 def test_rollouts_are_of_whole_episodes(fragment: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lane by lane, the steps of each are 1, 2, … up to an end; nothing is missing, and nothing is there twice."""
+    """Check that the steps of each lane are 1, 2, … up to an end, without gaps and repetitions."""
     found, cluster = learned(monkeypatch), birl.Cluster(3, 2, fragment)
     expected = rolled(cluster, reinforce, n_steps=150)
     for rollout in found:

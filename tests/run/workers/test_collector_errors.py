@@ -179,7 +179,7 @@ def test_environments_of_a_run_have_the_same_spaces() -> None:
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What a step takes, as collectors report it."""
+    """The duration of a step that collectors report."""
     durations = [0.1 / 7]
     kept = CollectorWorker.__call__
 
@@ -211,7 +211,7 @@ def test_fragments_are_measured_once(seconds: list[float], order: str, monkeypat
 
 @pytest.mark.parametrize("at", [5, 90])
 def test_a_resumed_run_keeps_its_fragments(seconds: list[float], at: int, tmp_path: Path) -> None:
-    """After 90 steps the length is known: however long a step takes then, the run goes on with it."""
+    """After 90 steps the length is known, and the run keeps it, however long later steps take."""
     cluster = birl.Cluster(2, 1, "auto", "turns")
     expected = run(cluster, n_steps=150)
 

@@ -1,4 +1,4 @@
-"""Collectors: one is the plain loop, several share steps exactly, and late or killed ones change nothing."""
+"""Collectors: one equals the plain loop, several share steps exactly, and late or killed ones change nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sac(**fields: Any) -> Any:
 
 
 def run(cluster: Any = None, make: Any = dqn, n_steps: int = 50, env: Any = None, **options: Any) -> tuple[Any, Any]:
-    """A run from the same seed. Returns the algorithm and its buffer, made with the ``stored`` options."""
+    """Make a run with a fixed seed. Return the algorithm and its buffer, which is made with the ``stored`` options."""
     birl.seed(3)
     fields, explorer = options.pop("fields", {}), options.pop("explorer", None)
     stored = {"limit": 1000, **(options.pop("stored", dict)())}
@@ -83,7 +83,7 @@ def same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectors are in this process, unless a test changes that."""
+    """Run collectors in this process, unless a test changes that."""
     run_inline(monkeypatch)
 
 
@@ -155,7 +155,7 @@ def test_memories_and_noise_survive_kills(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Steps(Explorer):
-    """Notes at which steps it is asked."""
+    """Records the steps at which it is called."""
 
     asked: list[int] = []  # noqa: RUF012  of all copies
 
@@ -188,7 +188,7 @@ def test_an_answer_to_another_task_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_steps_of_several_environments() -> None:
-    """Updates follow the steps that are counted; a collector's last call may make more of them, as vectors do."""
+    """Updates follow counted steps; as with vector environments, the last call of a collector may make more steps."""
     algorithm, buffer = run(birl.Cluster(2, 3, 4, "turns"), n_steps=41, fields={"batch_size": 3})
     assert 41 <= buffer.step_count < 44
     assert algorithm.grad_step == 41 // 3
@@ -243,7 +243,7 @@ def test_a_fragment_as_old_as_max_lag_allows_is_kept(monkeypatch: pytest.MonkeyP
 
 
 class Tells(Drift):
-    """Kills its process in the middle of an episode, as often as there are files to say so."""
+    """Kills its process in the middle of an episode, once for each file in a folder."""
 
     def step(self, action: Any) -> Any:
         if self.steps == 3 and (left := sorted(Path(os.environ["KILLS"]).iterdir())):
@@ -354,7 +354,7 @@ def test_rollouts_that_collectors_cannot_make() -> None:
 
 
 def stopped(folder: Path, cluster: Any, at: int, **options: Any) -> Any:
-    """A run that is stopped at a step and started again by the same command."""
+    """Stop a run at a step, and start it again with the same arguments."""
 
     with pytest.raises(SystemExit):
         run(cluster, checkpoint=folder, callback=signal_at(at), **options)
@@ -427,7 +427,7 @@ def test_an_error_of_an_environment_names_it() -> None:
 
 
 class Forgets(Drift):
-    """It ignores the seed of a reset."""
+    """Ignores the seed of a reset."""
 
     def reset(self, **options: Any) -> Any:
         return super().reset(seed=None, options=None)

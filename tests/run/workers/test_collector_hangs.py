@@ -1,4 +1,4 @@
-"""Collectors that do not move any more are restarted; one that hangs again in the same position ends the run."""
+"""Hung collectors are restarted; one that hangs again in the same position ends the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from run.workers.test_collector_group import run, sac, same
 
 
 class Fails(Drift):
-    """Does what the first file of a folder is called, in the middle of an episode, and removes the file before."""
+    """In the middle of an episode, does what the name of the first file in a folder says, and removes the file."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(False)

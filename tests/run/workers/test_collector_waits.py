@@ -1,4 +1,4 @@
-"""No wait for collectors lasts for ever: a wrong count of steps or tasks is an error, and a signal ends a run."""
+"""No wait for collectors is endless: a wrong count of steps or tasks is an error, and a signal ends a run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.timeout(120)  # what fails here would hang
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectors are in this process."""
+    """Run collectors in this process."""
     run_inline(monkeypatch)
 
 
 def miscounted(monkeypatch: pytest.MonkeyPatch, name: str, by: int) -> None:
-    """Let a count of steps be wrong by some after the first task."""
+    """Make a count of steps wrong after the first task."""
     assign, done = CollectorGroup._assign, []
 
     def wrong(self: CollectorGroup, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Learners that push gradients to the first one: computed at older parameters, applied in order, bounded in age."""
+"""Learners that push gradients to the first one: computed at older parameters, applied in order, of bounded age."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cluster(workers: int = 2, **fields: Any) -> birl.Cluster:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process, unless a test changes that."""
+    """Run all workers in this process, unless a test changes that."""
     run_inline(monkeypatch)
 
 
@@ -125,7 +125,7 @@ def test_all_steps_are_pushed_and_their_age_is_bounded(make: Any, monkeypatch: p
 
 
 class Unruly(InlineAllReduce):
-    """Answers are lost, with the learner.
+    """Results are lost together with their learner.
 
     Args:
         lost: numbers of these answers.

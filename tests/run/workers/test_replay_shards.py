@@ -1,4 +1,4 @@
-"""Shards of the replay: one samples what the plain loop samples, several weigh steps alike, and nothing gets lost."""
+"""Replay shards: one samples like the plain loop, several have consistent weights, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prioritized() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process, unless a test changes that."""
+    """Run all workers in this process, unless a test changes that."""
     run_inline(monkeypatch)
 
 
@@ -70,7 +70,7 @@ def test_one_shard_samples_what_the_plain_loop_samples(make: Any, fields: Any, s
 
 
 class Batches:
-    """The minibatches of all updates."""
+    """Records the minibatches of all updates."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[Any] = []
@@ -186,7 +186,7 @@ def test_shards_in_processes_survive(kind: int, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_transport_of_shards_is_opened_first_and_closed_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have started Ray for the collectors, too."""
+    """This transport may have started Ray for the collectors as well."""
     events: list[str] = []
 
     class Recorded(InlineTransport):

@@ -20,7 +20,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are over the largest one of all minibatches, and every tree gets the errors of its own steps."""
+    """Weights are divided by the largest of all minibatches, and each tree gets the errors of its own steps."""
     notes, sampled, given = Notes(monkeypatch), [], []
     find, update = SumTree.find, PrioritizedSampler.update
 

@@ -1,4 +1,4 @@
-"""Several learners: one update of concatenated minibatches, the same bits for all, and nothing gets lost."""
+"""Several learners: one update on concatenated minibatches, the same bits for all, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def cluster(learned: int = 2, **fields: Any) -> birl.Cluster:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are in this process, unless a test changes that, and are compared after every update."""
+    """Run all workers in this process, unless a test changes that, and compare learners after every update."""
     run_inline(monkeypatch)
     monkeypatch.setattr(learners, "CHECK_INTERVAL", 1)
 
 
 class Notes:
-    """What each learner's updates were made of: its batches, and the noise that its losses drew."""
+    """Records the data of each learner's updates: its batches, and the noise that its losses drew."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.first: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def test_steps_and_updates_are_exact() -> None:
 
 
 class Unruly(InlineAllReduce):
-    """Learners are lost: in a mean, or with an answer.
+    """Loses learners during an all-reduce, or together with a result.
 
     Args:
         means, answers: numbers of those with which it happens.

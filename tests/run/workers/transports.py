@@ -22,14 +22,14 @@ REAL = dict(TRANSPORTS)
 
 
 def real_transport(worker: Any, name: str = "processes") -> Callable[[Placement], Transport]:
-    """Make the transport that users get."""
+    """Return a function that makes the transport that users get."""
     return lambda placement: REAL[name](worker, placement, InlineTransport)
 
 
 def use_transport(
     monkeypatch: pytest.MonkeyPatch, worker: Any, make: Callable[[Placement], Transport], name: str = "processes"
 ) -> None:
-    """Let one kind of worker have another transport."""
+    """Replace the transport of one kind of worker."""
     before = TRANSPORTS[name]
 
     def choose(factory: Any, placement: Placement, inline: Any) -> Transport:
@@ -39,7 +39,7 @@ def use_transport(
 
 
 def run_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let collectors, shards and learners run in this process."""
+    """Run collectors, shards and learners in this process."""
     for worker in (CollectorWorker, ReplayWorker):
         use_transport(monkeypatch, worker, lambda placement, worker=worker: InlineTransport(worker))  # type: ignore[misc]
     use_transport(monkeypatch, LearnerWorker, lambda placement: InlineAllReduce(LearnerWorker))
@@ -85,7 +85,7 @@ class Unruly(InlineTransport):
 
 
 def use_unruly(monkeypatch: pytest.MonkeyPatch, worker: Any, seed: int = 0, loss: float = 0.0) -> list[Unruly]:
-    """Let workers of one kind have an `Unruly` transport. Returns a list of the transports that are made."""
+    """Give one kind of worker an `Unruly` transport. Return the list of transports, which grows as they are made."""
     made: list[Unruly] = []
 
     def make(placement: Placement) -> Unruly:
@@ -97,7 +97,7 @@ def use_unruly(monkeypatch: pytest.MonkeyPatch, worker: Any, seed: int = 0, loss
 
 
 def record_clusters(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
-    """The clusters of all runs from now on."""
+    """Return the list of the clusters of all later runs."""
     clusters: list[Cluster] = []
     init = CollectorGroup.__init__
 
