@@ -166,47 +166,6 @@ class HindsightSampler(Sampler):
             return cast(M, batch)
         return view.read(storage, _RelabelingPicker(self, picker, replaced, rows.goal[replaced]), rows.index)
 
-    def relabel_transitions(
-        self,
-        batch: TransitionMiniBatch,
-        storage: Storage,
-        picker: BasicTransitionPicker,
-        index: Array,
-        replaced: Array,
-        goal: Array,
-    ) -> None:
-        """Replace the goals of elements of a minibatch, in place.
-
-        Args:
-            batch: minibatch made by ``picker``.
-            storage: storage that it was read from.
-            picker: the transition picker.
-            index: rows ``[b]`` of the steps.
-            replaced: indices ``[b]`` of the steps in the minibatch.
-            goal: rows ``[b]`` with the achieved goals that replace theirs.
-        """
-        place, source = storage.place, storage.source
-        n_steps, gamma = getattr(picker, "n_steps", 1), getattr(picker, "gamma", 1.0)
-        window = source.shift(index[:, None], np.arange(n_steps))
-        after = source.shift(window, 1)
-        alive = ((source.flags[window] & NO_TRANSITION) | (source.flags[after] & UNKNOWN)).cumsum(1) == 0
-        reward, ended = self._compute(source, after, source.take(ACHIEVED, np.repeat(goal[:, None], n_steps, 1)))
-        if ended is not None:
-            alive &= (ended.cumsum(1) - ended) == 0  # a terminal step ends the window
-        steps = alive.sum(1)
-        last = source.shift(index, steps - 1)
-        terminal = source.flags[last] & TERMINATED if ended is None else (ended & alive).any(1)
-        total = (np.where(alive, reward, 0.0) * gamma ** np.arange(n_steps)).sum(1)
-        place.put(batch.rewards, replaced, total[:, None].astype(np.float32))
-        place.put(batch.terminals, replaced, terminal[:, None].astype(np.float32))
-        at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
-        if batch.intervals is not None:
-            place.put(batch.intervals, replaced, steps[:, None].astype(np.float32))
-            following = picker.observe(storage, storage.next(place.indices(last)))
-            tree_map(lambda leaf, own: leaf.__setitem__(at, own), batch.next_observations, following)
-        for observations in (batch.observations, batch.next_observations):
-            observations["desired_goal"][at] = goals
-
     def _relabel_sequences(
         self,
         batch: SequenceMiniBatch,
@@ -220,7 +179,7 @@ class HindsightSampler(Sampler):
         rows, alive = (place.host(each)[:, replaced] for each in window)
         after = source.shift(rows, 1)
         known = alive & (source.flags[rows] & NO_NEXT == 0) & (source.flags[after] & UNKNOWN == 0)
-        reward, ended = self._compute(source, after, source.take(ACHIEVED, np.tile(goal, (len(after), 1))))
+        reward, ended = self.compute_rewards(source, after, source.take(ACHIEVED, np.tile(goal, (len(after), 1))))
         at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
         changed = [(batch.rewards, reward)] if ended is None else [(batch.rewards, reward), (batch.terminals, ended)]
         for values, new in changed:
@@ -231,7 +190,7 @@ class HindsightSampler(Sampler):
             repeated[~valid] = 0
             observations["desired_goal"][:, at] = place.indices(repeated)
 
-    def _compute(self, source: Storage, after: Array, desired: ArrayOrTensor) -> tuple[Array, Array | None]:
+    def compute_rewards(self, source: Storage, after: Array, desired: ArrayOrTensor) -> tuple[Array, Array | None]:
         """Compute rewards, and whether episodes end, of steps to the rows ``after``, for the ``desired`` goals."""
         shape, host = (-1, *source.leaves[ACHIEVED].shape), source.place.host
         goals = [host(each).reshape(shape) for each in (source.take(ACHIEVED, after), desired)]
@@ -248,7 +207,7 @@ class HindsightSampler(Sampler):
         if not len(index):
             return
         stored = source.place.host(source.take("reward", index))[:, 0]
-        computed, _ = self._compute(source, source.shift(index, 1), source.take(DESIRED, index))
+        computed, _ = self.compute_rewards(source, source.shift(index, 1), source.take(DESIRED, index))
         wrong = np.flatnonzero(~np.isclose(computed, stored, rtol=1e-4, atol=1e-5))
         if len(wrong) > len(index) // 10:  # stored states are rounded, which may change a few rewards
             raise DataError(
@@ -267,17 +226,38 @@ class _RelabelingPicker(BasicTransitionPicker):
         sampler: computes the rewards.
         picker: the other picker.
         replaced: indices ``[b]`` of the elements that get new goals.
-        goal: rows ``[b]`` with the new goals.
+        goal: rows ``[b]`` with the achieved goals that replace theirs.
     """
 
     def __init__(self, sampler: HindsightSampler, picker: BasicTransitionPicker, replaced: Array, goal: Array) -> None:
         self._sampler, self._picker, self._replaced, self._goal = sampler, picker, replaced, goal
 
     def batch(self, storage: Storage, rows: ArrayOrTensor) -> TransitionMiniBatch:
-        batch = self._picker.batch(storage, rows)
-        if len(self._replaced):
-            index = storage.place.host(rows)[self._replaced]
-            self._sampler.relabel_transitions(batch, storage, self._picker, index, self._replaced, self._goal)
+        batch, replaced, goal = self._picker.batch(storage, rows), self._replaced, self._goal
+        if not len(replaced):
+            return batch
+        place, source, index = storage.place, storage.source, storage.place.host(rows)[replaced]
+        n_steps, gamma = getattr(self._picker, "n_steps", 1), getattr(self._picker, "gamma", 1.0)
+        window = source.shift(index[:, None], np.arange(n_steps))
+        after = source.shift(window, 1)
+        alive = ((source.flags[window] & NO_TRANSITION) | (source.flags[after] & UNKNOWN)).cumsum(1) == 0
+        desired = source.take(ACHIEVED, np.repeat(goal[:, None], n_steps, 1))
+        reward, ended = self._sampler.compute_rewards(source, after, desired)
+        if ended is not None:
+            alive &= (ended.cumsum(1) - ended) == 0  # a terminal step ends the window
+        steps = alive.sum(1)
+        last = source.shift(index, steps - 1)
+        terminal = source.flags[last] & TERMINATED if ended is None else (ended & alive).any(1)
+        total = (np.where(alive, reward, 0.0) * gamma ** np.arange(n_steps)).sum(1)
+        place.put(batch.rewards, replaced, total[:, None].astype(np.float32))
+        place.put(batch.terminals, replaced, terminal[:, None].astype(np.float32))
+        at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
+        if batch.intervals is not None:
+            place.put(batch.intervals, replaced, steps[:, None].astype(np.float32))
+            following = self._picker.observe(storage, storage.next(place.indices(last)))
+            tree_map(lambda leaf, own: leaf.__setitem__(at, own), batch.next_observations, following)
+        for observations in (batch.observations, batch.next_observations):
+            observations["desired_goal"][at] = goals
         return batch
 
 
