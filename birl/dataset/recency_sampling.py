@@ -55,13 +55,12 @@ class RecentSampler(Sampler):
         steps = int(storage.steps.sum())
         if not (steps if reject == FINAL else storage.transition_count):
             raise no_step_to_sample(storage, reject)
-        rows = self._newest(storage, self.window(steps), count, generators, reject, complete)
-        if not len(rows):  # no step in the window can be read
-            rows = self._newest(storage, steps, count, generators, reject, complete)
-        if not len(rows):
-            raise no_complete_step()
-        self._draws += 1
-        return Rows(storage.place.indices(rows))
+        for window in (self.window(steps), steps):  # all steps if none in the window can be read
+            rows = self._newest(storage, window, count, generators, reject, complete)
+            if len(rows):
+                self._draws += 1
+                return Rows(storage.place.indices(rows))
+        raise no_complete_step()
 
     def _newest(
         self, storage: Storage, window: int, count: int, generators: Generators, reject: int, complete: Complete

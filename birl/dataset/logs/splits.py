@@ -66,7 +66,7 @@ def split(
     order, unit = _order_episodes(storage, by, first, cluster, np.random.default_rng(seed))
     parts = _cut_parts(order, unit, shares)
     for name, episodes in parts.items():
-        _check_size(name, episodes if unit is None else np.unique(unit[episodes]), len(order), unit, shares)
+        _check_size(name, np.unique(unit[episodes]), "clusters" if by == "cluster" else "episodes", unit, shares)
     found: dict[str, dict[str, int]] = {}
     with contextlib.ExitStack() as stack:
         root = Path(folder if out is None else out)
@@ -111,28 +111,29 @@ def _load_import_record(folder: Path) -> tuple[dict[str, Any], str, str]:
 
 def _order_episodes(
     storage: Storage, by: str, first: Array, cluster: Array | None, rng: np.random.Generator
-) -> tuple[Array, Array | None]:
-    """Return the order of the episodes in the parts, and the cluster of each episode if clusters must stay whole."""
+) -> tuple[Array, Array]:
+    """Return the order of the episodes in the parts, and the unit of each: its cluster, if clusters must stay whole."""
+    single = np.arange(len(first))
     if by == "time":
         if "extra.time" not in storage.leaves:
             raise DataError("the steps have no times: name their column in the schema, or split by episode")
-        return np.argsort(storage.take("extra.time", first), kind="stable"), None
+        return np.argsort(storage.take("extra.time", first), kind="stable"), single
     if by == "episode":
         if cluster is not None and len(np.unique(cluster)) < len(cluster):
             raise DataError(
                 "the episodes belong to clusters, which would be in several parts: "
                 "split by cluster (--by cluster), or leave cluster out of the schema if the episodes are independent"
             )
-        return rng.permutation(len(first)), None
+        return rng.permutation(len(first)), single
     if cluster is None:
         raise DataError("the episodes have no clusters: name their column in the schema, or split by episode")
     shuffled = rng.permutation(int(cluster.max()) + 1)
     return np.argsort(shuffled[cluster], kind="stable"), cluster
 
 
-def _cut_parts(order: Array, unit: Array | None, shares: Mapping[str, float]) -> dict[str, Array]:
+def _cut_parts(order: Array, unit: Array, shares: Mapping[str, float]) -> dict[str, Array]:
     """Cut ``order`` into parts according to the shares, but never within a unit."""
-    own = order if unit is None else unit[order]
+    own = unit[order]
     ends = np.flatnonzero(np.append(own[1:] != own[:-1], True)) + 1  # allowed cuts
     parts, begin, total = {}, 0, 0.0
     for name, share in shares.items():
@@ -143,10 +144,10 @@ def _cut_parts(order: Array, unit: Array | None, shares: Mapping[str, float]) ->
     return parts
 
 
-def _check_size(name: str, members: Array, count: int, unit: Array | None, shares: Mapping[str, float]) -> None:
+def _check_size(name: str, members: Array, what: str, unit: Array, shares: Mapping[str, float]) -> None:
     if len(members) >= MIN_EPISODES:
         return
-    what, total = ("clusters", len(np.unique(unit))) if unit is not None else ("episodes", count)
+    total = len(np.unique(unit))
     least, needed = MIN_EPISODES / total, math.ceil(MIN_EPISODES / min(shares.values()))
     remedy = "take fewer parts"
     if least * len(shares) <= 1:

@@ -205,18 +205,24 @@ class Importer:
             interleaved = same & (np.diff(order) != 1)
             self.counts["interleaved"] = len(np.unique(episode[order[1:][interleaved]]))
         else:
-            step = np.diff(self.encoder.seconds(time)[order]) if isinstance(schema.episode, Cut) else None
-            order, same = self._without_duplicates(rows, order, same, np.diff(time[order]) == 0, step)
+            order, same = self._without_duplicates(rows, order, same)
+            if isinstance(schema.episode, Cut):
+                same &= np.diff(self.encoder.seconds(time)[order]) <= schema.episode.gap
         return order, np.append(~same, True)
 
-    def _without_duplicates(
-        self, rows: Mapping[str, Array], order: Array, same: Array, same_time: Array, step: Array | None
-    ) -> tuple[Array, Array]:
-        """Remove or reject steps with the time of the previous one, and cut episodes at long gaps."""
-        duplicate = same & same_time
+    def _without_duplicates(self, rows: Mapping[str, Array], order: Array, same: Array) -> tuple[Array, Array]:
+        """Remove or reject steps with the time of the previous one.
+
+        Args:
+            rows: columns of all rows.
+            order: numbers ``[n]`` of the rows in order.
+            same: whether each row and the next one are of the same episode, ``[n - 1]``.
+
+        Returns:
+            The arguments ``order`` and ``same`` of the remaining rows.
+        """
+        duplicate = same & (np.diff(rows["time"][order]) == 0)
         self.counts["duplicates"] = int(duplicate.sum())
-        if step is not None and isinstance(self.schema.episode, Cut):
-            same = same & (step <= self.schema.episode.gap)
         if not duplicate.any():
             return order, same
         first = int(np.argmax(duplicate))
