@@ -143,7 +143,7 @@ def split(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the parts; by default DIR.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
-    """Split a folder of episodes into disjoint parts: to train, to select and to certify policies with."""
+    """Split a folder of episodes into disjoint parts for training, selecting and certifying policies."""
     parts = _shares(shares)
     written = split_folder(data, by, parts, out=out, seed=seed)
     columns = list(next(iter(written.values())))

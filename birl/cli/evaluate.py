@@ -1,4 +1,4 @@
-"""``birl evaluate``, and code that all subcommands share which play episodes with trained policies."""
+"""``birl evaluate``, and code for all subcommands that play episodes with trained policies."""
 
 from __future__ import annotations
 

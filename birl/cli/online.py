@@ -69,7 +69,7 @@ _CONTINUOUS_EXPLORERS: Final = (ExplorerName.NOISE, ExplorerName.OU_NOISE)
 
 @dataclass(frozen=True)
 class EnvironmentSettings:
-    """How a run makes its environments.
+    """Settings of a run's environments.
 
     Attributes:
         name: Gymnasium id or ``module:factory``.

@@ -113,7 +113,7 @@ class EvaluationOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that `birl.ope.evaluate`, `birl.ope.rank` and `birl.ope.choose` share.
 
-        The logging policy is loaded; of an algorithm it is the policy that it samples from.
+        This loads the logging policy. For an algorithm, it is the distribution that the algorithm samples from.
         """
         behaviour: str | PolicyAPI = self.behaviour
         if behaviour not in ("logged", "estimated"):
@@ -382,7 +382,7 @@ def _gain_cells(evaluation: ope.Evaluation) -> list[str]:
 
 
 def _spaced_models(run: Path, count: int) -> list[Path]:
-    """Return up to ``count`` models of a run, evenly spaced, with the newest."""
+    """Return up to ``count`` models of a run, evenly spaced and including the newest."""
     files = models_of(run) if run.is_dir() else []
     if not files:
         raise FileError(f"{run} is no run folder with models (model_<step>.d3): give folders that birl train wrote")
@@ -401,7 +401,7 @@ def _overfitting_note(models: Sequence[Path], options: EvaluationOptions, data: 
 
 
 def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
-    """Return the status of the verdict that comes first in the order of `ope.STATUS` by what can be done."""
+    """Return the exit status of the most useful verdict: ship, then more data, do not ship, cannot tell."""
     order = ("ship", "more_data", "do_not_ship", "cannot_tell")
     return ope.STATUS[min((verdict.verdict for verdict in verdicts.values()), key=order.index)]
 
@@ -435,7 +435,7 @@ def _digest_of(name: str) -> str:
 
 
 def _names_of_seen(policies: Mapping[str, PolicyAPI], dataset: Path, data: ReplayBuffer, contents: str) -> set[str]:
-    """Return the policies that learned from these episodes, as far as they or their run folders record it."""
+    """Return the policies that learned from these episodes, by their records or those of their run folders."""
     seen = set()
     for name, policy in policies.items():
         if policy.logs is not None and data.logs is not None and policy.logs.shares(data.logs):

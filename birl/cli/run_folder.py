@@ -91,9 +91,9 @@ def read_settings(
 
     Args:
         file: file of JSON.
-        count: a setting that all of them have, a whole number.
-        owner: owner of the settings, for messages.
-        remedy: advice, for messages.
+        count: name of a setting that must be a whole number.
+        owner: name of the owner of the settings in error messages.
+        remedy: advice in error messages.
 
     Raises:
         ForeignFileError: if the file holds something else.
@@ -213,7 +213,7 @@ class RunFolder(LoggerAdapterFactory):
     def create(self, experiment_name: str) -> LoggerAdapter:
         """Make an adapter that writes into this folder and prints each epoch.
 
-        The run of one seed of several is called ``<name>/seed_<seed>`` (see `birl.fit_many`).
+        With several seeds, the run of a seed is called ``<name>/seed_<seed>`` (see `birl.fit_many`).
         """
         if self._seeds is None:
             return CombineAdapter([FileAdapter(self.path), _EpochPrinter()])
@@ -231,7 +231,7 @@ def _result(folder: Path) -> str:
 
 
 class _EpochPrinter(EpochAdapter):
-    """Prints a line for each epoch.
+    """Adapter that prints a line for each epoch.
 
     Args:
         run: name of the run, if there are several runs.

@@ -41,7 +41,7 @@ class Process(Protocol):
 
 
 StartProcess = Callable[[Sequence[str], Path], Process]
-"""Starts a run, given its command and folder; see `process_starter`."""
+"""Function that starts a run from its command and folder; see `process_starter`."""
 
 
 @contextmanager

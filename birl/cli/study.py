@@ -168,7 +168,7 @@ class HyperparameterSearch:
         Args:
             trials: total number of trials.
             jobs: number of trials at the same time.
-            start: starts each of them.
+            start: function that starts a trial.
 
         Raises:
             BirlError: if the first three trials that end have failed.

@@ -437,7 +437,7 @@ class _Run:
         return settings
 
     def _announce(self, resumed_at: int) -> None:
-        """Print the notes, and what is trained where."""
+        """Print the notes, and the algorithm with its data, steps, seeds and folder."""
         options = self.options
         for text in filter(None, self.notes):
             note(text)

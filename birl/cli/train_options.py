@@ -119,7 +119,7 @@ class Option:
         replays: whether only algorithms that replay single steps use it.
         explorers: the explorers that use it.
         needs: the option without which it has no effect; a key of `NEEDS`.
-        single_seed: why it cannot be combined with ``--seeds`` on logged data.
+        single_seed: reason why it cannot be combined with ``--seeds`` on logged data.
         saved: whether it is a setting of the run, which must be the same when the run is resumed.
     """
 

@@ -22,7 +22,7 @@ LOG = logging.getLogger("birl")
 
 
 class LoggingStrategy(Enum):
-    """When metrics are written: at the end of each epoch, or every ``logging_steps`` steps as well."""
+    """Times at which metrics are written: the end of each epoch, or every ``logging_steps`` steps as well."""
 
     STEPS = "steps"
     EPOCH = "epoch"

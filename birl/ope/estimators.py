@@ -194,7 +194,7 @@ def folds(groups: Array, count: int, seed: int = 0) -> Array:
     Args:
         groups: the group of each episode, ``[n]``: ``range(n)``, or clusters.
         count: number of parts, 2 or more; the model for the episodes of a part is fitted on all other parts.
-        seed: of the permutation of groups.
+        seed: random seed of the permutation of groups.
 
     Raises:
         DataError: if there are fewer groups than parts.

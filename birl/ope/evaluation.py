@@ -155,9 +155,9 @@ def evaluate(
     Args:
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
             returns the probabilities of all actions for ``None``.
-        dataset: with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities`` ``[A]`` of
-            all actions, ``cluster`` of dependent episodes, ``time``, and ``censored`` if the log ended before the
-            episode: `birl.dataset.from_table` writes these.
+        dataset: dataset with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities``
+            ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, and ``censored`` if the log ended
+            before the episode: `birl.dataset.from_table` writes these.
         gamma: discount, 0 to 1.
         horizon: number of steps of an episode that count; by default all.
         against: ``"logs"``, or another policy.
@@ -170,7 +170,8 @@ def evaluate(
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
-            probabilities or a recurrent one. Logs that cannot give an answer are no error: see `Evaluation.findings`.
+            probabilities or a recurrent one. Logs that cannot give an answer are not an error: see
+            `Evaluation.findings`.
     """
     check("confidence", confidence, float, above=0, below=1)
     check_columns({name: policy, against_name: against}, dataset)

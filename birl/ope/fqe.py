@@ -263,7 +263,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         return np.asarray(values.cpu())
 
     def policy_value(self, x: Tree) -> Array:
-        """Return values of observations ``[B, *shape]``, ``[B]``: the mean of `member_values`."""
+        """Return values of observations ``[B, *shape]``: the mean of `member_values`, ``[B]``."""
         return np.asarray(self.member_values(x).mean(0))
 
     def save_policy(self, fname: str | Path) -> None:

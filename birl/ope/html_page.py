@@ -101,7 +101,7 @@ class Figure:
     """A figure; `bars`, `lines` and `intervals` make them.
 
     Attributes:
-        caption: what it shows.
+        caption: caption of the figure.
         shapes: its SVG elements.
         height: its height; the width is 640.
     """
@@ -178,7 +178,7 @@ def bars(caption: str, labels: Sequence[str], values: Sequence[float] | Array, *
     """Draw a bar chart of the first 60 values.
 
     Args:
-        caption: what it shows.
+        caption: caption of the figure.
         labels: one for each bar; overlapping ones are left out.
         values: finite numbers >= 0.
         x, y: names of the axes.
@@ -207,7 +207,7 @@ def lines(
     """Draw up to 6 curves of at most 200 points each.
 
     Args:
-        caption: what it shows.
+        caption: caption of the figure.
         series: x ``[n]`` and y ``[n]`` of the points by name; points that are not finite are left out.
         x, y: names of the axes; tick labels of x are whole numbers if all x are.
         ticks: labels of x = 0, 1, 2 … instead of numbers; overlapping ones are left out.
@@ -234,7 +234,7 @@ def intervals(
     """Draw up to 60 points with error bars, one below the other.
 
     Args:
-        caption: what it shows.
+        caption: caption of the figure.
         rows: name, lower end, value and upper end of each; rows that are not finite are left out. The figure shows the
             end of a long name, because paths of models differ there.
         zero: position of a vertical line.

@@ -1,6 +1,6 @@
 """Stochastic policies made of trained algorithms. The policy that is evaluated is the one that is saved and exported.
 
-The weights of a greedy policy are mostly 0, and logs of a greedy policy cannot evaluate another one. These policies
+With a greedy policy, most weights are 0, and logs of a greedy policy cannot evaluate another one. These policies
 sample each action with a known probability: `predict` samples, `action_probability` returns the probability, and an
 exported file returns the action and its log-probability, which should be logged.
 """

@@ -186,7 +186,7 @@ def _month(moment: float) -> str:
 
 
 def check_rewards(logs: LogStatistics) -> Check:
-    """Check scale, sparsity and outliers of rewards, and whether all come at the end."""
+    """Check the scale, sparsity and outliers of rewards, and whether all rewards come at the end."""
     reward, statistics = logs.sample.reward, logs.reward
     median = float(np.median(reward))
     mad = float(np.median(np.abs(reward - median)))

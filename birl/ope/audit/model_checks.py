@@ -239,7 +239,7 @@ def check_behaviour(logs: LogStatistics, behaviour: Behaviour) -> Check:
 
 
 def check_markov(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) -> Check:
-    """Check whether the previous step improves predictions; then observations are not the whole state."""
+    """Check whether the previous step improves predictions, so that observations are not the whole state."""
     sample, followed = logs.sample, logs.sample.followed
     title, about = "Markov", "If the previous step improves predictions, observations hide a part of the state."
     before = followed[:-1][np.diff(followed) == 1] if len(followed) > 1 else followed[:0]  # steps with two after them
@@ -290,7 +290,7 @@ def _reduction(
 
 
 def check_coverage(logs: LogStatistics) -> Check:
-    """Check how much of the state space the logs cover, how good they are, and whether good and poor episodes meet."""
+    """Check coverage of states, quality of episodes, and whether poor episodes visit the same states as good ones."""
     returns, sample = logs.episodes["return"], logs.sample
     width = float(np.ptp(returns))
     numbers: dict[str, Number] = {
@@ -323,7 +323,7 @@ def check_coverage(logs: LogStatistics) -> Check:
 
 
 def check_improvement(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) -> Check:
-    """Check how much the logs leave to gain."""
+    """Check how much room for improvement the logs leave."""
     returns, sample = logs.episodes["return"], logs.sample
     mean, best, std = float(returns.mean()), float(returns.max()), float(returns.std())
     above = np.maximum(returns - mean, 0)
@@ -343,7 +343,7 @@ def check_improvement(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) 
 
 
 def check_power(logs: LogStatistics, behaviour: Behaviour, gamma: float) -> Check:
-    """Check which gains so many episodes can distinguish from chance."""
+    """Check which gains the logs can distinguish from chance."""
     terms = logs.episodes["discounted"]
     clusters = logs.episodes.get("cluster")
     about = (

@@ -16,7 +16,7 @@ from birl.ope.linear_models import logistic_regression, random_features, ridge_s
 from birl.types import Array
 
 Fit: TypeAlias = "Callable[[Array, Array, Array], Array]"
-"""Training features and targets, and test features, to predictions."""
+"""Function of training features, training targets and test features that returns predictions."""
 _MAX_ROWS: Final = 2000
 
 
@@ -95,7 +95,7 @@ def explained_variance(x: Array, y: Array, bins: int = 32) -> Array:
 
 
 def nearest_distance(x: Array, others: Array, label: Array, other_labels: Array) -> Array:
-    """Return each row's distance to the nearest of ``others`` with another label, per root of the column count."""
+    """Return each row's distance to the nearest of ``others`` with another label, over the root of the dimension."""
     square = (x**2).sum(1)[:, None] + (others**2).sum(1) - 2 * x @ others.T
     square = np.where(label[:, None] == other_labels, np.inf, square)
     return np.asarray(np.sqrt(np.maximum(square.min(1), 0) / max(x.shape[1], 1)))

@@ -29,7 +29,7 @@ from birl.ope.validity_limits import LIMITS, Finding, check_limits
 from birl.types import ActionSpace
 
 Messages: TypeAlias = "dict[str, tuple[bool, str]]"
-"""By fact, whether it refuses estimates, and its message."""
+"""For each fact, whether it refuses estimates, and its message."""
 T = TypeVar("T")
 _LENGTH, _ZEROS, _DISCRETE, _HISTORY = "mean length", "share of zeros", "discrete actions", "history"
 

@@ -62,7 +62,7 @@ class StepSample:
 
     @property
     def followed(self) -> Array:
-        """Indices of the steps whose next step is in the sample; its index is larger by one."""
+        """Indices of the steps whose next step is also in the sample, at the next index."""
         return np.flatnonzero(self.episode[1:] == self.episode[:-1])
 
 
