@@ -29,17 +29,13 @@ def stats(
             "dataset (.h5)"
         )
     elif place.is_file() and place.suffix not in (".h5", ".hdf5"):
-        _metric(place)
+        _print({"FILE NAME": place, **_statistics(place)})
     else:
         _dataset(path)
 
 
-def _metric(file: Path) -> None:
-    """Print the lines that d3rlpy's command prints, and the last value."""
-    _print({"FILE NAME": file, **_statistics(file)})
-
-
 def _statistics(file: Path) -> dict[str, Any]:
+    """Return the statistics that d3rlpy's command prints, and the last value."""
     curve = read_curve(file)
     counts = {"EPOCH": int(curve.epoch[-1]), "TOTAL STEPS": int(curve.step[-1])}
     ends = {"MAX VALUE": np.max(curve.high), "MIN VALUE": np.min(curve.low)}

@@ -186,7 +186,8 @@ class HyperparameterSearch:
                 running = [run for run in running if run not in ended]
                 for run in ended:
                     failures = 0 if self._record_result(run) else failures + 1
-                    if failures >= _MOST_FAILURES and not self._any_success():
+                    success = any(trial.state.name in ("COMPLETE", "PRUNED") for trial in self._trials())
+                    if failures >= _MOST_FAILURES and not success:
                         folder = self._folder(run.trial.number)
                         raise BirlError(
                             f"{failures} trials failed and none succeeded: {last_line(folder)} (see {folder}.log); "
@@ -283,9 +284,6 @@ class HyperparameterSearch:
             reason = f": its score is {score}" if scores else f": it has no {self._metric}, give a larger --n-steps"
         note(f"trial {number} failed{reason}")
         return False
-
-    def _any_success(self) -> bool:
-        return any(trial.state.name in ("COMPLETE", "PRUNED") for trial in self._trials())
 
     def _evaluations(self, number: int) -> list[tuple[int, float]]:
         """Return the steps and scores that a trial has written; a line that is still being written is left out."""

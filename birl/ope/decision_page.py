@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -14,7 +13,7 @@ from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.ope.decisions import Verdict
 from birl.ope.evaluation import Evaluation, Row
-from birl.ope.html_page import Note, Part, Section, Table, format_value, intervals, lines, render_page
+from birl.ope.html_page import Note, Part, Section, Table, format_value, intervals, json_value, lines, render_page
 from birl.ope.intervals import Interval
 from birl.ope.ranking import Ranking
 from birl.ope.validity_limits import FAMILIES, LIMITS, Finding
@@ -66,8 +65,8 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         "logs": _row(evaluation.logs, gain=False),
         "estimates": {key: _row(row) for key, row in evaluation.rows.items()},
         "decides": evaluation.decides,
-        "differs_from_logs": _number(evaluation.differs),
-        "facts": {key: _number(value) for key, value in evaluation.facts.items() if value is not None},
+        "differs_from_logs": evaluation.differs,
+        "facts": {key: value for key, value in evaluation.facts.items() if value is not None},
         "findings": [finding.as_dict() for finding in evaluation.findings],
         "drift": drift,
     }
@@ -76,16 +75,16 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
             "verdict": verdict.verdict,
             "status": verdict.status,
             "min_gain": verdict.min_gain,
-            "gain": [_number(verdict.lower), _number(verdict.upper)],
+            "gain": [verdict.lower, verdict.upper],
             "confidence_of_verdict": verdict.confidence,
-            "reasons": list(verdict.reasons),
-            "remedies": list(verdict.remedies),
-            "assumptions": list(verdict.assumptions),
-            "times_as_many_episodes": _number(verdict.times),
-            "flips_at_gamma": _number(verdict.flips_at),
-            "gain_by_gamma": [[_number(value) for value in row] for row in verdict.ranges],
+            "reasons": verdict.reasons,
+            "remedies": verdict.remedies,
+            "assumptions": verdict.assumptions,
+            "times_as_many_episodes": verdict.times,
+            "flips_at_gamma": verdict.flips_at,
+            "gain_by_gamma": verdict.ranges,
         }
-    return data
+    return {key: json_value(value) for key, value in data.items()}
 
 
 def write_report(
@@ -145,15 +144,15 @@ def write_ranking(folder: str | Path, ranking: Ranking, notes: Sequence[str] = (
         for name, result in ranking.evaluations.items()
         if contradicts(result)
     ]
-    set_aside = {name: _number(value) for name, value in ranking.set_aside.items()}
-    if set_aside:
-        lead.append(Table(["set aside by the screen", "value"], [[*row] for row in set_aside.items()]))
+    if ranking.set_aside:
+        values = [[name, json_value(value)] for name, value in ranking.set_aside.items()]
+        lead.append(Table(["set aside by the screen", "value"], values))
     if len(ranking.differences) > 1:
         lead.append(_differences_table(ranking.differences))
     lead += _gains_figure("Gains over the logs", {name: result.gain for name, result in ranking.evaluations.items()})
     sections = [Section(name, _estimates(result)) for name, result in ranking.evaluations.items()]
     page = render_page("Ranks of policies", sections, lead)
-    _write(folder, "ranking", page, {**ranking_as_json(ranking, notes), "set_aside": set_aside})
+    _write(folder, "ranking", page, {**ranking_as_json(ranking, notes), "set_aside": json_value(ranking.set_aside)})
 
 
 def second_opinions(evaluation: Evaluation) -> list[str]:
@@ -280,18 +279,10 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
 
 
 def _row(row: Row, gain: bool = True) -> JSONObject:
-    data: JSONObject = {"value": _number(row.value), "interval": [_number(end) for end in _ends(row.interval)]}
+    data: JSONObject = {"value": row.value, "interval": _ends(row.interval)}
     if gain:
-        data |= {
-            "gain": _number(float(row.gain.value)),
-            "gain_interval": [_number(end) for end in _ends(row.gain_interval)],
-            "refused": row.refused,
-        }
+        data |= {"gain": float(row.gain.value), "gain_interval": _ends(row.gain_interval), "refused": row.refused}
     return data
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _write(folder: str | Path, name: str, page: str, data: JSONObject) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from birl.acting.built_policy import BuiltPolicy
 from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
@@ -16,11 +16,12 @@ from birl.dataset.episode import Episode
 from birl.dataset.log_record import check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
-from birl.ope.diagnostics import calibration_error, unsupported_mass
+from birl.ope.diagnostics import Diagnostics, calibration_error, diagnose, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.importance_weights import Trajectories, log_ratios, padded
 from birl.ope.linear_models import MAX_FEATURES, StepFeatures, cross_fitted_q, estimate_propensities, quadratic_features
 from birl.ope.marginalized_ratios import marginal_ratios
+from birl.ope.policies import StochasticPolicy
 from birl.spaces import Discrete
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
@@ -276,6 +277,11 @@ class PolicyView:
     facts: dict[str, float | None]
     action_probabilities: Array | None = None
 
+    @cached_property
+    def diagnostics(self) -> Diagnostics | None:
+        """Diagnostics of the weights; ``None`` without propensities."""
+        return None if self.trajectories.log_ratio is None else diagnose(self.trajectories)
+
     @property
     def differs(self) -> float | None:
         """Mean share of the logged steps in which the policy acts differently from the logging policy.
@@ -368,7 +374,8 @@ def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
     """Return a function that returns log-probabilities, float64, of the actions of ``predict`` and of exports."""
     if isinstance(policy, PolicyAPI):
         acts = policy  # for the closure
-        for acting in _acting_policies(policy):
+        parts = [part for _, part in policy.members()] if isinstance(policy, StochasticPolicy) else [policy]
+        for acting in (part.acting for part in parts):
             if is_recurrent(acting.nets):
                 raise UnsupportedError(
                     f"{acting.name} is recurrent, but logs are evaluated one step at a time: evaluate a policy with "
@@ -386,13 +393,6 @@ def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
             return np.asarray(np.log(np.asarray(policy.action_probability(x, action), np.float64)))
 
     return log_probability
-
-
-def _acting_policies(policy: PolicyAPI) -> list[BuiltPolicy]:
-    """Return the built policies of an algorithm, or of the members of a mixture."""
-    if (members := getattr(policy, "members", None)) is None:
-        return [policy.acting]
-    return [member.acting for _, member in members()]
 
 
 def _propensities(

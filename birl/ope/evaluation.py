@@ -11,14 +11,8 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError, DataError
-from birl.ope.diagnostics import diagnose
 from birl.ope.episode_arrays import LoggedEpisodes, PolicyView, ProbabilisticPolicy, check_columns, read_episodes
-from birl.ope.estimators import (
-    ESTIMATORS,
-    Estimate,
-    direct_method,
-    on_policy,
-)
+from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
 from birl.ope.sensitivity import Confounded
@@ -236,9 +230,8 @@ def evaluate_view(
     drift, drifts = _drift(logs, None if decides is None else rows[decides].gain)
     weights: dict[str, Array] = {}
     confounded = None
-    if view.trajectories.log_ratio is not None and logs.log_propensity is not None:
-        diagnostics = diagnose(view.trajectories)
-        weights = {"ess": diagnostics.ess_by_step, "mean_weight": diagnostics.mean_weight}
+    if view.diagnostics is not None and logs.log_propensity is not None:
+        weights = {"ess": view.diagnostics.ess_by_step, "mean_weight": view.diagnostics.mean_weight}
         if decides is not None:
             propensity = logs.pad(np.exp(logs.log_propensity)) + ~logs.mask  # no action is taken after the end
             propensity = np.where(logs.mask, 0.0, 1.0) if logs.densities else propensity
@@ -298,9 +291,9 @@ def _facts(
     facts = {**logs.facts, **view.facts, "seen": 1.0 if seen else None}
     if "double_reinforcement_learning" in estimates:
         facts |= reward_facts(estimates["double_reinforcement_learning"], view.trajectories)
-    if view.trajectories.log_ratio is None:
+    if view.diagnostics is None:
         return facts
-    facts |= weight_facts(diagnose(view.trajectories))
+    facts |= weight_facts(view.diagnostics)
     if "doubly_robust" in estimates:
         ess = facts["ess"]
         assert ess is not None

@@ -171,6 +171,17 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
+def json_value(value: object) -> object:
+    """Convert to JSON values, with ``None`` for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from birl.ope.audit import checks, model_checks
 from birl.ope.audit.checks import Check, Number
 from birl.ope.audit.model_checks import GOOD, MOVED, OBSERVED, PAIRS, QUALITY, RANDOMNESS, STITCHED
 from birl.ope.audit.scan import scan
-from birl.ope.html_page import Note, Part, Section, Table, plain_text, render_page
+from birl.ope.html_page import Note, Part, Section, Table, json_value, plain_text, render_page
 from birl.ope.validity_limits import LIMITS, Finding, check_limits
 from birl.types import ActionSpace
 
@@ -141,9 +141,12 @@ class DataReport:
             "checks": [
                 {
                     "title": result.title,
-                    "facts": _json(result.facts),
-                    "numbers": _json(result.numbers),
-                    "tables": {name: {"head": [*t.head], "rows": _json(t.rows)} for name, t in result.tables.items()},
+                    "facts": json_value(result.facts),
+                    "numbers": json_value(result.numbers),
+                    "tables": {
+                        name: {"head": [*table.head], "rows": json_value(table.rows)}
+                        for name, table in result.tables.items()
+                    },
                 }
                 for result in self.checks
             ],
@@ -290,12 +293,3 @@ def _section(result: Check, messages: Messages) -> Section:
 def _finite(value: T) -> T | None:
     """Return the value, or ``None`` for a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _json(value: object) -> object:
-    """Convert to a JSON value, with ``None`` for numbers that are not finite."""
-    if isinstance(value, Mapping):
-        return {name: _json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    return float(value) if isinstance(value, float) and math.isfinite(value) else _finite(value)
