@@ -1,4 +1,4 @@
-"""The one class that users work with: a configuration, a learner, the loops and files."""
+"""The class that users work with: a configuration, a learner, training loops and files."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     learns_from: ClassVar[Experience]
     acts: ClassVar[Policy]
     steps: ClassVar[tuple[Step, ...]] = ()
-    evaluates: ClassVar[bool] = False  # whether it is given an algorithm and evaluates its policy
+    evaluates: ClassVar[bool] = False  # whether it evaluates the policy of another algorithm
     config_class: ClassVar[type[AlgorithmConfig]]
     networks: ClassVar[Callable[[Spec, Any], nn.Module]]
 
@@ -77,7 +77,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         super().__init_subclass__(**kwargs)
         config_class, networks = named_parts(cls, Algorithm)
         if isinstance(config_class, TypeVar) or isinstance(networks, TypeVar):
-            return  # the base of a family
+            return  # a generic base class
         check_definition(cls, config_class)
         check_steps(cls.steps, config_class)
         check_named_networks(cls, networks)
@@ -110,17 +110,17 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     @property
     def config(self) -> ConfigT:
-        """The configuration; its scalers are this algorithm's own and are fitted in place."""
+        """The configuration. Its scalers belong to this algorithm only and are fitted in place."""
         return self._config if self._learner is None else self._learner.config
 
     @property
     def original_config(self) -> ConfigT:
-        """The configuration that the networks were made with: `config` before anything was retuned."""
+        """The configuration of the networks when they were made: `config` before any `retune`."""
         return self._config
 
     @property
     def learner(self) -> Learner:
-        """The networks with everything that moves them. Raises `NotBuiltError` before the networks exist."""
+        """The networks with everything that trains them. Raises `NotBuiltError` before the networks exist."""
         if self._learner is None:
             raise NotBuiltError(
                 f"this {type(self).__name__} has no networks yet: call fit(…), build_with_dataset(dataset), "
@@ -140,7 +140,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     @property
     def engine(self) -> Engine:
-        """Networks, optimisers and the update that moves them."""
+        """The networks, their optimisers and their updates."""
         return self.learner.engine
 
     @property
@@ -155,12 +155,12 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     @property
     def returns(self) -> DiscountedReturns | None:
-        """Makes the discounted returns of a dataset, where the algorithm learns from them; else ``None``."""
+        """Computes the discounted returns of a dataset; ``None`` if the algorithm does not learn from them."""
         return None if self._learner is None else self._learner.returns
 
     @property
     def spec(self) -> Spec:
-        """Shapes that the networks were built for."""
+        """The observations and actions for which the networks were built."""
         return self.learner.spec
 
     @property
@@ -190,12 +190,12 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         self.engine.grad_step = grad_step
 
     def get_action_type(self) -> ActionSpace:
-        """Kind of actions: for algorithms that can do both, the kind they were built for."""
+        """Return the kind of actions; for algorithms that support several, the kind they were built for."""
         return self.actions if self._learner is None else self.spec.actions.kind
 
     @property
     def logs(self) -> LogRecord | None:
-        """The logs that it has learned from; ``None`` if its datasets were not made from logs."""
+        """The logs from which it has learned; ``None`` if its datasets were not made from logs."""
         return None if self._learner is None else self._learner.logs
 
     @property
@@ -405,7 +405,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def update(self, batch: Minibatch | Batch) -> dict[str, Tensor]:
         """Learn from a minibatch, a `Batch`, or a rollout, if it learns from those.
 
-        Usually this is one update: every step that is due.
+        Usually this is one update, which performs every step that is due.
 
         Returns:
             Losses and metrics as scalar tensors on the device; ``float(value)`` waits for the device.
@@ -414,10 +414,11 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         return self.learner.update(batch)
 
     def compute_gradients(self, batch: Minibatch | Batch) -> dict[str, ComputedGradients]:
-        """Compute the gradients of the next `update` from a minibatch, all at the present parameters.
+        """Compute the gradients of the next `update` from a minibatch, all at the current parameters.
 
-        No parameter, optimiser, target or count changes; the losses draw their random numbers. `update` differs where
-        an algorithm has several gradient steps: there, each sees what the step before has moved.
+        No parameter, optimiser, target or counter changes; only the random generators of losses advance. `update`
+        differs if an algorithm has several gradient steps: there, each step uses the parameters that earlier steps have
+        changed.
 
         Args:
             batch: as for `update`.
@@ -427,8 +428,8 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
             parameter name, and ``loss`` with its metrics.
 
         Raises:
-            UnsupportedError: if it makes several updates of a minibatch, has other steps than gradient steps, or if its
-                networks change buffers while they learn.
+            UnsupportedError: if it makes several updates from a minibatch, has steps other than gradient steps and
+                target updates, or if its networks change buffers while they learn.
         """
         self._check_learns()
         return self.learner.compute_gradients(batch)
@@ -437,18 +438,19 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         """Make one update with the result of `compute_gradients`, here or in another process.
 
         Args:
-            found: by name of the gradient step. Gradients are clipped here; average them first if there are several.
+            found: gradients by the name of the gradient step. They are clipped here, so average them before if there
+                are several.
 
         Returns:
             The losses and metrics that came with the gradients.
 
         Raises:
-            ConfigError: if they are not those of the steps that are due. Nothing has changed then.
+            ConfigError: if they do not belong to the steps that are due. Nothing has changed then.
         """
         return self.learner.apply_gradients(found)
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
-        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update, or (``None``) no longer.
+        """Call ``watch(step, parameter names, statistics [n, 4])`` after every update; ``None`` stops this.
 
         The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
         device; after ``k`` updates at once they are ``[k, n, 4]``.
@@ -458,11 +460,10 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def retune(self, **fields: object) -> None:
         """Change fields of the configuration of a built algorithm, also during a run (from a callback).
 
-        Learning rates, ``tau``, ``gamma``, intervals, clip ranges, coefficients and all other fields can change that
-        affect neither networks nor the steps of an update. Parameters, moments and counters continue, and a schedule
+        Fields that affect neither networks nor the steps of an update can change: learning rates, ``tau``, ``gamma``,
+        intervals, clip ranges, coefficients and others. Parameters, moments and counters continue, and a schedule
         continues as if it had started with the new value. Compiled updates are compiled again, unless only learning
-        rates change.
-        Checkpoints hold the changes, ``params.json`` lists them, and model files have the new values.
+        rates change. Checkpoints and ``params.json`` record the changes, and model files have the new values.
 
         Args:
             **fields: new values by name, as in the configuration.
@@ -489,7 +490,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     @property
     def acting(self) -> BuiltPolicy:
-        """The policy that it acts by, with networks and units."""
+        """The policy by which it acts, with networks and units."""
         return self.learner.policy
 
     def predict_value(self, x: Tree, action: Array | None = None) -> Array:
@@ -497,8 +498,8 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
         Args:
             x: observations ``[B, *shape]``.
-            action: ``[B, A]`` in environment units, or integers ``[B]``. May be omitted if the algorithm values states
-                only.
+            action: ``[B, A]`` in environment units, or integers ``[B]``. It may be omitted if the algorithm has state
+                values only.
         """
         return self.learner.policy.value(x, action)
 
@@ -563,10 +564,11 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def save(self, fname: str | Path | BinaryIO) -> None:
         """Write configuration, networks, optimisers and step counter to one file; see `load_learnable`.
 
-        The file is complete or not there: a failure leaves what was there before.
+        The file is written completely or not at all: a failure leaves an existing file unchanged.
 
         Raises:
-            NonFiniteError: if a parameter, or a moment of its optimiser, is NaN or infinite: it could not be loaded.
+            NonFiniteError: if a parameter, or a moment of its optimiser, is NaN or infinite: such a file cannot be
+                loaded.
             WriteError: if the file cannot be written.
         """
         persistence.save(self.learner, fname)

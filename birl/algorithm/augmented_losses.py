@@ -27,10 +27,10 @@ def make_networks(
     """Make the networks of an algorithm, with those of its add-ons as further children.
 
     Args:
-        make: makes the algorithm's own, given ``(spec, config)``.
-        acting: name of the one that acts.
-        spec: what they take and give.
-        config: configuration.
+        make: makes the algorithm's networks, given ``(spec, config)``.
+        acting: name of the network that acts.
+        spec: observations and actions of the networks.
+        config: the algorithm's configuration.
 
     Raises:
         ConfigError: if an add-on cannot be added to the algorithm.
@@ -38,7 +38,7 @@ def make_networks(
     nets, addons = make(spec, config), config.loss_addons or ()
     for name, addon in zip(addon_names(addons), addons, strict=True):
         if name in nets._modules:
-            raise ConfigError(f"{type(nets).__name__} has a network called {name!r}, which is the add-on's name, too")
+            raise ConfigError(f"{type(nets).__name__} has a network called {name!r}, like the add-on: rename it")
         nets.add_module(name, addon.network(nets.get_submodule(acting), spec, config))
     return nets
 
@@ -52,7 +52,7 @@ def fill_networks(nets: nn.Module, config: AlgorithmConfig) -> None:
 
 @contextlib.contextmanager
 def skip_addon_parameters() -> Iterator[None]:
-    """Skip the parameters of add-ons in networks that are made inside: a model file supplies them."""
+    """Skip the parameters of add-ons in networks that are made inside, because a model file supplies them."""
     token = _follow.set(True)
     try:
         yield
@@ -64,7 +64,7 @@ def with_addons(steps: tuple[Step, ...], acting: str, config: AlgorithmConfig) -
     """Return the steps of a configuration with the terms of its add-ons.
 
     Raises:
-        ConfigError: if the step that an add-on names is none, or has no loss that something can be added to.
+        ConfigError: if an add-on names a step that does not exist or is not a gradient step.
     """
     addons = config.loss_addons or ()
     if not addons:
@@ -100,9 +100,9 @@ class WithAddOns:
     """The loss of a step with the terms of the configuration's add-ons.
 
     Attributes:
-        loss: the step's own.
+        loss: the loss of the step itself.
         acting: name of the network that acts.
-        added: number and name of each add-on.
+        added: index and name of each add-on.
     """
 
     loss: LossFunction

@@ -45,8 +45,7 @@ class Transitions(Experience):
         online: whether it can also learn from its own experience; pure imitation cannot.
         has_td_errors: whether it has TD errors; pure imitation has none.
         next_actions: whether it learns from the data's next actions. A batch then has ``next_action`` and
-            ``next_action_known`` in ``extra``; the latter is 0 for the last step of an episode in the data, whether it
-            terminated or was truncated.
+            ``next_action_known`` in ``extra``. The latter is 0 for the last step of a terminated or truncated episode.
         discounted_returns: whether it learns from the data's discounted returns: ``discounted_return`` in ``extra``.
         one_step: see `Experience`. Not checked for minibatches on a device, because the check would wait for it.
     """

@@ -1,4 +1,4 @@
-"""Terms that configurations add to losses: policies to stay near to or to go away from, and rewards to predict."""
+"""Terms that configurations add to losses: attraction to or repulsion from policies, and prediction of rewards."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _MODEL = "model"
 
 
 class Behaviour(Serializable):
-    """Base of policies that other policies are compared with. They are frozen."""
+    """Base of frozen policies with which a policy is compared."""
 
     @abstractmethod
     def network(self, spec: Spec, config: AlgorithmConfig) -> nn.Module:
         """Return the policy's network, without its parameters, for an algorithm's shapes and scalers.
 
         Raises:
-            ConfigError: if it does not fit, or its policy has no distribution.
+            ConfigError: if the network does not fit, or its policy has no distribution.
         """
 
     @abstractmethod
     def fill(self, network: nn.Module) -> None:
-        """Put the parameters into the network.
+        """Load the parameters into the network.
 
         Raises:
             FileError: if they cannot be read.
@@ -55,12 +55,13 @@ class Behaviour(Serializable):
 class ModelFile(Behaviour, type="model_file"):
     """The policy of a model that ``algo.save`` wrote.
 
-    A model that is trained with it holds it: the file is read when networks are made, not when that model is loaded.
+    A model that is trained with this policy contains its parameters. The file is read when networks are made, not when
+    such a model is loaded.
 
     Attributes:
-        path: of the file.
-        digest: SHA-256 of the file; by default that of the file as it is now.
-        description: configuration and shapes of the model, as JSON; read from the file, too.
+        path: path of the file.
+        digest: SHA-256 of the file; by default the digest of its current contents.
+        description: configuration and shapes of the model, as JSON; by default read from the file.
     """
 
     path: str
@@ -80,21 +81,21 @@ class ModelFile(Behaviour, type="model_file"):
         name, policy = own.algorithm.__name__, own.algorithm.acts
         if policy.distribution is not actor_distribution:
             raise ConfigError(
-                f"{self.path} holds a {name}, whose policy is no distribution over actions of one network: take a "
+                f"{self.path} holds a {name}, whose policy is not a distribution over actions from one network: use a "
                 "model of SAC, PPO, BC or another algorithm with a stochastic policy"
             )
         if own_spec != spec:
-            raise ConfigError(f"{self.path} was built for {own_spec}, not for {spec}: take a model for the same")
+            raise ConfigError(f"{self.path} was built for {own_spec}, not for {spec}: use a model for the same spaces")
         for field in ("observation_scaler", "action_scaler"):
             given, its = (encode(getattr(each, field)) for each in (config, own))
             if given != its or getattr(getattr(config, field), "running", False):
                 raise ConfigError(
-                    f"{self.path} was trained with {field}={its}, this algorithm has {given}: both see the same "
-                    "inputs, so give both the same, fitted and not a running one"
+                    f"{self.path} was trained with {field}={its}, this algorithm has {given}: both read the same "
+                    "inputs, so give both the same fitted scaler, which must not be a running one"
                 )
         network: nn.Module = own.algorithm.networks(own_spec, own).get_submodule(policy.network)
         if is_recurrent(network) or noise_of(network):
-            raise ConfigError(f"the policy in {self.path} has a memory or noise: take one without")
+            raise ConfigError(f"the policy in {self.path} is recurrent or noisy: use a policy that is neither")
         return network
 
     def fill(self, network: nn.Module) -> None:
@@ -142,8 +143,8 @@ class _KL(LossAddOn):
     def network(self, acting: nn.Module, spec: Spec, config: AlgorithmConfig) -> nn.Module:
         if config.algorithm.acts.distribution is not actor_distribution:
             raise ConfigError(
-                f"{config.algorithm.__name__} has no policy that is a distribution over actions of one network, which "
-                f"{type(self).__name__} compares with others: leave it out, or use SAC, PPO or BC"
+                f"the policy of {config.algorithm.__name__} is not a distribution over actions from one network, which "
+                f"{type(self).__name__} needs: leave it out, or use SAC, PPO or BC"
             )
         return nn.ModuleList([each.network(spec, config) for each in self.behaviours])
 
@@ -156,7 +157,7 @@ class _KL(LossAddOn):
             behaviour.fill(network)
 
     def divergences(self, own: nn.Module, acting: nn.Module, batch: Batch) -> list[Tensor]:
-        """``E[KL(pi_i || pi)]``, in nats, of each behaviour ``pi_i`` from the policy."""
+        """Return ``E[KL(pi_i || pi)]`` in nats for each behaviour ``pi_i``."""
         policy: Distribution = acting(batch.inputs)
         found = []
         for network in own.children():
@@ -164,8 +165,8 @@ class _KL(LossAddOn):
                 other: Distribution = network(batch.inputs)
             if type(other) is not type(policy):
                 raise ConfigError(
-                    f"a behaviour of {type(self).__name__} draws from a {type(other).__name__}, the policy from a "
-                    f"{type(policy).__name__}: take a model of the same kind of policy"
+                    f"a behaviour of {type(self).__name__} has a {type(other).__name__} distribution, the policy a "
+                    f"{type(policy).__name__}: use a model of the same kind of policy"
                 )
             found.append(weighted_mean(other.kl(policy), batch.weight))
         return found
@@ -173,11 +174,11 @@ class _KL(LossAddOn):
 
 @dataclass(frozen=True)
 class AttractionKL(_KL, type="attraction_kl"):
-    """Draws the policy to the nearest of some others: ``min_i (E[KL(pi_i || pi)] - log v_i)``.
+    """Attraction of the policy to the nearest of other policies: ``min_i (E[KL(pi_i || pi)] - log v_i)``.
 
     Attributes:
         behaviours: the other policies: `ModelFile`, or paths of models. They are frozen.
-        values: ``v_i`` > 0, how much each counts; 1 for each if it is empty.
+        values: ``v_i`` > 0, the weight of each; 1 for each if it is empty.
         weight, phase: see `LossAddOn`.
     """
 
@@ -188,12 +189,12 @@ class AttractionKL(_KL, type="attraction_kl"):
 
 @dataclass(frozen=True)
 class RepulsionKL(_KL, type="repulsion_kl"):
-    """Drives the policy away from others: ``-sum_i v_i min(E[KL(pi_i || pi)], cap)``.
+    """Repulsion of the policy from other policies: ``-sum_i v_i min(E[KL(pi_i || pi)], cap)``.
 
     Attributes:
         behaviours, values: see `AttractionKL`.
         weight, phase: see `LossAddOn`.
-        cap: divergence, in nats above 0, beyond which it does not push. Without one there is no lowest value.
+        cap: divergence, in nats above 0, from which the repulsion ends. Without it the loss would have no minimum.
     """
 
     cap: float = 10.0
@@ -209,7 +210,7 @@ class RepulsionKL(_KL, type="repulsion_kl"):
 
 @dataclass(frozen=True)
 class _Predictor(LossAddOn):
-    """Base of terms that predict a number from the features of the network that acts, whose encoder learns from it."""
+    """Base of terms that predict a number from the features of the network that acts, and train its encoder."""
 
     weight: float = 1.0
     phase: str | None = None
@@ -226,14 +227,14 @@ class _Predictor(LossAddOn):
         reads_more = isinstance(acting, ResidualPolicy) or config.algorithm.learns_from.contexts
         if not isinstance(acting, Network) or reads_more:
             raise ConfigError(
-                f"{type(self).__name__} predicts from what a network makes of observations alone, which the "
-                f"{type(acting).__name__} of {config.algorithm.__name__} does not tell: leave it out"
+                f"{type(self).__name__} predicts from the features of observations alone, which the "
+                f"{type(acting).__name__} of {config.algorithm.__name__} does not have: leave it out"
             )
         return nn.Linear(acting.feature_size, 1)
 
     @abstractmethod
     def target(self, batch: Batch) -> Tensor:
-        """What is predicted, ``[...]``."""
+        """Return the target of the prediction, ``[...]``."""
 
     def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
         target = self.target(batch)
@@ -248,11 +249,12 @@ class _Predictor(LossAddOn):
 class RewardPredictor(_Predictor, type="reward_predictor"):
     """Predicts the reward of a step from its observation: ``0.5 * E[(r - f(o))**2]``.
 
-    ``f`` is a linear layer on the features of the network that acts: its encoder learns what rewards depend on.
+    ``f`` is a linear layer on the features of the network that acts, so its encoder learns features on which rewards
+    depend.
 
     Attributes:
         weight, phase: see `LossAddOn`.
-        keep_zeros: probability, in [0, 1], with which a step whose reward is 0 counts, where nearly all are 0.
+        keep_zeros: probability, in [0, 1], with which a step whose reward is 0 counts; below 1 for sparse rewards.
     """
 
     def target(self, batch: Batch) -> Tensor:
@@ -261,9 +263,9 @@ class RewardPredictor(_Predictor, type="reward_predictor"):
 
 @dataclass(frozen=True)
 class ReturnPredictor(_Predictor, type="return_predictor"):
-    """Predicts the discounted return from an observation on: ``0.5 * E[(R - f(o))**2]``.
+    """Predicts the discounted return that follows an observation: ``0.5 * E[(R - f(o))**2]``.
 
-    The return is that of the data, up to the end of the episode, or of the rollout as the algorithm has it.
+    It is the return of the data to the end of the episode, or the return that the algorithm computes for a rollout.
 
     Attributes:
         weight, phase: see `LossAddOn`.

@@ -1,4 +1,4 @@
-"""Many seeds of one configuration, trained in one process at little more than the cost of one."""
+"""Training of many seeds of one configuration in one process, at little more than the cost of one seed."""
 
 from __future__ import annotations
 
@@ -68,32 +68,33 @@ def fit_many(
         algorithm = config.create(device)
         algorithm.fit(dataset, n_steps, …)
 
-    The data are held once. The generators of ``dataset`` itself and the global ones are left as they were.
+    The data are stored once. The generators of ``dataset`` and the global generators do not change.
 
     Args:
-        config: configuration of any algorithm that learns from transitions, without recurrent networks, except those
-            whose experience names a reason against it (`Experience.single_seed`).
+        config: configuration of an algorithm that learns from transitions without recurrent networks. Algorithms whose
+            experience gives a reason against it (`Experience.single_seed`) are not supported.
         dataset: replay buffer or dataset.
         n_steps: number of updates.
-        seeds: one algorithm is trained for each; 16 stands for ``range(16)``.
+        seeds: the seeds, each of which trains one algorithm; 16 stands for ``range(16)``.
         device: see `AlgorithmConfig.create`.
         n_steps_per_epoch, save_interval, keep_models, show_progress: see `Algorithm.fit`.
-        experiment_name: name of the folder of all runs; by default the algorithm's with ``_seeds``. The run of seed 3
-            is called ``<experiment_name>/seed_3``.
+        experiment_name: name of the folder of all runs; by default the algorithm's name with ``_seeds``. The run of
+            seed 3 is called ``<experiment_name>/seed_3``.
         with_timestamp: whether the time is appended to ``experiment_name``.
         logger_adapter: makes an adapter for each seed's run; by default a `FileAdapterFactory`.
-        evaluators: name to evaluator; or, for evaluators that remember something, a function that makes them for a
-            seed. They are called for each algorithm.
-        callback, epoch_callback: called for each algorithm, see `Algorithm.fit`. ``False`` from one ends all runs.
-        checkpoint: folder of the state of all runs, from which training goes on if it is there.
+        evaluators: evaluators by name; or, for evaluators with a state, a function that makes them for a seed. They are
+            called for each algorithm.
+        callback, epoch_callback: called for each algorithm, see `Algorithm.fit`. If one returns ``False``, all runs
+            end.
+        checkpoint: folder for the state of all runs. If it holds a checkpoint, training continues from there.
 
     Returns:
         The trained algorithms in the order of the seeds.
 
     Raises:
         ConfigError: if an argument is out of range.
-        UnsupportedError: for algorithms that cannot be trained so; the message says what to do.
-        NonFiniteError: if a loss, a parameter or a moment of some seed becomes NaN or infinite. It stops all seeds.
+        UnsupportedError: for algorithms that do not support it; the message says what to do instead.
+        NonFiniteError: if a loss, a parameter or a moment of a seed becomes NaN or infinite. It stops all seeds.
     """
     values = checked_seeds(seeds)
     if not isinstance(config, AlgorithmConfig):
@@ -108,7 +109,7 @@ def fit_many(
             check_compatible({"own reader": f"a {type(reader).__name__}", "fit_many": "fit_many"})
         stack = _Stack(config, [_Run(config, dataset, reader, seed, device, evaluators) for seed in values])
         epochs = offline.fitter(
-            cast(Any, stack),  # the loop asks for no action
+            cast(Any, stack),  # the loop does not act
             dataset,
             n_steps,
             n_steps_per_epoch=n_steps_per_epoch,
@@ -143,10 +144,10 @@ def check_many(algorithm: Algorithm[Any, Any]) -> None:
 
 
 def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
-    """Return a number of seeds, or the seeds themselves, as a list.
+    """Return seeds, given as a number or as seeds, as a list.
 
     Raises:
-        ConfigError: if they are none, too large, negative or not all different.
+        ConfigError: if there are none, or they are too large, negative or not all different.
     """
     if not isinstance(seeds, Iterable) and Allowed(int, low=1).accepts(seeds):
         return list(range(seeds))
@@ -160,16 +161,16 @@ def checked_seeds(seeds: Iterable[int] | int) -> list[int]:
 
 
 class _Run:
-    """One seed: its algorithm and all the randomness that it would have alone.
+    """One seed: its algorithm and all random generators that it would have alone.
 
     Attributes:
         name: ``seed_<seed>``.
-        algorithm: built by the stack.
-        evaluators: by name.
-        remembering: those of them that have a state.
+        algorithm: the algorithm, which the stack builds.
+        evaluators: the evaluators by name.
+        remembering: the evaluators that have a state, by name.
         reader: reads the dataset with this seed's generators.
-        generator: what its losses draw from, on the training device.
-        random: state of the other global generators, as this seed's callbacks and evaluators see them.
+        generator: generator of the losses, on the training device.
+        random: state of the other global generators for this seed's callbacks and evaluators.
     """
 
     def __init__(
@@ -191,8 +192,8 @@ class _Run:
         if self.remembering and not callable(evaluators):
             name = next(iter(self.remembering))
             raise ConfigError(
-                f"the evaluator {name!r} remembers something, so seeds cannot share it: give a function of the "
-                f"seed that makes it, evaluators=lambda seed: {{{name!r}: …}}"
+                f"the evaluator {name!r} has a state, which seeds cannot share: give a function that makes evaluators "
+                f"for a seed, evaluators=lambda seed: {{{name!r}: …}}"
             )
         self.generator = torch.Generator(self.algorithm.torch_device).manual_seed(seed)
         self.random = seeding.random_state()
@@ -232,7 +233,7 @@ class _Run:
 
 
 class _Stack:
-    """All seeds behind the interface of one algorithm, which is its own learner and its own configuration."""
+    """All seeds with the interface of one algorithm. The object is also its learner and its configuration."""
 
     def __init__(self, config: AlgorithmConfig, runs: list[_Run]) -> None:
         self.learner = self.config = self
@@ -246,7 +247,7 @@ class _Stack:
         return {**self._config.serialize(), **self.describe()}
 
     def describe(self) -> dict[str, Any]:
-        """Seeds; each run's own ``params.json`` holds the rest."""
+        """Return the seeds. Each run's ``params.json`` holds the rest."""
         return {"seeds": [run.seed for run in self._runs]}
 
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
@@ -260,20 +261,20 @@ class _Stack:
     def start_run(
         self, source: MinibatchSource, count: int, *, growing: bool = False, lanes: int = 1
     ) -> MinibatchSource:
-        """Return the dataset, which is placed already."""
+        """Return the dataset, which is already on the device."""
         self.algorithms[0].learner.check_sampler(source)
         if self.compiled or (self._config.compile_graph == "auto" and count >= COMPILE_FROM):
             self.engine.record()
         return source
 
     def updates_at_once(self, source: object) -> int:
-        """How many updates `update_many` should make: several if the device replays updates and draws their batches."""
+        """Return the number of updates for `update_many`: several if the device samples batches and replays updates."""
         there = all(run.reader.device_generator is not None for run in self._runs)
         together = there and self.engine.records and self.algorithms[0].learner.experience.gathers
         return UPDATES_AT_ONCE if together else 1
 
     def update_many(self, source: MinibatchSource, count: int) -> dict[str, Tensor]:
-        """``count`` updates of every algorithm with batches minibatch on the device; metrics ``[k]`` as in `learn`."""
+        """Update every algorithm ``count`` times with batches from the device. Metrics are ``[k]``; see `update`."""
         self.engine.prioritised = False
         generators = [each for each in (run.reader.device_generator for run in self._runs) if each is not None]
         metrics = self.engine.update_many(lambda: self._batch(self.sample(source)), count, generators)
@@ -284,7 +285,7 @@ class _Stack:
         return batch.map(lambda x: x.unflatten(0, (len(self._runs), -1)))
 
     def _named(self, metrics: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
-        """Metrics of all seeds by the names that the loop knows them by."""
+        """Return the metrics of all seeds, with names for the loop."""
         return {
             f"{run.name}/{name}": values[index]
             for index, run in enumerate(self._runs)
@@ -292,11 +293,11 @@ class _Stack:
         }
 
     def sample(self, source: MinibatchSource) -> MiniBatch:
-        """Return a minibatch for each seed, one after the other."""
+        """Sample a minibatch for each seed, concatenated."""
         return self.algorithms[0].learner.sample(self._source)
 
     def update(self, minibatch: MiniBatch) -> dict[str, Tensor]:
-        """Return one update of every algorithm; the metrics are called ``seed_<seed>/<name>``."""
+        """Update every algorithm once. The metrics are called ``seed_<seed>/<name>``."""
         batch = self._batch(minibatch)
         self.engine.prioritised = minibatch.rows is not None
         metrics = {name: values.unbind() for name, values in self.engine.update(batch).metrics.items()}
@@ -316,7 +317,7 @@ class _Stack:
             raise
 
     def evaluators(self) -> dict[str, Any]:
-        """Each seed's evaluators, for the loop."""
+        """Return the evaluators of all seeds, for the loop."""
         return {
             f"{run.name}/{name}": (_Remembering if name in run.remembering else partial)(self._evaluate, run, each)
             for run in self._runs
@@ -325,11 +326,11 @@ class _Stack:
 
     def _evaluate(self, run: _Run, evaluator: Evaluator, _: object, dataset: object) -> float | Mapping[str, float]:
         self.engine.publish()
-        with run.acting(keep=False):  # what it draws changes nothing
+        with run.acting(keep=False):  # evaluations do not advance the generators
             return evaluator(run.algorithm, dataset)
 
     def call_back(self, callback: Callback, _: object, epoch: int, step: int) -> bool:
-        """Call a user's callback for each algorithm. Returns whether none returned ``False``."""
+        """Call a user's callback for each algorithm. Return ``False`` if one of them returned ``False``."""
         answers = []
         for run in self.runs():
             with run.acting(keep=True):
@@ -337,7 +338,7 @@ class _Stack:
         return not any(map(requests_stop, answers))
 
     def runs(self) -> list[_Run]:
-        """Return the runs, up to date."""
+        """Return the runs with current counters, moments and schedules."""
         self.engine.publish()
         return self._runs
 
@@ -353,7 +354,7 @@ class _Stack:
 
 
 class _Remembering(partial):  # type: ignore[type-arg]
-    """A seed's evaluator that has a state: the loop puts it back where a signal breaks an evaluation off."""
+    """A seed's evaluator with a state, which the loop restores if a signal interrupts an evaluation."""
 
     def get_state(self) -> State:
         return self.args[1].get_state()  # type: ignore[no-any-return]
@@ -363,7 +364,7 @@ class _Remembering(partial):  # type: ignore[type-arg]
 
 
 class _Adapters(EpochAdapter):
-    """EngineUpdates each seed's metrics to its own adapter, under their usual names."""
+    """Adapter that writes each seed's metrics to a separate adapter, under their usual names."""
 
     def __init__(self, factory: LoggerAdapterFactory, algo: _Stack, name: str, n_steps_per_epoch: int) -> None:
         super().__init__()
@@ -381,7 +382,7 @@ class _Adapters(EpochAdapter):
 
     @property
     def logdir(self) -> str | None:
-        """The folder of all runs' folders, if they have any."""
+        """The parent of all runs' folders; ``None`` if runs have no folders."""
         own = getattr(next(iter(self._loggers.values())).adapter, "logdir", None)
         return None if own is None else os.path.dirname(own)
 
@@ -395,7 +396,9 @@ class _Adapters(EpochAdapter):
 
     def after_write_metric(self, epoch: int, step: int) -> None:
         for run, logger in self._loggers.items():
-            others = tuple(f"{other}/" for other in self._loggers if other != run)  # times are those of all together
+            others = tuple(
+                f"{other}/" for other in self._loggers if other != run
+            )  # times are measured for all seeds together
             own = [(name, value) for name, value in self._metrics.items() if not name.startswith(others)]
             logger.write(epoch, step, {name.removeprefix(f"{run}/"): value for name, value in own})
 

@@ -1,4 +1,4 @@
-"""Models and exports: learners to files, and back."""
+"""Saving and loading of models, and exports of policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from birl.spaces.specs import Spec
 from birl.types import State, Tree, tree_map
 
 File = str | Path | BinaryIO
-_EXAMPLES = 64  # observations that exports are tried with: all choices where there are no more
+_EXAMPLES = 64  # number of example observations for exports: enough for all values of most choices
 
 
 def save(learner: Learner, fname: File) -> None:
@@ -75,7 +75,7 @@ def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
 
 
 def example_of(policy: BuiltPolicy) -> Tree:
-    """Return observations that an export of the policy is tried with, as tensors."""
+    """Return example observations for an export of the policy, as tensors."""
     return tree_map(lambda leaf: leaf.example(_EXAMPLES, policy.units.device), policy.spec.observations)
 
 
@@ -136,13 +136,13 @@ def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:
 
 
 def _evaluated(kind: type[Any], data: dict[str, Any], device: bool | int | str | None, state: State | None) -> Any:
-    """What a saved evaluation evaluates.
+    """Return the policy that a saved evaluation evaluates.
 
     Raises:
-        UnsupportedError: if there is none: ``params.json`` only describes it.
+        UnsupportedError: if there is no state, because ``params.json`` only describes the policy.
     """
     if state is None:
-        raise UnsupportedError(f"{kind.__name__} needs its policy: load_learnable(...) a model that the run saved")
+        raise UnsupportedError(f"{kind.__name__} needs its policy: call load_learnable with a model that the run saved")
     return kind.saved_policy(data["policy"], state["policy"], device)
 
 
@@ -155,11 +155,11 @@ def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | 
 
 
 def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWORK_ARRAYS) -> dict[str, Tensor]:
-    """Return tensors of the networks that a configuration describes, without memory, whatever a file says of sizes.
+    """Return the tensors of the networks that a configuration describes, without allocating memory for them.
 
     Args:
-        config: configuration.
-        spec: what the networks take and give.
+        config: the algorithm's configuration.
+        spec: observations and actions of the networks.
         saved: number of tensors in the file.
 
     Raises:

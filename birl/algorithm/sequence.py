@@ -1,4 +1,4 @@
-"""Sequence models: algorithms that act on contexts, with a return to aim at."""
+"""Sequence models: algorithms that act on contexts and are conditioned on a target return."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
     def as_stateful_wrapper(
         self, target_return: float, action_sampler: TransformerActionSampler | None = None
     ) -> StatefulTransformerWrapper:
-        """Return a wrapper that remembers its episode.
+        """Return a wrapper that remembers the steps of its episode.
 
         Args:
-            target_return: the return to aim at.
-            action_sampler: makes actions from outputs; by default the output itself is a continuous action, and a
-                discrete one is drawn by a `SoftmaxTransformerActionSampler`.
+            target_return: the target return.
+            action_sampler: makes actions from outputs. By default the output is the continuous action, and a
+                `SoftmaxTransformerActionSampler` samples discrete ones.
         """
         discrete = self.spec.actions.discrete
         default = SoftmaxTransformerActionSampler() if discrete else IdentityTransformerActionSampler()
@@ -111,11 +111,11 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         env: Environment | None = None,
         **options: Unpack[AgentOptions],
     ) -> Agent:
-        """Return an agent that aims at a return in every episode. See `birl.algorithm.Algorithm.agent`.
+        """Make an agent with a target return in every episode. See `birl.algorithm.Algorithm.agent`.
 
         Args:
             target_return, action_sampler: see `as_stateful_wrapper`.
-            n, buffer, explorer, env, **options: as there.
+            n, buffer, explorer, env, **options: see `birl.algorithm.Algorithm.agent`.
         """
         aiming: Any = self.as_stateful_wrapper(target_return, action_sampler)
         return environments.agent(aiming, n, buffer, explorer, env, options)
@@ -161,9 +161,9 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
             n_steps: number of updates.
             eval_env: environment for evaluation after each epoch. The mean return of 10 episodes, the same ones each
                 time, is logged as ``environment``.
-            eval_target_return: return to aim at in ``eval_env``.
+            eval_target_return: target return in ``eval_env``.
             eval_action_sampler: makes the actions in ``eval_env``; see `as_stateful_wrapper`.
-            n_steps_per_epoch, experiment_name, with_timestamp, evaluators, enable_ddp, **options: as in
+            n_steps_per_epoch, experiment_name, with_timestamp, evaluators, enable_ddp, **options: see
                 `birl.algorithm.Algorithm.fit`.
 
         Returns:
@@ -174,7 +174,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
     def predict(self, inpt: TransformerInput) -> Array:
         """Return action ``[A]``, or logits ``[A]`` of discrete actions, for the newest step of one context.
 
-        `as_stateful_wrapper` keeps the context for you.
+        `as_stateful_wrapper` keeps the context between steps.
         """
         if not isinstance(inpt, TransformerInput):
             raise ShapeError(
@@ -204,16 +204,16 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
     def save_policy(self, fname: str | Path, batched: bool = False) -> None:
         """Export the greedy policy with its scalers: ``.pt`` (TorchScript), ``.onnx`` or ``.pt2`` (torch.export).
 
-        The file needs no birl. It is checked against the policy itself before it gets its name. It takes one context in
-        environment units, oldest step first, with ``L = context_size`` steps; what comes before the beginning of an
-        episode is padding, whose timestep is 0 and whose other values are ignored:
+        The file needs no birl. Before it gets its name, its outputs are compared with the policy's. It takes a context
+        in environment units, oldest step first, with ``L = context_size`` steps. Steps before the beginning of an
+        episode are padding, whose timestep is 0 and whose other values are ignored:
 
         ====================  =================  ==============================================================
-        name (ONNX)           float32            what
+        name (ONNX)           float32            meaning
         ====================  =================  ==============================================================
         ``observation_0``, …  ``[L, *shape]``    observations, one input for each array
         ``action``            ``[L, A]``         actions; the last is ignored (``[L, 1]`` if discrete)
-        ``return_to_go``      ``[L, 1]``         returns to collect from each step on
+        ``return_to_go``      ``[L, 1]``         remaining returns to collect at each step
         ``timestep``          (int64) ``[L]``    numbers of the steps, from 1
         ``output_0``          ``[A]``            action of the last step (int64 ``[]`` if discrete)
         ====================  =================  ==============================================================
@@ -221,7 +221,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         Differs from d3rlpy: contexts may be padded, and the reward scaler is part of the export, too.
 
         Args:
-            fname: where to write; the suffix names the format.
+            fname: path of the file; its suffix names the format.
             batched: whether the export takes contexts of any number of episodes at once: every shape has a first
                 dimension ``B``, and discrete actions are int64.
 
@@ -249,7 +249,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
 
 
 class _AimedEvaluator:
-    """Mean return of episodes that aim at a return. Its seed is part of checkpoints."""
+    """Mean return of episodes with a target return. Its seed is part of checkpoints."""
 
     def __init__(self, env: Environment, target_return: float, sampler: TransformerActionSampler | None) -> None:
         self._evaluator, self._target_return, self._sampler = EnvironmentEvaluator(env), target_return, sampler

@@ -23,25 +23,26 @@ from birl.types import Batch
 class TrustRegion(Training):
     """The longest step along the natural gradient that lowers the loss and stays near the old policy.
 
-    Schulman et al. 2015 (arXiv:1502.05477), appendix C: conjugate gradients find the direction, the quadratic model of
-    the divergence its length, and a line search the longest part of it that lowers the loss and keeps the bound. If
-    there is none, parameters stay as they are, bit for bit. Nothing is read on the host, and every count is fixed; with
-    several processes, gradient, Fisher products and the line search are means over all of them. Networks are evaluated
-    as they act, without dropout.
+    Schulman et al. 2015 (arXiv:1502.05477), appendix C: conjugate gradients give the direction, the quadratic model of
+    the divergence gives the length, and a line search finds the longest part of the step that lowers the loss and
+    respects the bound. If there is none, the parameters do not change, bit for bit. Nothing is read on the host, and
+    all numbers of iterations are fixed. With several processes, gradients, Fisher products and line searches are means
+    over all processes. Networks are evaluated as they act, without dropout.
 
-    Logs the loss after the step, its other metrics before it, the divergence of the step, ``step_share``: which share
-    of the whole step was made, 0 if none; and ``failed_search``: 1 where the line search found none although the
-    gradient promised a gain. Ten of these in a row end a run, where metrics are read (`birl.errors.StalledError`).
+    The step logs the loss after it, the loss's other metrics before it, its divergence, ``step_share``, the share of
+    the whole step that was made (0 if none), and ``failed_search``, which is 1 if the line search failed although the
+    gradient promised a gain. A run ends after ten failures in a row, when metrics are read
+    (`birl.errors.StalledError`).
 
     Attributes:
         name, loss, of, metric, when, splits: see `Training`.
-        divergence: name of the loss's metric that is the mean ``KL(old || new)``, with its graph: of the policy that
-            collected the data and the one that is trained.
+        divergence: name of the loss's metric with the mean ``KL(old || new)`` between the policy that collected the
+            data and the trained policy, with its graph.
         max_kl: name of the config field with the bound of the divergence.
-        damping, n_directions: names of the config fields with what is added to the diagonal of the Fisher information,
-            and with the number of steps of conjugate gradients.
-        n_lengths, shrink: names of the config fields with the number of lengths that are tried, and with the share of
-            each in the one before.
+        damping, n_directions: names of the config fields with the number that is added to the diagonal of the Fisher
+            information, and with the number of steps of conjugate gradients.
+        n_lengths, shrink: names of the config fields with the number of tried lengths, and with the ratio of successive
+            lengths.
     """
 
     divergence: str = "kl"
@@ -59,7 +60,7 @@ class TrustRegion(Training):
         return self.max_kl, self.damping, self.n_directions, self.n_lengths, self.shrink
 
     def __call__(self, on: Update, batch: Batch) -> Batch:
-        """Make the step, and report it."""
+        """Perform the step, and report its metrics."""
         max_kl, damping, n_directions, n_lengths, shrink = (getattr(on.config, name) for name in self.fields)
         own = {
             f"{network}.{name}": parameter
@@ -92,7 +93,7 @@ class TrustRegion(Training):
             searched = line_search(evaluate, start, step, max_kl, n_lengths, shrink)
         on.assign(dict(zip(own, searched.parameters, strict=True)))
         found = found.detached()
-        # A solved task promises gains that the loss's rounding hides: no search has failed there.
+        # In a solved task the promised gain is below the loss's rounding error: that is not a failed search.
         hidden = 10 * torch.finfo(step.dtype).eps * found.value.abs().clamp(min=1.0)
         failed = ((uphill @ step > hidden) & ~searched.accepted).to(searched.share.dtype)
         moved = {self.divergence: searched.divergence, "step_share": searched.share, FAILED_SEARCH: failed}

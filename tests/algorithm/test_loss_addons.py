@@ -384,17 +384,17 @@ def test_behaviours_that_do_not_fit_are_refused(models: list[str], tmp_path: Pat
     given = (AttractionKL(models[0]),)
     with pytest.raises(ConfigError, match="was built for"):
         sac(loss_addons=given)
-    with pytest.raises(ConfigError, match="DQN has no policy that is a distribution"):
+    with pytest.raises(ConfigError, match="the policy of DQN is not a distribution"):
         build_algorithm(DQNConfig(loss_addons=given), action_size=3, discrete_action=True)
     with pytest.raises(ConfigError, match="observation_scaler"):
         scaler = StandardObservationScaler(mean=np.zeros(3), std=np.ones(3))
         bc(observation_scaler=scaler, loss_addons=given)
     path = str(tmp_path / "other.d3")
     build_algorithm(DQNConfig(encoder_factory=SMALL), action_size=3, discrete_action=True).save(path)
-    with pytest.raises(ConfigError, match="holds a DQN, whose policy is no distribution"):
+    with pytest.raises(ConfigError, match="holds a DQN, whose policy is not a distribution"):
         bc(loss_addons=(AttractionKL(path),))
     bc(encoder_factory=GRUEncoderFactory(hidden_size=3, hidden_units=[4])).save(path)
-    with pytest.raises(ConfigError, match="has a memory or noise"):
+    with pytest.raises(ConfigError, match="is recurrent or noisy"):
         bc(loss_addons=(AttractionKL(path),))
     with pytest.raises(ConfigError, match="2 values"):
         AttractionKL(models[0], values=(1.0, 2.0))

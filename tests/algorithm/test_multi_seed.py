@@ -412,7 +412,7 @@ _Other.__abstractmethods__ = frozenset()
 
 def test_an_evaluator_that_remembers_is_not_shared() -> None:
     env = birl.envs.make_env("CartPole-v1")
-    with pytest.raises(ConfigError, match="'environment' remembers something.*lambda seed"):
+    with pytest.raises(ConfigError, match="'environment' has a state.*lambda seed"):
         together(discrete(DQNConfig), evaluators={"environment": EnvironmentEvaluator(env)})
 
 

@@ -228,7 +228,7 @@ NOISE = {"DoubleDQN dueling noisy C51"}
 
 def test_all_have_probabilities_but_those_that_cannot() -> None:
     reasons = {
-        "no closed form": NO_DENSITY,
+        "no density in closed form": NO_DENSITY,
         "has no density": ONE_ACTION,
         "a return to aim at": CONTEXTS,
         "noise in its layers": NOISE,
@@ -253,7 +253,7 @@ def test_greedy_actions_that_are_quantities_have_none() -> None:
 
 def test_a_dimension_of_one_value_has_none() -> None:
     algo = built(algos.SACConfig(action_scaler=MinMaxActionScaler([-1.0, 2.0], [1.0, 2.0])))
-    with pytest.raises(UnsupportedError, match="one value only"):
+    with pytest.raises(UnsupportedError, match="a dimension of actions to a single value"):
         algo.action_probability(X, algo.sample_action(X))
 
 
