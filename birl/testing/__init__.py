@@ -1,9 +1,9 @@
-"""Test kit for algorithms: contract, probe environments, goldens, tasks learned in seconds.
+"""Test kit for algorithms: contract, probe environments, goldens, and tasks that are learned in seconds.
 
 ::
 
     from birl.testing import check_algorithm
-    check_algorithm(MyConfig())    # raises an AssertionError that says what is wrong
+    check_algorithm(MyConfig())    # raises an AssertionError that describes the fault
 """
 
 from birl.testing.contract import CHECKS, SLOW_CHECKS, Subject, check_algorithm

@@ -26,14 +26,14 @@ def build_algorithm(
     seed: int = 0,
     device: bool | int | str | None = None,
 ) -> Algorithm[Any, Any]:
-    """Return an algorithm with networks, made after seeding everything.
+    """Seed all generators, and make an algorithm with networks.
 
     Args:
-        config: its configuration.
-        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
+        config: configuration of the algorithm.
+        observation_shape: shape of the observations, or another description; see `birl.spaces.specs.Spec`.
         action_size: number of action dimensions or of discrete actions; see `birl.spaces.parse_actions`.
         discrete_action: only for algorithms that handle both kinds of actions.
-        seed: of the parameters.
+        seed: seed of the parameters.
         device: see `AlgorithmConfig.create`.
     """
     seed_everything(seed)
@@ -48,7 +48,7 @@ def random_batch(size: int = 6, *, action_size: int = 2, seed: int = 0, **extra:
     Args:
         size: number of transitions.
         action_size: number of action dimensions.
-        seed: of the numbers.
+        seed: seed of the numbers.
         extra: further tensors of the batch by name.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -76,15 +76,15 @@ def random_dataset(
     """Return random episodes of equal length. Every second one is truncated, and its last transition is kept.
 
     Args:
-        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
+        observation_shape: shape of the observations, or another description; see `birl.spaces.specs.Spec`.
         action_size: number of action dimensions or of discrete actions; see `birl.spaces.parse_actions`.
-        discrete_action: the kind of actions.
+        discrete_action: whether actions are discrete.
         episodes: number of episodes.
-        episode_length: number of steps in each.
-        action_scale: continuous actions are uniform between minus and plus this number.
+        episode_length: number of steps in each episode.
+        action_scale: bound of continuous actions, which are uniform between minus and plus this number.
         marked: whether observations are ``(episode, step, 0)`` instead of random numbers.
-        seed: of the numbers.
-        options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` forgets what follows a truncation.
+        seed: seed of the numbers.
+        options: passed to `birl.dataset.MDPDataset`; ``next_observations=None`` omits observations after truncations.
     """
     kind = ActionSpace.DISCRETE if discrete_action else ActionSpace.CONTINUOUS
     actions = parse_actions(action_size, kind if isinstance(action_size, int) else None)
@@ -102,7 +102,7 @@ def random_dataset(
 
 
 def random_observations(generator: np.random.Generator, shape: Shape, count: int) -> Tree:
-    """Return a tree of normal numbers ``[count, *shape]``, and of values of choices where there are some."""
+    """Return a tree of normal numbers ``[count, *shape]``; leaves of choices have random values instead."""
 
     def draw(leaf: ObservationLeaf) -> Array:
         if isinstance(leaf, Choices):
@@ -116,7 +116,7 @@ def random_observations(generator: np.random.Generator, shape: Shape, count: int
 def random_columns(
     seed: int, shape: Shape, actions: Actions, episodes: int, length: int, scale: float, marked: bool
 ) -> dict[str, Tree]:
-    """The steps of random episodes, one after another, as for `random_dataset`; actions are ``[n, *actions.shape]``."""
+    """Return the columns of random episodes for `random_dataset`, concatenated; actions are ``[n, *actions.shape]``."""
     generator, count = np.random.default_rng(seed), episodes * length
     episode, step = np.divmod(np.arange(count), length)
     last, odd = step == length - 1, episode % 2 == 1

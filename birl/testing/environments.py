@@ -1,7 +1,7 @@
 """Small environments with known answers: probes, a chain and a memory task.
 
-A probe isolates one thing that can go wrong; the chain needs all of them at once; the memory task needs recurrence.
-Each comes with discrete and with continuous actions and makes its own dataset.
+A probe isolates one possible fault. The chain can only be solved if nothing is wrong, and the memory task needs a
+recurrent network. Each environment has discrete or continuous actions, and `collect_dataset` makes its dataset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from birl.spaces import actions_from_space
 from birl.types import Array
 
 PROBES = ("constant", "observation", "discount", "action", "action_observation", "time_limit")
-"""Names of the probes, from the simplest to the hardest: the first that fails localises the fault."""
+"""Names of the probes, from the simplest to the hardest: the first failure localises the fault."""
 
 Environment = gymnasium.Env[Array, Any]
 Step = tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]
@@ -29,17 +29,17 @@ def _action_space(discrete: bool) -> gymnasium.Space[Any]:
 
 
 class ProbeEnv(Environment):
-    """An environment that asks one question, and the answers that a learner must know in the end.
+    """An environment that tests one thing, with the values and actions that an algorithm must learn.
 
     ==================  ===================================================================  ======================
-    kind                what happens                                                         a fault in
+    kind                dynamics                                                             finds faults of
     ==================  ===================================================================  ======================
     constant            one step, observation 0, reward 1                                    the critic or its loss
     observation         one step, observation -1 or 1, which is the reward                   the encoder's input
     discount            two steps, observations 0 and 1, reward 0 and 1                      the bootstrap
     action              one step; best is action 1, or 0.5 if continuous                     the policy's loss
     action_observation  one step, observation x of -1 or 1; best is (x + 1) / 2, or 0.5 x    both together
-    time_limit          observation 0, reward 1 for ever, cut after three steps              truncation
+    time_limit          observation 0, always reward 1, truncated after three steps          truncation
     ==================  ===================================================================  ======================
 
     Args:
@@ -86,7 +86,7 @@ class ProbeEnv(Environment):
         return 1.0 - 2.0 * float(np.asarray(action).reshape(-1)[0] - best) ** 2
 
     def best_action(self, observation: float | Array) -> float:
-        """Return the only best action, where there is one."""
+        """Return the best action, if there is only one."""
         x = 1.0 if self.kind == "action" else float(np.ravel(observation)[0])
         return (x + 1.0) / 2.0 if self.discrete else 0.5 * x
 
@@ -95,17 +95,17 @@ class ProbeEnv(Environment):
 
     @property
     def observations(self) -> tuple[float, ...]:
-        """All observations that steps start from."""
+        """All observations in which steps start."""
         varying = {"observation": (-1.0, 1.0), "action_observation": (-1.0, 1.0), "discount": (0.0, 1.0)}
         return varying.get(self.kind, (0.0,))
 
     def best_actions(self) -> list[tuple[float, float]]:
-        """Return the observation and best action, where actions matter."""
+        """Return observations and best actions; empty if actions do not matter."""
         matter = self.kind in ("action", "action_observation")
         return [(x, self.best_action(x)) for x in self.observations] if matter else []
 
     def action_values(self, gamma: float) -> list[tuple[float, float, float]]:
-        """Return observation, action and the true value of taking it."""
+        """Return observations, actions and their true values."""
         actions = (0.0, 1.0) if self.discrete else (-0.5, 0.0, 0.5)
         return [(x, a, self.reward(x, a) + self._later(x, gamma)) for x in self.observations for a in actions]
 
@@ -116,16 +116,16 @@ class ProbeEnv(Environment):
 
 
 class ChainEnv(Environment):
-    """Walk from one end of a chain to the other, where only the last step is rewarded.
+    """A walk from one end of a chain to the other, where only the last step is rewarded.
 
-    In each state one of two actions leads on and the other leads back; which one is which changes from state to state,
-    so that neither a constant policy nor, but for luck of 1 in ``2**(n_states - 1)``, an untrained one arrives.
-    Reward 1 at the far end, which ends the episode; 0 otherwise. The observation is the state, one-hot.
+    In each state one of two actions leads forward and the other leads back. The forward action changes from state to
+    state, so a constant policy never arrives, and an untrained one arrives with probability ``2**-(n_states - 1)``. The
+    reward is 1 at the far end, where the episode ends, and 0 otherwise. The observation is the state, one-hot.
 
     Args:
-        discrete: two actions, or one number in [-1, 1] of which the sign counts.
-        n_states: number of states with the last one, 5 to 12.
-        max_steps: the episode is truncated after so many steps.
+        discrete: whether there are two actions, or one number in [-1, 1] whose sign counts.
+        n_states: number of states including the last one, 5 to 12.
+        max_steps: number of steps after which the episode is truncated.
     """
 
     _PATTERN = (1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0)
@@ -145,7 +145,7 @@ class ChainEnv(Environment):
         return self._array(), {}
 
     def step(self, action: Array | float) -> Step:
-        """Move one state on or back."""
+        """Move one state forward or back."""
         chosen = int(action) if self.discrete else int(float(np.asarray(action).reshape(-1)[0]) > 0)
         self._state = self._state + 1 if chosen == self._PATTERN[self._state] else max(self._state - 1, 0)
         self._step += 1
@@ -153,7 +153,7 @@ class ChainEnv(Environment):
         return self._array(), float(arrived), arrived, not arrived and self._step >= self.max_steps, {}
 
     def best_action(self, observation: Array) -> float:
-        """Return the action that leads on."""
+        """Return the action that leads forward."""
         leads_on = self._PATTERN[int(np.argmax(observation))] if observation[-1] == 0 else 0
         return float(leads_on) if self.discrete else 2.0 * leads_on - 1.0
 
@@ -162,14 +162,15 @@ class ChainEnv(Environment):
 
 
 class MemoryEnv(Environment):
-    """A cue appears at the first step and must be recalled ``delay`` steps later, with nothing in between.
+    """A memory task: a cue appears at the first step and must be recalled ``delay`` steps later.
 
-    Observations are ``(cue, asked)``: the cue is -1 or 1 at the first step and 0 later; ``asked`` is 1 at the last one.
-    Reward 1 for the cue's action at the last step, -1 for the other one, 0 before. A policy without memory gets 0.
+    Observations are ``(cue, asked)``: the cue is -1 or 1 at the first step and 0 later; ``asked`` is 1 at the last
+    step. The reward is 1 for the cue's action at the last step, -1 for the other action, and 0 before. A policy without
+    memory has an expected return of 0.
 
     Args:
-        discrete: actions 0 and 1 for cues -1 and 1, or one number in [-1, 1] of which the sign counts.
-        delay: steps between cue and question.
+        discrete: whether actions are 0 and 1 for the cues -1 and 1, or one number in [-1, 1] whose sign counts.
+        delay: number of steps between cue and question.
     """
 
     def __init__(self, discrete: bool = True, delay: int = 10) -> None:
@@ -201,14 +202,14 @@ def collect_dataset(
     policy: Callable[[Array], float] | None = None,
     skill: float = 0.0,
 ) -> MDPDataset:
-    """Play random actions, or those of ``policy`` now and then.
+    """Collect a dataset with random actions, or a mixture of random actions and those of a policy.
 
     Args:
         env: one of this module's environments.
         n_steps: number of steps; the last episode is truncated there.
-        seed: of the environment and of the actions.
-        policy: observation to a better action, such as ``env.best_action``.
-        skill: share of steps at which the policy acts; the others are uniformly random.
+        seed: seed of the environment and of the actions.
+        policy: function from observations to better actions, such as ``env.best_action``.
+        skill: share of steps in which the policy acts; the others are uniformly random.
     """
     generator = np.random.default_rng(seed)
     observation, _ = env.reset(seed=seed)

@@ -1,8 +1,8 @@
 """Golden tests: compare an algorithm with an independent reference, update by update.
 
 A reference is an object with ``parameters``, a dict of float64 tensors, and ``update(batch)``, which changes them and
-may return losses. It should be written from the paper and share no code with the algorithm. Both see the same batches
-and, as torch is seeded alike before each update, the same random draws.
+may return losses. It should be written from the paper and share no code with the algorithm. Both get the same batches
+and, because torch is seeded before each update, the same random draws.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reference(Protocol):
     parameters: dict[str, Tensor]
 
     def update(self, batch: Any) -> Mapping[str, float]:
-        """Return one update; returns the losses that are to be compared, by the names of the algorithm's metrics."""
+        """Make one update, and return the losses to compare, by the names of the algorithm's metrics."""
 
 
 @dataclass
@@ -36,8 +36,8 @@ class GoldenReport:
 
     Attributes:
         parameters: largest absolute difference of each parameter over all updates.
-        metrics: likewise of each loss.
-        moved: how far each parameter is from its start in the end: a golden in which nothing moves shows nothing.
+        metrics: largest absolute difference of each loss.
+        moved: largest change of each parameter: a golden in which nothing changes shows nothing.
     """
 
     parameters: dict[str, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class GoldenReport:
 
     @property
     def largest(self) -> float:
-        """Largest difference of all."""
+        """The largest difference."""
         return max([*self.parameters.values(), *self.metrics.values()])
 
     @property
@@ -73,7 +73,7 @@ class _Double(TorchFunctionMode):
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Context in which networks are made in float64 and every explicit conversion to float32 goes to float64."""
+    """Make networks in float64, and turn explicit conversions to float32 into float64, inside the context."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -95,12 +95,12 @@ def compare_with_reference(
     """Let both learn from the same batches and compare them after every update.
 
     Args:
-        algorithm: built in `double_precision`.
-        reference: made from the same parameters.
-        batches: `Batch`es, or pairs of what the algorithm and what the reference is given.
-        parameters: networks to the reference's names; `plain_parameters` by default.
-        update: how the algorithm updates; ``algorithm.engine.update`` by default.
-        seed: of the random draws.
+        algorithm: an algorithm that was built in `double_precision`.
+        reference: a reference with the same parameters.
+        batches: `Batch`es, or pairs of a batch for the algorithm and one for the reference.
+        parameters: returns the parameters of networks by the reference's names; `plain_parameters` by default.
+        update: updates the algorithm; ``algorithm.engine.update`` by default.
+        seed: seed of the random draws.
     """
     named, learn = parameters or plain_parameters, update or algorithm.engine.update
     report, start = GoldenReport(), named(algorithm.nets)

@@ -27,9 +27,9 @@ def train(
     dataset: Any = None,
     callback: Callable[..., None] | None = None,
 ) -> None:
-    """Train in the way the algorithm learns: ``n_steps`` updates on a dataset, or steps in the environment.
+    """Train an algorithm for ``n_steps`` updates on a dataset, or steps in the environment if it is on-policy.
 
-    An algorithm that learns from its own steps takes a dataset for demonstrations, or leaves it alone.
+    On-policy algorithms use the dataset as demonstrations if they need them, and ignore it otherwise.
     """
     if algorithm.learns_from.on_policy:
         demonstrations = {"demonstrations": dataset} if algorithm.learns_from.needs_demonstrations else {}
@@ -69,13 +69,13 @@ def probe_errors(
         kind: one of `birl.testing.PROBES`.
         discrete: the kind of actions.
         n_steps: number of updates (environment steps for on-policy algorithms).
-        seed: of everything.
+        seed: seed of all generators.
         n_data: number of steps in the dataset.
         expert: whether the data are the best actions instead of random ones (for imitation).
 
     Returns:
-        Largest absolute error by what was measured: ``"action_value"``, ``"state_value"`` and ``"action"`` (0 or 1 for
-        discrete actions), for those that the algorithm has.
+        Largest absolute errors of ``"action_value"``, ``"state_value"`` and ``"action"`` (0 or 1 for discrete actions),
+        as far as the algorithm has these.
     """
     seed_everything(seed)
     env = ProbeEnv(kind, discrete)
@@ -91,9 +91,9 @@ def probe_errors(
         got = algorithm.predict_value(x, action.astype(algorithm.spec.actions.storage_spec.dtype))
         errors["action_value"] = float(np.abs(got - value[:, 0]).max())
     best = env.best_actions()
-    if hasattr(algorithm.nets, "value") and not best:  # a state has a value where actions do not matter
+    if hasattr(algorithm.nets, "value") and not best:  # state values are known only if actions do not matter
         with torch.no_grad():
-            values = getattr(algorithm.nets, "values", algorithm.nets.value)  # of one encoder with the policy's
+            values = getattr(algorithm.nets, "values", algorithm.nets.value)  # with a shared encoder
             got = values(Inputs(torch.tensor(x))).numpy()
         errors["state_value"] = float(np.abs(got - value[:, 0]).max())
     if best:
@@ -104,7 +104,7 @@ def probe_errors(
 
 
 def greedy_actor(algorithm: Algorithm[Any, Any], target_return: float, n: int = 1) -> Actor:
-    """Return the greedy actor. A sequence model aims at a return and takes the most probable of discrete actions."""
+    """Make a greedy actor. A sequence model gets a target return and takes the most probable discrete action."""
     if isinstance(algorithm, TransformerAlgorithm):
         discrete = algorithm.spec.actions.discrete
         sampler = GreedyTransformerActionSampler() if discrete else IdentityTransformerActionSampler()
@@ -123,10 +123,10 @@ def average_return(
     """Return the mean undiscounted return of the greedy policy.
 
     Args:
-        algorithm: built; recurrent policies keep their state over an episode.
+        algorithm: an algorithm with networks; recurrent policies keep their state during an episode.
         env: environment.
         n_episodes: number of episodes.
-        seed: of the resets.
-        target_return: the return that a sequence model aims at.
+        seed: seed of the resets.
+        target_return: target return of a sequence model.
     """
     return float(np.mean(evaluate(algorithm, env, n_episodes, seed=seed, actor=greedy_actor(algorithm, target_return))))

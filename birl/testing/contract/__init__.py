@@ -57,7 +57,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "actions_in_bounds": actions_in_bounds,
     "export_torchscript": export(".pt"),
 }
-"""The checks by name, in an order in which the first that fails tells most."""
+"""The checks by name, ordered so that the first failure is the most informative."""
 
 SLOW_CHECKS: dict[str, Callable[[Subject], None]] = {
     "compiled_equals_eager": compiled_equals_eager,
@@ -82,20 +82,20 @@ def check_algorithm(
     """Check that an algorithm keeps the contract of all algorithms.
 
     Args:
-        config: configuration, with small networks and a small ``batch_size`` to be quick, and without dropout or batch
-            norm (their randomness and their statistics depend on the batch).
+        config: configuration, with small networks and a small ``batch_size`` for speed, and without dropout or batch
+            norm, whose randomness and statistics depend on the batch.
         observation_shape: shape of the observations.
         action_size: number of action dimensions or of discrete actions, or a list of numbers of options.
         discrete_action: only for algorithms that handle both kinds of actions.
         checks: names from `CHECKS` and `SLOW_CHECKS`; all of `CHECKS` by default.
-        seed: of parameters and data.
-        device: that the algorithm learns on; see `AlgorithmConfig.create`.
+        seed: seed of parameters and data.
+        device: training device; see `AlgorithmConfig.create`.
 
     Returns:
         The names of the checks that were made.
 
     Raises:
-        AssertionError: if a check fails; it names the check and the fault.
+        AssertionError: if a check fails; the message names the check and the fault.
     """
     subject = Subject(config, observation_shape, action_size, discrete_action, seed, device)
     known = {**CHECKS, **SLOW_CHECKS}

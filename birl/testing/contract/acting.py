@@ -1,4 +1,4 @@
-"""Actions of the policy, and of its exported files."""
+"""Checks of actions of the policy and of its exports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def actions_in_bounds(subject: Subject) -> None:
 
 
 def _last(actions: Any) -> Array:
-    """Return the last choice, of each where there are several."""
+    """Return the last option of each choice."""
     return np.subtract(actions.sizes if actions.shape else actions.size, 1.0)
 
 
@@ -59,7 +59,7 @@ def greedy_is_greedy(subject: Subject) -> None:
         first, second = (subject.act(algorithm, x, greedy).astype(np.float64) for _ in range(2))
         spread[greedy] = np.abs(first - second).mean()
     assert spread[True] <= 0.5 * spread[False], (
-        "greedy actions for the same observations differ from call to call as samples do: `Policy.greedy` is to take "
+        "greedy actions for the same observations differ from call to call as samples do: `Policy.greedy` must return "
         "the mode, with dropout and noise off"
     )
 
@@ -98,7 +98,7 @@ def samples_have_their_probabilities(subject: Subject) -> None:
 
 
 def export(suffix: str) -> Callable[[Subject], None]:
-    """A check that an exported policy acts like the policy itself, a recurrent one over episodes."""
+    """Make a check that an exported policy acts like the policy itself; recurrent policies act over episodes."""
 
     def check(subject: Subject) -> None:
         algorithm = subject.build()
@@ -116,7 +116,7 @@ def export(suffix: str) -> Callable[[Subject], None]:
 
 
 def _pairs(subject: Subject, algorithm: Algorithm[Any, Any], path: Path, rows: int) -> Iterator[tuple[Array, Array]]:
-    """Return actions of an algorithm and of its export, and the states that they were chosen in."""
+    """Yield outputs of an algorithm and of its export for the same inputs."""
     if isinstance(algorithm, TransformerAlgorithm):
         context = subject.contexts(algorithm, rows)
         expected = subject.actions.greedy(torch.as_tensor(algorithm.predict_context(*context))).numpy()
@@ -128,7 +128,7 @@ def _pairs(subject: Subject, algorithm: Algorithm[Any, Any], path: Path, rows: i
         actor = greedy_actor(algorithm, 1.0, rows)
         for step in range(2 * EPISODE):
             now = tree_map(lambda leaf, step=step: leaf[step * rows : (step + 1) * rows], x)
-            begins = (step + np.arange(rows)) % EPISODE == 0  # each row's episodes begin at other times
+            begins = (step + np.arange(rows)) % EPISODE == 0  # the episodes of rows begin at different steps
             state = [each * ~begins[:, None] for each in state]
             expected = actor(now, begins, np.zeros(rows, np.float32))
             for name, each in zip(sizes, state, strict=True):
@@ -158,14 +158,14 @@ def run_export(path: Path, x: Tree, names: Sequence[str] | None = None) -> Array
 
 
 def open_export(path: Path) -> tuple[Callable[[Mapping[str, Array]], list[Array]], dict[str, int]]:
-    """An exported policy: its outputs as a function of its inputs, by name and in order, and its states' sizes."""
+    """Return a function from inputs by name to the outputs of an exported policy, and the sizes of its states."""
     extra: dict[str, Any] = {"states": ""}
     if path.suffix == ".onnx":
         session = require("onnxruntime", "onnx").InferenceSession(str(path), providers=["CPUExecutionProvider"])
         extra |= session.get_modelmeta().custom_metadata_map
         return partial(session.run, None), json.loads(extra["states"] or "{}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit says that it is deprecated
+        warnings.simplefilter("ignore")  # torch.jit warns that it is deprecated
         if path.suffix == ".pt":
             policy = torch.jit.load(path, _extra_files=extra)
         else:

@@ -1,4 +1,4 @@
-"""What values are learned from: rewards, discounts and target networks."""
+"""Checks of the targets of values: rewards, discounts and target networks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from birl.types import Batch, tree_leaves, tree_map
 def _bootstrapping(
     subject: Subject, wanted: bool = True
 ) -> Iterator[tuple[Algorithm[Any, Any], Training, Batch, Gradients]]:
-    """Steps whose gradients depend on the next observation, with a batch of discount 0.9 and those gradients.
+    """Yield the steps whose gradients depend on the next observation, with a batch of discount 0.9 and the gradients.
 
-    Or steps whose gradients do not, if they are ``wanted`` so.
+    With ``wanted=False``, yield the steps whose gradients do not depend on it.
     """
     algorithm, (batch, *_) = subject.first_batches()
     if batch.next_observation is None:
@@ -36,12 +36,12 @@ def _bootstrapping(
 
 
 def discounts_count(subject: Subject) -> None:
-    """Values are learned from the reward and, as far as ``batch.discount`` says, from the next state."""
+    """Values are learned from the reward, and from the next state in proportion to ``batch.discount``."""
     for algorithm, step, batch, found in _bootstrapping(subject, wanted=False):
         other = gradients(algorithm, step, replace(batch, discount=batch.discount / 2))
         assert not differences(found, other), (
             f"step {step.name!r}: the gradient depends on batch.discount, but not on the next observation: probably it "
-            "discounts the value of batch.inputs. Take batch.next_inputs"
+            "discounts the value of batch.inputs. Use batch.next_inputs"
         )
     for algorithm, step, batch, found in _bootstrapping(subject):
 
@@ -62,13 +62,13 @@ def discounts_count(subject: Subject) -> None:
                 "batch.discount)"
             )
             assert halved, (
-                f"{where}, but asks only whether batch.discount is 0: multiply by it, or n-step returns are discounted "
-                "as single steps"
+                f"{where}, but only tests whether batch.discount is 0: multiply by it, or n-step returns are "
+                "discounted as single steps"
             )
         gamma = replace(algorithm.config, gamma=algorithm.config.gamma / 2)
         assert not matters(batch=batch, config=gamma), (
             f"step {step.name!r}: the gradient depends on both cfg.gamma and batch.discount, "
-            "which already holds gamma**n"
+            "which already contains gamma**n"
         )
 
 
@@ -81,12 +81,12 @@ def targets_are_constants(subject: Subject) -> None:
         flows = torch.autograd.grad(value, list(tree_leaves(following)), allow_unused=True)
         assert all(each is None or not bool(each.any()) for each in flows), (
             f"step {step.name!r}: its gradient flows through the next observation. Compute targets under "
-            "torch.no_grad(); if they are, the loss takes next_inputs where it needs inputs"
+            "torch.no_grad(); if this is the case, the loss uses next_inputs instead of inputs"
         )
 
 
 def targets_act(subject: Subject) -> None:
-    """Every target network has an influence on what is learned."""
+    """Every target network affects gradients."""
     algorithm = subject.build()
     item = subject.inputs(algorithm, 1)[0]
     engine = algorithm.engine
@@ -109,7 +109,7 @@ def targets_act(subject: Subject) -> None:
 
 
 def parameters_move(subject: Subject) -> None:
-    """Every parameter is trained by a step, follows one that is, or is said to be a constant."""
+    """Every parameter is trained by a step, belongs to a target network, or is declared a constant."""
     nets, engine = (algorithm := subject.build()).nets, algorithm.engine
     trained = {name for step in engine.trainings for name in engine.parameters[step.name]}
     if not engine.steps:
@@ -122,7 +122,7 @@ def parameters_move(subject: Subject) -> None:
             continue
         source = next((name for name, other in nets.named_children() if _begins_as(module, other)), None)
         assert source is None or set(names) - set(left), (
-            f"the network {network!r} begins as a copy of {source!r}, but no step moves it: add "
+            f"the network {network!r} begins as a copy of {source!r}, but no step updates it: add "
             f"Polyak({source!r}, {network!r}) or HardCopy({source!r}, {network!r}) to `steps`"
         )
         _refuse([name for name in left if names[name].requires_grad])

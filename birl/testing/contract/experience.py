@@ -1,4 +1,4 @@
-"""No batch mixes episodes."""
+"""Checks that batches do not mix episodes, and that scalers apply to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def episodes_stay_separate(subject: Subject) -> None:
         episode, step = batch.observation[..., 0], batch.observation[..., 1]
         if batch.next_observation is not None:
             following = batch.next_observation
-            assert bool((following[..., 0] == episode)[real].all()), "a transition leads from one episode into another"
+            assert bool((following[..., 0] == episode)[real].all()), "a transition leads from one episode to another"
             distance = following[..., 1] - step
             terminated = (following[..., 1] == EPISODE) & (episode % 2 == 0)
             expected = torch.where(terminated, 0.0, torch.as_tensor(gamma, dtype=torch.float32) ** distance)
@@ -42,11 +42,11 @@ def episodes_stay_separate(subject: Subject) -> None:
             if batch.is_first is not None:
                 joined = joined & ~batch.is_first[1:]
             crossing = joined & ((episode[1:] != episode[:-1]) | (step[1:] != step[:-1] + 1))
-            assert not bool(crossing.any()), "a sequence goes from one episode into the next without a reset"
+            assert not bool(crossing.any()), "a sequence continues from one episode to the next without a reset"
 
 
 def scalers_reach_the_batch(subject: Subject) -> None:
-    """Losses see observations, actions and rewards in the networks' units, as the scalers of the configuration say."""
+    """Losses receive observations, actions and rewards that the configuration's scalers have scaled."""
     subject = replace(subject, observation_shape=(3,))
     size = subject.actions.shape
     own: dict[str, Any] = {
@@ -66,13 +66,13 @@ def scalers_reach_the_batch(subject: Subject) -> None:
         if before is None or not hasattr(subject.config, f"{kind}_scaler"):
             continue
         assert torch.allclose(scaler.transform(before)[real], after[real], atol=1e-4), (
-            f"{kind}_scaler does not reach batch.{column}: an Experience hands data on through learner.units, such as "
-            f"learner.units.{kind}(drawn.{column}s)"
+            f"{kind}_scaler does not reach batch.{column}: an Experience must convert data by learner.units, such as "
+            f"learner.units.{kind}(minibatch.{column}s)"
         )
 
 
 def _rollout_episodes_stay_separate(subject: Subject, algorithm: Algorithm[Any, Any]) -> None:
-    """Later episodes must not reach the steps of earlier ones."""
+    """Values of a step do not depend on later episodes."""
     (rollout,) = subject.inputs(algorithm, 1)
     later = slice(2 * EPISODE, None)  # the second episode ends by truncation
     other = copy.deepcopy(rollout)
@@ -92,6 +92,6 @@ def _rollout_episodes_stay_separate(subject: Subject, algorithm: Algorithm[Any, 
     for name in {name for name, *_ in first}:
         for row in rollout.observation[: 2 * EPISODE].reshape(-1, 3).tolist():
             key = (name, *row)
-            assert key in first and key in second, "a step of a rollout is not learned from"
+            assert key in first and key in second, "a step of a rollout is not used"
             distance = abs(first[key] - second[key])
             assert distance <= 1e-5, f"{name!r} of a step depends on the next episode, by {distance:.1e}"

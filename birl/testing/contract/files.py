@@ -1,4 +1,4 @@
-"""Seeds, saved files and restored states."""
+"""Checks of seeds, saved files and restored states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from birl.testing.contract.subject import Subject
 
 
 def same_seed_same_result(subject: Subject) -> None:
-    """One seed gives one result, two seeds give two."""
+    """The same seed gives the same result, and different seeds give different results."""
     states = []
     for seed in (subject.seed, subject.seed, subject.seed + 1):
         algorithm = subject.build(seed)
@@ -26,7 +26,7 @@ def same_seed_same_result(subject: Subject) -> None:
 
 
 def save_load_continue(subject: Subject) -> None:
-    """A saved and loaded algorithm goes on learning exactly like the one that was saved."""
+    """A saved and loaded algorithm continues to learn exactly like the original."""
     algorithm = subject.build()
     items = subject.inputs(algorithm, 6)
     for item in items[:3]:
@@ -50,7 +50,7 @@ def save_load_continue(subject: Subject) -> None:
         for item in items[3:]:
             other.update(item)
         differing = differences(expected, other.get_state())
-        assert not differing, f"after {name} training goes on differently in {differing[:5]}"
+        assert not differing, f"after {name} training continues differently in {differing[:5]}"
         set_torch_generators(rng)
         actions = subject.act(other, subject.observations(5))
         assert np.array_equal(expected_actions, actions), f"after {name} the policy acts differently"

@@ -1,4 +1,4 @@
-"""Each gradient step of an update: its loss, its gradients, the parameters it changes."""
+"""Checks of the gradient steps of an update: losses, gradients and changed parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DRAWS = (
 
 
 class _Noise(TorchFunctionMode):
-    """Records random draws, or replays them for a part of the batch: halves must see the same noise as the whole."""
+    """Records random draws, or replays them for a part of the batch: halves need the same noise as the whole batch."""
 
     def __init__(self, replay: list[Tensor] | None = None, part: slice = slice(None)) -> None:
         super().__init__()
@@ -72,16 +72,16 @@ class _Noise(TorchFunctionMode):
 
 def gradient_split(subject: Subject) -> None:
     """The gradient of a batch is the mean of the gradients of its halves."""
-    subject = subject.with_config(normalize_advantage=False)  # it would differ between the halves
+    subject = subject.with_config(normalize_advantage=False)  # statistics differ between the halves
     algorithm, batches = subject.first_batches()
     for batch in batches[:2]:
         axis = 1 if batch.is_first is not None else 0
         batch = _mapped(batch, _doubles, _doubles)
-        # weights of 0 would make the halves count unlike numbers of real steps
+        # with weights of 0 the halves could have different numbers of real steps
         batch = replace(batch, weight=torch.ones_like(batch.weight))
         size = batch.reward.shape[axis] // 2
         parts = [slice(0, size), slice(size, 2 * size)]
-        if subject.experience.contexts:  # nothing follows the last step of a window: it counts where its episode ends
+        if subject.experience.contexts:  # nothing follows the last step of a window: here its episode ends
             batch.discount[:, -1] = 0
         whole = _part(batch, slice(0, 2 * size), axis)
         algorithm.nets.double()
@@ -101,16 +101,16 @@ def gradient_split(subject: Subject) -> None:
             if step.splits:
                 assert not off, (
                     f"step {step.name!r}: the gradient of {max(off, key=off.__getitem__)} is {max(off.values()):.1e} "
-                    "off the mean of two half batches. Average once, in the end, with weighted_mean(…, batch.weight): "
-                    "neither sums over the batch nor its means or standard deviations belong into a loss, unless they "
-                    "are meant; then say Gradient(…, splits=False)"
+                    "off the mean of two half batches. Average once, at the end, with weighted_mean(…, batch.weight): "
+                    "a loss should not contain sums, means or standard deviations of the batch, unless they are "
+                    "intended; then set Gradient(…, splits=False)"
                 )
             else:
-                assert off, f"step {step.name!r} says splits=False, but its gradient is the mean of half batches'"
+                assert off, f"step {step.name!r} has splits=False, but its gradient is the mean of those of the halves"
 
 
 def _mapped(batch: Batch, steps: Callable[[Tensor], Tensor], states: Callable[[Tensor], Tensor]) -> Batch:
-    """The batch with functions applied to the tensors of its steps and to its start states."""
+    """Apply functions to the tensors of a batch's steps and to its start states."""
     state = None if batch.state is None else {name: states(value) for name, value in batch.state.items()}
     return replace(batch.map(steps), state=state)
 
@@ -125,7 +125,7 @@ def _doubles(x: Tensor) -> Tensor:
 
 
 def padding_is_ignored(subject: Subject) -> None:
-    """Steps of weight 0 have no influence on a gradient, the others one in proportion to their weight."""
+    """Steps of weight 0 do not affect gradients, and other steps do in proportion to their weight."""
     subject = subject.with_config(normalize_advantage=False)  # by a weighted mean and deviation
     algorithm, (batch, *_) = subject.first_batches()
     padding = (slice(None), slice(2)) if subject.experience.contexts else (slice(-2, None),)  # windows: in front
@@ -150,7 +150,7 @@ def padding_is_ignored(subject: Subject) -> None:
         for name in first:
             error = float((first[name] - second[name]).abs().max())
             assert error <= 1e-6, (
-                f"step {step.name!r}: what stands in padding moves the gradient of {name} by {error:.1e}"
+                f"step {step.name!r}: the contents of padding change the gradient of {name} by {error:.1e}"
             )
     algorithm.nets.double()
     batch = _mapped(batch, _doubles, _doubles)
@@ -159,13 +159,13 @@ def padding_is_ignored(subject: Subject) -> None:
         for name, (once, twice, thrice) in {name: [each[name] for each in found] for name in found[0]}.items():
             error = float((thrice - 2 * twice + once).abs().max() / (1 + thrice.abs().max()))
             assert error <= 1e-6, (
-                f"step {step.name!r}: twice the batch.weight does not move {name} twice as much: is it squared, or "
+                f"step {step.name!r}: twice the batch.weight does not double the gradient of {name}: is it squared, or "
                 "applied twice? weighted_mean(error.square(), batch.weight) applies it once"
             )
 
 
 class _NoReads(TorchFunctionMode):
-    """Raises where a value is brought to the host: on a GPU every such read waits for the device."""
+    """Raises if a value is read on the host: on a GPU every such read waits for the device."""
 
     _READS = tuple(
         getattr(Tensor, name)
@@ -184,7 +184,7 @@ class _NoReads(TorchFunctionMode):
 
 
 def losses_read_nothing(subject: Subject) -> None:
-    """A loss never brings a value to the host."""
+    """A loss never reads a value on the host."""
     algorithm, (batch, *_) = subject.first_batches()
     for step in algorithm.engine.trainings:
         with _NoReads():
@@ -192,7 +192,7 @@ def losses_read_nothing(subject: Subject) -> None:
 
 
 def steps_stay_in_their_networks(subject: Subject) -> None:
-    """A loss changes nothing; its step moves the parameters it trains and no others."""
+    """A loss changes nothing; its step changes the parameters that it trains and no others."""
     algorithm, (batch, *_) = subject.first_batches()
     for step in algorithm.engine.trainings:
         own = tuple(f"{module}." for module in step.networks)
@@ -216,7 +216,7 @@ def steps_stay_in_their_networks(subject: Subject) -> None:
 
 
 def any_leading_dimensions(subject: Subject) -> None:
-    """Losses take any dimensions in front: a batch ``[B, …]`` and the same as ``[2, B/2, …]`` have one gradient."""
+    """Losses accept any leading dimensions: a batch ``[B, …]`` has the same gradient as ``[2, B/2, …]``."""
     algorithm, batches = subject.first_batches()
     batch = batches[0]
     if batch.weight.dim() != 1:
@@ -241,7 +241,7 @@ def any_leading_dimensions(subject: Subject) -> None:
 
 
 def values_ignore_the_policy(subject: Subject) -> None:
-    """Where one step trains policy and Q-function, the Q-function does not learn to please the policy."""
+    """If one step trains policy and Q-function, the policy's loss does not train the Q-function."""
     algorithm, (batch, *_) = subject.first_batches()
     policy = algorithm.acts.network
     if algorithm.acts.value is None or subject.experience.contexts:
@@ -257,9 +257,9 @@ def values_ignore_the_policy(subject: Subject) -> None:
             return function()
 
     before = values()
-    if differences(before, moved(policy, values)):  # the policy is the greedy one of the Q-function
+    if differences(before, moved(policy, values)):  # the policy is greedy with respect to the Q-function
         return
-    batch = replace(batch, discount=torch.zeros_like(batch.discount))  # or the target asks the policy
+    batch = replace(batch, discount=torch.zeros_like(batch.discount))  # otherwise targets depend on the policy
     for step in algorithm.engine.trainings:
         valued = [name for name in step.networks if differences(before, moved(name, values))]
         if policy not in step.networks or not valued:
@@ -268,6 +268,6 @@ def values_ignore_the_policy(subject: Subject) -> None:
         second = moved(policy, partial(gradients, algorithm, step, batch))
         driven = [name for name in first if name.split(".")[0] in valued and not same(first[name], second[name])]
         assert not driven, (
-            f"step {step.name!r} trains {driven[0]}, and its gradient there depends on the policy {policy!r}: the "
-            "policy's loss raises values instead of climbing them. Give each its own step, or `of` without the critic"
+            f"step {step.name!r} trains {driven[0]}, whose gradient depends on the policy {policy!r}: the policy's "
+            "loss increases values instead of following them. Give each its own step, or `of` without the critic"
         )

@@ -1,4 +1,4 @@
-"""Whole updates: metrics, target networks, heads, compiled programs."""
+"""Checks of whole updates: metrics, target networks, heads and compiled programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from birl.testing.contract.states import changed_names, differences, same, snaps
 from birl.testing.contract.subject import Subject, keeping_still
 
 BANDIT_UPDATES = 40
-"""Enough to see in which direction values and actions move, with learning rates of 0.01."""
+"""Number of updates that shows in which direction values and actions change, with learning rates of 0.01."""
 
 
 def batches_stay_as_they_are(subject: Subject) -> None:
@@ -80,13 +80,13 @@ def metrics(subject: Subject) -> None:
         for name, value in metrics.items():
             assert isinstance(name, str) and isinstance(value, Tensor), f"metric {name!r} is a {type(value).__name__}"
             assert value.dim() == 0, f"metric {name!r} has shape {tuple(value.shape)}, not that of a scalar"
-            assert not value.requires_grad, f"metric {name!r} holds on to the graph of its loss"
+            assert not value.requires_grad, f"metric {name!r} keeps the graph of its loss"
             assert value.device == algorithm.torch_device, f"metric {name!r} is on {value.device}"
             assert bool(torch.isfinite(value)), f"metric {name!r} is {float(value)}"
 
 
 def q_functions(subject: Subject) -> None:
-    """Every kind of Q-function learns and predicts, but for those that the configuration refuses by name."""
+    """Every kind of Q-function learns and predicts, except those that the configuration rejects by name."""
     if not hasattr(subject.config, "q_func_factory"):
         return
     heads: tuple[QFunctionFactory, ...] = (
@@ -103,7 +103,7 @@ def q_functions(subject: Subject) -> None:
             if "q_func_factory" in str(error) and not isinstance(head, type(subject.config.q_func_factory)):
                 continue
             raise
-        # a target network is one with a target: everything trained must move within two updates
+        # every trained parameter must change within two updates
         algorithm = chosen.build()
         before = snapshot(algorithm.nets)
         for item in subject.inputs(algorithm, 2):
@@ -119,7 +119,7 @@ def q_functions(subject: Subject) -> None:
 
 
 def targets_follow(subject: Subject) -> None:
-    """Target networks begin as copies and move by the right amount when they are due."""
+    """Target networks begin as copies and change by the right amount when they are due."""
     algorithm = subject.with_config(target_update_interval=3, tau=0.25).build()
     engine = algorithm.engine
     for target in engine.targets:
@@ -146,7 +146,7 @@ def targets_follow(subject: Subject) -> None:
 
 
 def zero_learning_rate(subject: Subject) -> None:
-    """With a learning rate of 0 nothing moves."""
+    """With a learning rate of 0 nothing changes."""
     still = keeping_still(subject.config)
     assert still, "no field ends in learning_rate"
     algorithm = subject.with_config(**still, target_update_interval=1, update_actor_interval=1).build()
@@ -158,10 +158,10 @@ def zero_learning_rate(subject: Subject) -> None:
 
 
 def follows_rewards(subject: Subject) -> None:
-    """Values and actions move towards rewards: what was rewarded in one run is punished in the other."""
+    """Values and actions follow rewards, which have the opposite sign in a second run."""
     config = subject.config
     rates = {item.name: 1e-2 for item in dataclasses.fields(config) if item.name.endswith("learning_rate")}
-    for name in rates:  # Adam's steps are as long as the rate says, those of SGD grow with the gradient
+    for name in rates:  # Adam's steps are as long as the rate, those of SGD grow with the gradient
         if isinstance(getattr(config, name.replace("learning_rate", "optim_factory"), None), SGDFactory):
             rates[name] = 5e-3
     early = {"update_actor_interval": 1, "target_update_interval": 1, "warmup_steps": 1, "rl_start_step": 0}
@@ -185,7 +185,7 @@ def follows_rewards(subject: Subject) -> None:
     message = "after {0} updates on single steps, rewarded and then punished, {1}: probably the sign of {2} is wrong{3}"
     if values:
         rise = values[0] > values[1] and slopes[0] >= slopes[1]
-        other = ", or it moves values of other actions than batch.action"
+        other = ", or it changes values of other actions than batch.action"
         assert rise, message.format(BANDIT_UPDATES, "values do not follow the rewards", "the critic's loss", other)
     assert algorithm.evaluates or actions[0] > actions[1], message.format(
         BANDIT_UPDATES, "the policy does not prefer what was rewarded", "the policy's loss", ""

@@ -1,4 +1,4 @@
-"""Copies and comparisons of parameters and states."""
+"""Helpers that copy and compare parameters and states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
 
 
 def changed_names(before: dict[str, Tensor], module: nn.Module) -> list[str]:
-    """Return names of the tensors that have changed."""
+    """Return the names of the tensors that have changed."""
     return [name for name, tensor in module.state_dict().items() if not same(before[name], tensor)]
 
 
@@ -23,7 +23,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def differences(a: object, b: object, path: str = "") -> list[str]:
-    """Return paths at which two states differ."""
+    """Return the paths at which two states differ."""
     if isinstance(a, dict):
         if not isinstance(b, dict) or a.keys() != b.keys():
             return [f"{path}: other keys"]
@@ -34,7 +34,7 @@ def differences(a: object, b: object, path: str = "") -> list[str]:
 
 
 def torch_generators() -> list[Tensor]:
-    """Return states of torch's global generators: losses may draw from no others."""
+    """Return the states of torch's global generators, the only ones from which losses may draw."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 

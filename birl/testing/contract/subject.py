@@ -1,4 +1,4 @@
-"""The subject of the contract: a configuration and the sizes its networks are built for."""
+"""The subject of the contract: a configuration, and the sizes for which its networks are built."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from birl.testing.data import build_algorithm, random_columns, random_dataset, r
 from birl.testing.learning import greedy_actor
 from birl.types import ActionSpace, Array, Batch, Shape, Tree, tree_leaves, tree_map
 
-EPISODE = 5  # steps of every episode of the data
-LANES = 4  # environments of a rollout
+EPISODE = 5  # number of steps in every episode of the data
+LANES = 4  # number of environments in a rollout
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A configuration, and the observations and actions that its networks are built for.
+    """A configuration, and the observations and actions for which its networks are built.
 
     Attributes:
         config: configuration of the algorithm.
-        observation_shape: shape of the observations, or what else describes them; see `birl.spaces.specs.Spec`.
+        observation_shape: shape of the observations, or another description; see `birl.spaces.specs.Spec`.
         action_size: number of action dimensions or of discrete actions, or a list of numbers of options.
         discrete_action: only for algorithms that handle both kinds of actions, which are continuous by default.
-        seed: of parameters and data.
-        device: that the algorithm learns on; see `AlgorithmConfig.create`.
+        seed: seed of parameters and data.
+        device: training device; see `AlgorithmConfig.create`.
     """
 
     config: AlgorithmConfig
@@ -49,7 +49,7 @@ class Subject:
 
     @property
     def actions(self) -> Actions:
-        """What actions are."""
+        """The actions of the algorithm."""
         definition = self.config.algorithm.definition()
         number = isinstance(self.action_size, int)
         either = number and ActionSpace.BOTH in definition.actions and self.discrete_action is None
@@ -58,11 +58,11 @@ class Subject:
 
     @property
     def experience(self) -> Experience:
-        """The experience that the algorithm learns from."""
+        """The experience from which the algorithm learns."""
         return self.config.algorithm.learns_from
 
     def with_config(self, **fields: Any) -> Subject:
-        """Return the same subject with other fields; those that the configuration lacks are ignored."""
+        """Return the same subject with other fields. Fields that the configuration lacks are ignored."""
         known = {name: value for name, value in fields.items() if hasattr(self.config, name)}
         return replace(self, config=replace(self.config, **known))
 
@@ -77,27 +77,27 @@ class Subject:
         )
 
     def inputs(self, algorithm: Algorithm[Any, Any], count: int, *, marked: bool = False) -> list[Any]:
-        """``count`` minibatches or rollouts of random data; see `birl.testing.random_dataset`."""
+        """Return ``count`` minibatches or rollouts of random data; see `birl.testing.random_dataset`."""
         if self.experience.on_policy:
             return [self._rollout(algorithm, self.seed + index, marked) for index in range(count)]
         dataset = self._dataset(marked)
         return [algorithm.sample_minibatch(dataset) for _ in range(count)]
 
     def batches(self, algorithm: Algorithm[Any, Any], item: Minibatch | Batch) -> list[Batch]:
-        """Return the batches that the engine would see for one of `inputs`. Nothing is learned."""
+        """Return the batches that one of `inputs` gives the engine, without an update."""
         seen: list[Batch] = []
 
-        def see(batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
+        def record(batch: Batch, only: Sequence[str] | None = None) -> dict[str, Tensor]:
             seen.append(batch)
             return {}
 
         # all steps are due: a batch may lack columns that only later steps need
-        with patch.multiple(algorithm.engine, update=see, is_due=lambda name: True):
+        with patch.multiple(algorithm.engine, update=record, is_due=lambda name: True):
             algorithm.update(item)
         return seen
 
     def first_batches(self) -> tuple[Algorithm[Any, Any], list[Batch]]:
-        """Return a new algorithm, and the batches that its engine would see in the first update."""
+        """Return a new algorithm, and the batches of its first update."""
         algorithm = self.build()
         batches = self.batches(algorithm, self.inputs(algorithm, 1)[0])
         assert batches, "an update gave the engine no batch"
@@ -129,14 +129,14 @@ class Subject:
         return Rollout(**columns, valid=np.ones(lead, bool), extra=extra, expert=expert)
 
     def goodness(self, action: Array) -> Array:
-        """How good actions of a `bandit` are: 1 for the best, about 0 in the mean."""
+        """Return the quality of actions in a `bandit`: 1 for the best action, about 0 on average."""
         if self.actions.discrete:
             good = np.where(np.asarray(action) == 0, 1.0, -0.5).astype(np.float32)
             return good.mean(-1) if self.actions.shape else good
         return np.asarray(action)[..., 0].astype(np.float32) / np.float32(0.9)
 
     def bandit_action(self, count: int, best: bool) -> Array:
-        """Return the best action of a `bandit`, or the worst, ``count`` times."""
+        """Return the best or the worst action of a `bandit`, ``count`` times."""
         actions = self.actions
         action = np.zeros((count, *actions.storage_spec.shape), actions.storage_spec.dtype)
         if actions.discrete:
@@ -201,7 +201,7 @@ class Subject:
 def gradients(
     algorithm: Algorithm[Any, Any], step: Training, batch: Batch, config: AlgorithmConfig | None = None
 ) -> Gradients:
-    """Gradients of a step's loss, always with the same random draws."""
+    """Return the gradients of a step's loss, always with the same random draws."""
     torch.manual_seed(0)
     parameters = algorithm.engine.parameters[step.name]
     value = step.loss(algorithm.nets, batch, algorithm.config if config is None else config).value
@@ -210,7 +210,7 @@ def gradients(
 
 
 def keeping_still(config: AlgorithmConfig) -> dict[str, float | None]:
-    """Return fields with which nothing of an algorithm moves: no learning rate, no room around the policy, no rule."""
+    """Return fields with which an update changes nothing: learning rates, trust regions and adaptive weights."""
     names = [item.name for item in fields(config)]
     still = {name: 0.0 for name in names if name.endswith("learning_rate") or name == "max_kl"}
     return still | {name: None for name in names if name == "kl_penalty_target"}
@@ -218,7 +218,7 @@ def keeping_still(config: AlgorithmConfig) -> dict[str, float | None]:
 
 @contextmanager
 def randomly_moved(module: nn.Module) -> Iterator[None]:
-    """Other parameters for a while."""
+    """Perturb the parameters of a module inside the context."""
     parameters = [parameter.detach() for parameter in module.parameters()]  # they share memory, and no graph
     before = [parameter.clone() for parameter in parameters]
     generator = torch.Generator().manual_seed(0)
