@@ -376,7 +376,7 @@ class Loss:
         return Loss(self.value.detach(), metrics, share, self.compute_priority() if prioritised else None)
 
     def shared_with(self, batch: Batch) -> Batch:
-        """``batch`` with `share` in its ``extra``."""
+        """Return ``batch`` with `share` in its ``extra``."""
         return replace(batch, extra={**batch.extra, **self.share}) if self.share else batch
 
 

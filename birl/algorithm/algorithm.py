@@ -102,7 +102,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     @classmethod
     def definition(cls) -> Definition:
-        """Its values."""
+        """Return the values that define it."""
         values = cls.actions, cls.learns_from, cls.acts, cls.steps, cls.evaluates
         return Definition(cls.__name__, cls.config_class, cls.networks, *values)
 

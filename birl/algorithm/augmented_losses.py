@@ -82,7 +82,7 @@ def with_addons(steps: tuple[Step, ...], acting: str, config: AlgorithmConfig) -
 
 
 def _phase(addon: LossAddOn, steps: list[Step], acting: str, config: AlgorithmConfig) -> str:
-    """Name of the step to whose loss the term is added."""
+    """Return the name of the step to whose loss the term is added."""
     kind, known = type(addon).__name__, [step for step in steps if isinstance(step, Gradient)]
     name = next((step.name for step in known if acting in step.networks), None) if addon.phase is None else addon.phase
     if name not in [step.name for step in known]:

@@ -503,7 +503,7 @@ class Learner:
         check_compatible(used)
         updates = self.experience.expected_updates(self.config, count, lanes)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
-            self.set_mode(acting=False)  # modes are part of what is compiled
+            self.set_mode(acting=False)  # compiled programs depend on the mode
             if updates >= COMPILE_FROM or self.engine.is_stored():
                 self.engine.compile(required=False)
         placed = getattr(source, "placed_for", None)

@@ -133,7 +133,7 @@ class MPONets(ActorCriticNets):
     """Networks of MPO.
 
     Attributes:
-        temperature: of the objectives, ``[K]``: one for the values, and one for the penalty if it is used.
+        temperature: temperatures of the objectives, ``[K]``: one for the values, and one for the penalty if it is used.
         alpha_mean, alpha_std: multipliers ``[A]``, or ``[1]`` for all dimensions together.
     """
 

@@ -89,7 +89,7 @@ class Recording:
 
 
 def _copy_with_strides(x: Tensor | None, copies: dict[int, Tensor]) -> Tensor | None:
-    """A copy with the same strides, so that the program compiled for ``x`` takes it; the same one for the same tensor.
+    """Copy a tensor with its strides, so that the program compiled for ``x`` accepts the copy. Copy each tensor once.
 
     Args:
         x: a tensor of a batch.
@@ -105,7 +105,7 @@ def _copy_with_strides(x: Tensor | None, copies: dict[int, Tensor]) -> Tensor | 
 
 
 def _without_expansion(x: Tensor) -> Tensor:
-    """The part of an expanded tensor that has memory of its own: one element of each expanded dimension."""
+    """Return the part of an expanded tensor that has its own memory: one element of each expanded dimension."""
     for dimension, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
         if stride == 0 and size > 1:
             x = x.narrow(dimension, 0, 1)

@@ -102,7 +102,7 @@ class Engine(TrainState):
             self._updates = self._compiled_updates()
 
     def is_stored(self) -> bool:
-        """Whether a compiled update of these networks and settings is on disk, so that it need not be compiled."""
+        """Return whether a compiled update of these networks and settings is already on disk."""
         if self.reduce is not None or not supports(self):
             return False
         shelf = Program(self).shelf

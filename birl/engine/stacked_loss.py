@@ -188,7 +188,7 @@ def _extract_draws(graph: GraphModule) -> list[_Draw]:
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
-    """``native_dropout``, which is used on GPUs, with a separate operation for its random numbers."""
+    """Compute ``native_dropout``, which GPUs use, with a separate operation for its random numbers."""
     kept = torch.bernoulli(x, 1 - p)
     return x * kept / (1 - p), kept.bool()
 

@@ -253,7 +253,7 @@ class Beta:
         return self._total(_log_beta(other_alpha, other_beta) - _log_beta(alpha, beta) + mean)
 
     def parameters(self) -> Tensor:
-        """``alpha``, then ``beta`` ``[..., 2 * action_size]``."""
+        """Return ``alpha``, then ``beta`` ``[..., 2 * action_size]``."""
         return torch.cat(self._pair, -1)
 
     def with_parameters(self, parameters: Tensor) -> Beta:

@@ -112,7 +112,7 @@ class Returns(Protocol):
         """
 
     def td_loss(self, target: Self, delta: float | None = None) -> Tensor:
-        """Temporal-difference loss ``[N, …]``, one value for each element, against a ``target`` without ``N``.
+        """Return the temporal-difference loss ``[N, …]`` of each element against a ``target`` without ``N``.
 
         Args:
             target: made by `backup`.
@@ -226,18 +226,18 @@ class _RowReturns(Returns):
         return self._picked(lambda rows: rows[:, index]).among(allowed)
 
     def blend(self, share: float) -> Self:
-        """Row by row: quantiles are averaged, probabilities mixed."""
+        """See `Returns.blend`. Quantiles are averaged and probabilities mixed, row by row."""
         rows, mean = self._rows(), self.mean()
         if rows.shape[0] == 1:
             return self._of(rows.squeeze(0))
         return self._of(share * _member(rows, mean.argmin(0)) + (1 - share) * _member(rows, mean.argmax(0)))
 
     def average(self) -> Self:
-        """Row by row, as `blend`."""
+        """See `Returns.average`. Rows are averaged as in `blend`."""
         return self._of(self._rows().mean(0))
 
     def mix(self, probs: Tensor) -> Self:
-        """Row by row. Averaged quantiles have the mixture's mean, but not its shape."""
+        """See `Returns.mix`. Averaged quantiles have the mixture's mean, but not its shape."""
         return self._of((self._rows() * probs.unsqueeze(-1)).sum(-2)).among(None)
 
     def reshaped(self, function: Callable[[Tensor], Tensor], branches: int) -> Self:
@@ -313,7 +313,7 @@ class QuantileReturns(_RowReturns):
         return QuantileReturns(target, self.taus, share=self.share)
 
     def td_loss(self, target: QuantileReturns, delta: float | None = None) -> Tensor:
-        """Quantile Huber loss (1806.06923 eq. 3), summed over predicted and averaged over target quantiles.
+        """Return the quantile Huber loss (1806.06923 eq. 3), summed over predicted and averaged over target quantiles.
 
         ``delta`` is the threshold kappa, 1 by default.
         """
@@ -367,14 +367,14 @@ class CategoricalReturns(_RowReturns):
         return self.probs @ self.support
 
     def backup(self, reward: Tensor, discount: Tensor, bonus: Tensor | None = None) -> CategoricalReturns:
-        """Projected back onto the support."""
+        """See `Returns.backup`. The target is projected onto the support."""
         with torch.no_grad():
             atoms = self.support if bonus is None else self.support + bonus.unsqueeze(-1)
             atoms = reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms
             return CategoricalReturns(self.support, probabilities=project(self.probs, atoms, self.support))
 
     def td_loss(self, target: CategoricalReturns, delta: float | None = None) -> Tensor:
-        """Cross-entropy of the projected target and the prediction (1707.06887 algorithm 1). ``delta`` is ignored."""
+        """Return the cross-entropy of target and prediction (1707.06887 algorithm 1). ``delta`` is ignored."""
         return -(target.probs * cast(Tensor, self.logits).log_softmax(-1)).sum(-1)
 
 

@@ -258,7 +258,7 @@ class Fitted(Scaler):
         low, high = self._fitted
         owner, shape = type(self).__name__, np.shape(first)
         if shape != np.shape(second):
-            raise ConfigError(f"{owner}.{high} has shape {np.shape(second)}; it must have that of {low}, {shape}")
+            raise ConfigError(f"{owner}.{high} has shape {np.shape(second)}; it must have the shape of {low}, {shape}")
         if high == "std" and np.any(second < 0):
             raise ConfigError(f"{owner}.std is {second}; it must be >= 0")
         if high != "std" and np.any(first > second):

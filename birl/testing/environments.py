@@ -139,7 +139,7 @@ class ChainEnv(Environment):
         self._state, self._step = 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin at the near end."""
+        """Begin an episode at the near end."""
         super().reset(seed=seed)
         self._state, self._step = 0, 0
         return self._array(), {}
@@ -186,7 +186,7 @@ class MemoryEnv(Environment):
         return np.array([self._cue, 0.0], np.float32), {}
 
     def step(self, action: Array | float) -> Step:
-        """Wait, or answer."""
+        """Wait, or answer at the last step."""
         if self._step == self.delay:
             answer = 2.0 * int(action) - 1.0 if self.discrete else float(np.asarray(action).reshape(-1)[0])
             return np.zeros(2, np.float32), 1.0 if answer * self._cue > 0 else -1.0, True, False, {}
