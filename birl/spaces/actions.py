@@ -382,7 +382,7 @@ class MultiDiscrete:
         return torch.stack([each.argmax(-1) for each in output.split(self.sizes, -1)], -1)
 
     def to_branches(self, values: Tensor) -> Tensor:
-        """Arrange outputs ``[..., size]`` by choice: ``[..., D, A]``, with 0 where a choice has fewer than ``A`` options."""
+        """Arrange outputs ``[..., size]`` by choice: ``[..., D, A]``, padded with 0 to the most options."""
         if len(set(self.sizes)) == 1:
             return values.unflatten(-1, (len(self.sizes), self.sizes[0]))
         most = max(self.sizes)
