@@ -1,4 +1,4 @@
-"""Test kit for algorithms: contract, probe environments, goldens, and tasks that are learned in seconds.
+"""Test kit for algorithms: contract, probe environments, goldens, and tasks learned in seconds.
 
 ::
 
