@@ -62,8 +62,8 @@ class Cluster:
             lost shard is restarted without loss of data. Shards cannot be combined with several learners.
         ahead: whether shards sample the next minibatch during an update. They then sample it without the priorities
             that the update computes and without the steps that arrive meanwhile.
-        max_lag: limit for ``order="arrival"``: if more fragments than this were learned from between the assignment of
-            a fragment and its arrival, it is dropped and its steps are assigned again. By default none is dropped.
+        max_lag: limit for ``order="arrival"``: a fragment is dropped, and its steps are assigned again, if the learner
+            has taken more than this many other fragments since it assigned this one. By default none is dropped.
         restarts: number of times in a row that a collector may be lost without a fragment in between, a shard without a
             minibatch, or learners without an update. After one more loss the run ends.
         step_timeout: seconds after which a collector that stays in one step is ended and restarted. A collector that
