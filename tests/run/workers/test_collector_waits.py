@@ -21,8 +21,8 @@ from birl.run.session import Session
 from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
 from run.fakes import Drift
-from run.workers.test_collector_group import run, sac, same, unruly
-from run.workers.transports import run_inline
+from run.workers.test_collector_group import run, sac, same
+from run.workers.transports import run_inline, use_unruly
 
 pytestmark = pytest.mark.timeout(120)  # what fails here would hang
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_stopped_while_it_waits_resumes_exactly(
         check(self)
 
     monkeypatch.setattr(Session, "check_signals", stopped)
-    unruly(monkeypatch, 1, loss=0.1)
+    use_unruly(monkeypatch, CollectorWorker, 1, loss=0.1)
     options: Any = {"checkpoint": tmp_path, "callback": lambda algorithm, epoch, step: steps.append(step)}
     with pytest.raises(SystemExit) as raised:
         run(cluster, sac, env=Drift(False), **options)
