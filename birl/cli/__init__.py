@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         usage = hasattr(error, "format_message")  # every error of typer about the command line has it
-        message = f"{_option_of(error, words)}{_hyperparameter_hint(error, words) or _one_line(error, usage)}"
+        message = f"{_option_of(error, words)}{_option_hint(error, words) or _one_line(error, usage)}"
         print(f"birl: {printable(message)}", file=sys.stderr)
         return 2 if usage else 1
 
@@ -183,9 +183,17 @@ def _option_of(error: Exception, words: Sequence[str]) -> str:
     return ""
 
 
-def _hyperparameter_hint(error: Exception, words: Sequence[str]) -> str:
-    """Return how to set a hyper-parameter if an unknown option of ``birl train`` has its name."""
+_RENAMED = {
+    "--beside": "--other",
+}
+"""Former names of options."""
+
+
+def _option_hint(error: Exception, words: Sequence[str]) -> str:
+    """Return advice about an unknown option: its new name, or how to set a hyper-parameter that has its name."""
     option = str(getattr(error, "option_name", ""))
+    if option in _RENAMED:
+        return f"no option is called {option}: it is {_RENAMED[option]} now"
     name = option.lstrip("-").replace("-", "_")
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
     if words[0] not in ("train", "tune") or not any(name in hyperparameters(config) for config in configs):

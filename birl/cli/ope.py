@@ -72,7 +72,7 @@ Keep = Annotated[int, typer.Option(min=1, help="Number of candidates to evaluate
 class EvaluationOptions:
     """Options that all commands share."""
 
-    gamma: Annotated[float, typer.Option(min=0, max=1, help="Discount of a step.")] = 0.99
+    gamma: Annotated[float, typer.Option(min=0, max=1, help="Discount factor.")] = 0.99
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Number of steps of an episode that count; by default all.")
     ] = None

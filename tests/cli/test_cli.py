@@ -20,7 +20,7 @@ import torch
 
 import birl
 from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig, DQNConfig, PPOConfig
-from birl.cli import main
+from birl.cli import _RENAMED, main
 from birl.cli.common import algorithm_classes
 from birl.cli.install import EXTRAS
 from birl.cli.train import configure
@@ -303,6 +303,7 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Any, tmp_path: Path
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--env-id", "os:system"], 1, "needs arguments (command)"),
         ([*ONLINE, "--dataset", "cartpole-random", "--out", "x", "--n-updates", "2"], 1, "--n-updates: for training"),
         ([*OFFLINE, "--out", "x", "--set", "action_scaler=min_max"], 1, "but the actions are discrete"),
+        (["data", "report", "x", *_RENAMED], 2, "it is --other now"),
         (["train", "PPO", *ONLINE[2:], "--out", "x", "--update-interval", "2"], 1, "PPO updates after each rollout"),
         (["evaluate", "nowhere", "--env-id", "CartPole-v1"], 1, "nowhere"),
         (["evaluate", "docs", "--env-id", "CartPole-v1"], 1, "model_<step>.d3"),
