@@ -189,8 +189,9 @@ def rank(
 ) -> None:
     """Rank policies by the lower bound of their gain over the logs, on episodes that only select policies.
 
-    BY is the estimator that decides. FQE is the gain by a model alone, DR by the model and weights, with ! if refused.
-    DIFFERS is the share of the logged steps in which a policy acts differently from the logging policy.
+    BY is the estimator that decides. LINEAR is the gain by a linear model alone, DR by this model and weights,
+    with ! if refused. DIFFERS is the share of the logged steps in which a policy acts differently from the logging
+    policy.
     """
     policies, arguments = options.load_policies(models), options.arguments()
     data, contents = _load_data(dataset)

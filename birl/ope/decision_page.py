@@ -31,13 +31,13 @@ _MODEL_ONLY: Final = (
     "model. The bootstrap includes it (birl.ope.bootstrap_linear_fqe, birl.ope.bootstrap_fqe), but with fewer than 400 "
     "episodes its intervals may cover the truth too seldom."
 )
-SECOND_OPINIONS: Final = {"direct_method": "FQE", "doubly_robust": "DR"}
+SECOND_OPINIONS: Final = {"direct_method": "LINEAR", "doubly_robust": "DR"}
 """Estimators whose gains are reported next to the gain by the estimator that decides."""
-CONTRADICTED: Final = "FQE and DR contradict each other: the 99 % interval of their difference excludes 0"
+CONTRADICTED: Final = "LINEAR and DR contradict each other: the 99 % interval of their difference excludes 0"
 _COLUMNS_NOTE: Final = (
-    "FQE is the gain by a model alone, DR the gain by the model and weights. An exclamation mark means that the "
-    "estimate is refused. The last column is the share of the logged steps in which a policy acts differently from the "
-    "logging policy. The larger it is, the less the logs say about the policy."
+    "LINEAR is the gain by a linear model alone, DR the gain by this model and weights. An exclamation mark means that "
+    "the estimate is refused. The last column is the share of the logged steps in which a policy acts differently from "
+    "the logging policy. The larger it is, the less the logs say about the policy."
 )
 _MAX_COMPARED: Final = 12
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1 in expectation)"}

@@ -72,9 +72,9 @@ def test_from_logs_to_a_decision(here: Path, birl_: Any, capsys: pytest.CaptureF
     output = birl_("ope", "rank", "good.d3", "bad.d3", "--dataset", "select", "--out", "rank", *draw)
     rows = [line.split() for line in output.splitlines()]
     assert [row[:2] for row in rows[1:3]] == [["good.d3", "1"], ["bad.d3", "2"]]
-    assert rows[0][2:] == ["GAIN", "FROM", "TO", "EFFECTIVE", "BY", "FQE", "DR", "DIFFERS"]
+    assert rows[0][2:] == ["GAIN", "FROM", "TO", "EFFECTIVE", "BY", "LINEAR", "DR", "DIFFERS"]
     assert rows[1][2] == rows[1][8] and rows[1][7].endswith("!")  # DR decides; the linear model cannot hold the values
-    assert "good.d3: FQE and DR contradict each other" in birl_.notes
+    assert "good.d3: LINEAR and DR contradict each other" in birl_.notes
     assert abs(float(rows[1][9]) - (1 - 0.2 + 0.2 / 3 - 1 / 3)) < 0.05  # logged at random, drawn with epsilon 0.2
     assert "good.d3 is the best of those with valid estimates: certify it." in output
     ranked = json.loads(Path("rank/ranking.json").read_text())

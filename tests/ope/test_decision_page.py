@@ -59,7 +59,7 @@ def test_doubts_are_marked_as_such_and_a_rank_alone_is_no_range(tmp_path: Path) 
     ranked = rank({"a": FixedPolicy(improved(2.0)), "b": FixedPolicy(improved(-2.0))}, logs(400), gamma=0.95)
     write_ranking(tmp_path, ranked)
     head, *rows = rows_of(tree_of(tmp_path / "ranking.html"))
-    assert [row[:2] for row in rows[:2]] == [["a", "1"], ["b", "2"]] and head[6:] == ["FQE", "DR", "differs"]
+    assert [row[:2] for row in rows[:2]] == [["a", "1"], ["b", "2"]] and head[6:] == ["LINEAR", "DR", "differs"]
 
 
 def test_a_ranking_shows_estimates_of_a_model_that_weights_contradict(tmp_path: Path) -> None:
