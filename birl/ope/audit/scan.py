@@ -23,8 +23,8 @@ from birl.ope.audit.statistics import (
     ActionCounts,
     ColumnMoments,
     Duplicates,
+    LoggedSteps,
     RewardMoments,
-    StepBatch,
     TimeGaps,
 )
 from birl.spaces import Actions, Discrete
@@ -36,34 +36,6 @@ MAX_NUMBERS: Final = 2**24
 """Largest number of values of observations in the sample."""
 MAX_COLUMNS: Final = 512
 """Wider observations are represented by this many columns, evenly spaced."""
-
-
-@dataclass(frozen=True, eq=False)
-class StepSample:
-    """Steps ``[N]`` of a random sample of whole episodes; an episode longer than the sample is truncated.
-
-    Attributes:
-        observation: float32 ``[N, D]``.
-        action: integers ``[N, C]`` of C discrete actions, otherwise float64 ``[N, A]``.
-        reward: ``[N]``.
-        episode: index of the episode, ``[N]``.
-        step: index of the step in its episode, ``[N]``.
-        extra: other columns by name.
-        mask: which actions were possible, ``[N, A]``, or ``None``.
-    """
-
-    observation: Array
-    action: Array
-    reward: Array
-    episode: Array
-    step: Array
-    extra: Mapping[str, Array]
-    mask: Array | None
-
-    @property
-    def followed(self) -> Array:
-        """Indices of the steps whose next step is also in the sample, at the next index."""
-        return np.flatnonzero(self.episode[1:] == self.episode[:-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +57,7 @@ class LogStatistics:
         possible: number of steps in which each discrete action was possible, ``[A]``, or ``None``.
         gaps: histogram of the times between steps, in bins of an eighth of an octave; or ``None``.
         unique: approximate numbers of different ``observations`` and of ``pairs`` with actions; exact up to 65,536.
-        sample: a sample of the steps.
+        sample: steps of a random sample of whole episodes; an episode longer than the sample is truncated.
     """
 
     names: Sequence[str]
@@ -99,7 +71,7 @@ class LogStatistics:
     possible: Array | None
     gaps: Array | None
     unique: Mapping[str, float]
-    sample: StepSample
+    sample: LoggedSteps
 
     def share_of_gaps_over(self, medians: float) -> float | None:
         """Return the share of times between steps that exceed so many medians, to an eighth of an octave."""
@@ -196,7 +168,7 @@ class _Scan:
         sample: dict[str, list[Array]] = {}
         for begin in range(0, total, self.batch_size):
             steps = self._read(np.arange(begin, min(begin + self.batch_size, total)), extras)
-            columns.add(steps.x)
+            columns.add(steps.observation)
             rewards.add(steps)
             duplicates.add(steps)
             if times is not None:
@@ -204,7 +176,7 @@ class _Scan:
             if counts is not None:
                 counts.add(steps)
             rows = steps.step < self.sampled[steps.episode]
-            batch = {"observation": steps.x, "action": steps.action, "reward": steps.reward}
+            batch = {"observation": steps.observation, "action": steps.action, "reward": steps.reward}
             batch |= {"episode": steps.episode, "step": steps.step, **steps.extra}
             for name, values in (batch if steps.mask is None else {**batch, MASK: steps.mask}).items():
                 sample.setdefault(name, []).append(values[rows])
@@ -233,17 +205,17 @@ class _Scan:
             sample=self._sample({name: np.concatenate(values) for name, values in sample.items()}),
         )
 
-    def _read(self, index: Array, extras: list[str]) -> StepBatch:
+    def _read(self, index: Array, extras: list[str]) -> LoggedSteps:
         """Read steps by their indices in the order of episodes."""
         episode = np.searchsorted(self.ends, index, side="right")
         step = index - (self.ends - self.length)[episode]
         rows = self.storage.rows(self.lane[episode], self.start[episode] + step)
         raw = [self._take(name, rows) for name in self.leaves]
-        return StepBatch(
+        return LoggedSteps(
             episode=episode,
             step=step,
             raw=raw,
-            x=self._flatten(raw),
+            observation=self._flatten(raw),
             action=self._take("action", rows),
             reward=self._take("reward", rows).astype(np.float64)[:, 0],
             extra={name: self._take(name, rows) for name in extras},
@@ -268,13 +240,13 @@ class _Scan:
             columns["ends"] = self._take("extra.time", last).reshape(-1)
         return columns
 
-    def _sample(self, columns: dict[str, Array]) -> StepSample:
+    def _sample(self, columns: dict[str, Array]) -> LoggedSteps:
         action = columns["action"].reshape(len(columns["action"]), -1)
         if isinstance(self.actions, Discrete):
             action = action.astype(np.int64) - self.actions.start
         else:
             action = action.astype(np.float64)
-        return StepSample(
+        return LoggedSteps(
             observation=np.nan_to_num(columns["observation"], nan=0.0, posinf=0.0, neginf=0.0),
             action=action,
             reward=columns["reward"],

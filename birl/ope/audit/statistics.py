@@ -18,28 +18,33 @@ _SKETCH: Final = 2**16
 
 
 @dataclass(frozen=True, eq=False)
-class StepBatch:
-    """A batch of steps ``[n]`` in the order of their episodes.
+class LoggedSteps:
+    """Steps ``[n]`` in the order of their episodes.
 
     Attributes:
-        episode: index of the episode.
-        step: index of the step in its episode.
-        raw: leaves of the observations as stored.
-        x: observations as numbers ``[n, D]``.
-        action: as stored.
-        reward: float64.
+        observation: observations as numbers, float32 ``[n, D]``.
+        action: actions as stored; in a sample, integers ``[n, C]`` of C discrete actions, otherwise float64 ``[n, A]``.
+        reward: rewards, float64 ``[n]``.
+        episode: index of the episode, ``[n]``.
+        step: index of the step in its episode, ``[n]``.
         extra: other columns by name.
         mask: which actions were possible, ``[n, A]``, or ``None``.
+        raw: leaves of the observations as stored.
     """
 
-    episode: Array
-    step: Array
-    raw: Sequence[Array]
-    x: Array
+    observation: Array
     action: Array
     reward: Array
+    episode: Array
+    step: Array
     extra: Mapping[str, Array]
     mask: Array | None
+    raw: Sequence[Array] = ()
+
+    @property
+    def followed(self) -> Array:
+        """Indices of the steps whose next step is also among these, at the next index."""
+        return np.flatnonzero(self.episode[1:] == self.episode[:-1])
 
 
 class ColumnMoments:
@@ -94,7 +99,7 @@ class RewardMoments:
         self._low, self._high = np.inf, -np.inf
         self._sum = self._square = self._absolute = self._last = 0.0
 
-    def add(self, steps: StepBatch) -> None:
+    def add(self, steps: LoggedSteps) -> None:
         """Add steps."""
         episode, reward, absolute = steps.episode, steps.reward, np.abs(steps.reward)
         index, episodes = episode - episode[0], slice(episode[0], episode[-1] + 1)
@@ -128,7 +133,7 @@ class Duplicates:
         self._sketch = {name: np.zeros(0, np.uint64) for name in ("observations", "pairs")}
         self._previous = (-1, np.uint64(0))  # episode and hash of the previous step
 
-    def add(self, steps: StepBatch) -> None:
+    def add(self, steps: LoggedSteps) -> None:
         """Add steps."""
         state = _hash_rows(steps.raw)
         pair = _hash_rows([state, steps.action])
@@ -154,7 +159,7 @@ class TimeGaps:
         self.backwards = 0
         self._previous = (-1, 0.0)  # episode and time of the previous step
 
-    def add(self, steps: StepBatch) -> None:
+    def add(self, steps: LoggedSteps) -> None:
         """Add steps."""
         time = steps.extra["extra.time"].reshape(-1).astype(np.float64)
         same = np.append(self._previous[0], steps.episode[:-1]) == steps.episode
@@ -173,7 +178,7 @@ class ActionCounts:
         self.taken = np.zeros(actions.size, np.int64)
         self.possible = np.zeros(actions.size, np.int64) if masked else None
 
-    def add(self, steps: StepBatch) -> None:
+    def add(self, steps: LoggedSteps) -> None:
         """Add steps."""
         self.taken += np.bincount(steps.action.reshape(-1).astype(int) - self._start, minlength=len(self.taken))
         if self.possible is not None and steps.mask is not None:
