@@ -131,8 +131,7 @@ def _checked_lanes(storage: Storage, state: State) -> dict[str, Array]:
             f"the state is of {len(start)} environments with limit {limit}, this buffer has {storage.lanes} "
             f"with limit {storage.limit}: make it with the same settings"
         )
-    dtypes = {"start": np.int64, "end": np.int64, "offset": np.int64, "open": np.bool_, "pending": np.bool_}
-    lanes = {name: check_array(state[name], (storage.lanes,), dtype, name) for name, dtype in dtypes.items()}
+    lanes = {name: check_array(state[name], (storage.lanes,), dtype, name) for name, dtype in LANE_ARRAYS.items()}
     tail = np.asarray(state["tail"])
     start, end = lanes["start"], lanes["end"]
     used = end.max() if storage.limit is None else (end - start).max()

@@ -14,7 +14,8 @@ from birl.files.atomic import convert_to_write_error
 from birl.types import Array
 
 NAME: Final = "journal.bin"
-LANE_ARRAYS: Final = ("start", "end", "offset", "open", "pending")
+LANE_ARRAYS: Final = {"start": np.int64, "end": np.int64, "offset": np.int64, "open": np.bool_, "pending": np.bool_}
+"""Dtypes of the arrays of a storage with an element for each lane, by name."""
 MAX_SEQUENCE: Final = 2**62
 """Upper bound of the numbers of writes."""
 _HEAD: Final = 4  # numbers before the lanes' numbers: sequence, capacity, and two numbers of the boot
@@ -98,8 +99,7 @@ def read_journal(folder: Path, lanes: int) -> Record | None:
 def _parse_record(record: Array, lanes: int) -> Record:
     *arrays, first, second = record[_HEAD:-1].reshape(-1, lanes)
     state: dict[str, Any] = {
-        name: array.astype(np.bool_ if name in ("open", "pending") else np.int64)
-        for name, array in zip(LANE_ARRAYS, arrays, strict=True)
+        name: array.astype(dtype) for (name, dtype), array in zip(LANE_ARRAYS.items(), arrays, strict=True)
     }
     state |= {"capacity": int(record[1]), "tail": np.stack([first, second]).reshape(lanes, 2)}
     return Record(int(record[0]), state, (int(record[2]), int(record[3])) == _boot())
