@@ -101,7 +101,7 @@ def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord
     }
     if logs is not None:
         text = hashlib.sha256(logs.schema.text().encode()).hexdigest()
-        schema["logs"] = {"schema_sha256": text, "origins": [origin.own for origin in logs.origins]}
+        schema["logs"] = {"schema_sha256": text, "origins": [origin.digest for origin in logs.origins]}
     return schema
 
 

@@ -113,8 +113,8 @@ class ReplayBufferBase(ABC):
                 consecutive steps.
         """
         to = self.target
-        own = to.all_lanes if lanes is None else lane_numbers(lanes, to.storage.lanes)
-        count = len(own)
+        row_lanes = to.all_lanes if lanes is None else lane_numbers(lanes, to.storage.lanes)
+        count = len(row_lanes)
         if np.shape(terminated)[:1] != (count,):
             raise ShapeError(
                 f"{np.size(terminated)} steps for {count} lanes: give one row for each, or make the buffer with lanes="
@@ -130,8 +130,8 @@ class ReplayBufferBase(ABC):
         values = step_columns(to.storage, observation, action, reward, extra, count)
         to.prepare(values)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
-        turn = None if lanes is None else turns_in_lanes(own)
-        append_steps(to.storage, Steps(own, values, following, ending, turn), mask)
+        turn = None if lanes is None else turns_in_lanes(row_lanes)
+        append_steps(to.storage, Steps(row_lanes, values, following, ending, turn), mask)
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0

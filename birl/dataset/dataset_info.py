@@ -68,7 +68,7 @@ class DatasetInfo:
         actions, spec = prepare_actions(first.actions, action_space, action_size)
         if action_size is None and spec.discrete:  # the largest action may be in any episode
             found = (actions_of_log(episode.actions, spec.kind) for episode in episodes)
-            spec = functools.reduce(lambda own, other: own.widen(other), found)
+            spec = functools.reduce(lambda one, other: one.widen(other), found)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         observations = parse_observations(observation_space) if observation_space is not None else None
         if observations is None:

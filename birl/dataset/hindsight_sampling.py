@@ -255,7 +255,7 @@ class _RelabelingPicker(BasicTransitionPicker):
         if batch.intervals is not None:
             place.put(batch.intervals, replaced, steps[:, None].astype(np.float32))
             following = self._picker.observe(storage, storage.next(place.indices(last)))
-            tree_map(lambda leaf, own: leaf.__setitem__(at, own), batch.next_observations, following)
+            tree_map(lambda leaf, value: leaf.__setitem__(at, value), batch.next_observations, following)
         for observations in (batch.observations, batch.next_observations):
             observations["desired_goal"][at] = goals
         return batch

@@ -25,12 +25,12 @@ class Origin(NamedTuple):
     """The import, and possibly the split, that episodes come from.
 
     Attributes:
-        own: digest of the record of the import or of the part.
+        digest: digest of the record of the import or of the part.
         whole: digest of the record that was split; empty for unsplit episodes.
         split: digest of the settings of the split; empty for unsplit episodes.
     """
 
-    own: str
+    digest: str
     whole: str = ""
     split: str = ""
 
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
         This holds for equal origins, for a whole and its part, and for parts of different splits of one whole.
         """
-        if self.own in (other.own, other.whole) or self.whole == other.own:
+        if self.digest in (other.digest, other.whole) or self.whole == other.digest:
             return True
         return bool(self.whole) and self.whole == other.whole and self.split != other.split
 
@@ -70,7 +70,7 @@ class LogRecord:
 
     def shares(self, other: LogRecord) -> bool:
         """Return whether the two may have common episodes."""
-        return any(own.shares(each) for own in self.origins for each in other.origins)
+        return any(origin.shares(each) for origin in self.origins for each in other.origins)
 
     def observation(self) -> list[dict[str, Any]]:
         """Return the encoding of the columns of an observation, in order, in JSON form.
@@ -158,14 +158,14 @@ def check_same_columns(one: LogRecord | None, other: LogRecord | None, who: str,
     """
     if one is None or other is None:
         return
-    for name, own, given in (
+    for name, first, second in (
         ("observations", one.observation(), other.observation()),
         ("actions", one.action(), other.action()),
     ):
-        if own != given:
+        if first != second:
             raise ConfigError(
-                f"{who} has logs whose {name} are encoded as {_format_json(own)}, but {what} encodes them as "
-                f"{_format_json(given)}: import the logs with the schema of the model, or train a new one"
+                f"{who} has logs whose {name} are encoded as {_format_json(first)}, but {what} encodes them as "
+                f"{_format_json(second)}: import the logs with the schema of the model, or train a new one"
             )
 
 

@@ -376,8 +376,8 @@ class LogSchema:
 
     def text(self) -> str:
         """Return the schema as TOML text, which `parse` reads."""
-        own = {name: value for name, value in _non_default(self).items() if not dataclasses.is_dataclass(value)}
-        lines = [f"{name} = {to_toml(value)}" for name, value in own.items() if name != "observation"]
+        values = {name: value for name, value in _non_default(self).items() if not dataclasses.is_dataclass(value)}
+        lines = [f"{name} = {to_toml(value)}" for name, value in values.items() if name != "observation"]
         if isinstance(self.episode, Cut):
             lines.insert(0, f"episode = {{ by = {to_toml(self.episode.by)}, gap = {to_toml(self.episode.gap)} }}")
         tables: list[tuple[str, Any]] = [("[[observation]]", each) for each in self.observation]

@@ -109,8 +109,8 @@ class Source:
 
     def get_state(self) -> State:
         """Return the state of the random generators, and of the sampler if it has one."""
-        state, own = self.generators.get_state(), self.sampler.get_state()
-        return {**state, "sampler": own} if own else state
+        state, sampler_state = self.generators.get_state(), self.sampler.get_state()
+        return {**state, "sampler": sampler_state} if sampler_state else state
 
     def set_state(self, state: State) -> None:
         """Restore a state. If it is from another kind of device, the device's generator is seeded again."""
@@ -293,8 +293,8 @@ class Reader:
         if self.choice is not None:
             self.choice.set_state(state, None)
             states = [state["primary"], state["secondary"]]
-        for source, own in zip(self.sources, states, strict=True):
-            source.set_state(own)
+        for source, source_state in zip(self.sources, states, strict=True):
+            source.set_state(source_state)
 
 
 def read_rows(view: View[M], parts: Sequence[tuple[Source, Rows]]) -> M:

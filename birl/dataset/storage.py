@@ -86,8 +86,8 @@ class Storage:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, for example in another process: without mirrors, and read-only."""
-        own = {name: value for name, value in vars(self).items() if name != "mirrors"}
-        return own | {"journal": None, "check_overwritten": None}
+        state = {name: value for name, value in vars(self).items() if name != "mirrors"}
+        return state | {"journal": None, "check_overwritten": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, mirrors=weakref.WeakSet())

@@ -65,13 +65,13 @@ class TransitionView(View[TransitionMiniBatch]):
     def read(self, storage: Storage, part: Part, rows: ArrayOrTensor) -> TransitionMiniBatch:
         """Return the transitions at ``rows`` ``[B]``. A picker without ``batch`` makes them one by one."""
         place, columns, picker = storage.place, self.columns, cast(TransitionPickerProtocol, part)
-        own: dict[str, Array] = {}  # columns that the picker's own transitions have
+        picked_columns: dict[str, Array] = {}  # columns that the picker's own transitions have
         if is_batch_picker(picker):
             batch = picker.batch(storage, rows)
         else:
             picked = TransitionMiniBatch.from_transitions(self.items(storage, picker, place.host(rows)))
-            own |= {"next_action": picked.extra["next_action"]} if picked.extra else {}
-            own |= picked.discounted_returns(columns.returns) if columns.returns else {}
+            picked_columns |= {"next_action": picked.extra["next_action"]} if picked.extra else {}
+            picked_columns |= picked.discounted_returns(columns.returns) if columns.returns else {}
             batch = replace(picked, extra={}, transitions=None).map(place.indices)
             batch = replace(batch, extra=extra_columns(storage, rows))
         if columns == NO_COLUMNS:
@@ -82,7 +82,7 @@ class TransitionView(View[TransitionMiniBatch]):
             return storage.shift(rows, steps)
 
         found = columns.read(storage, picker, rows, after)
-        found |= {name: place.indices(own[name]) for name in own if name in found}
+        found |= {name: place.indices(picked_columns[name]) for name in picked_columns if name in found}
         return replace(batch, extra={**batch.extra, **found})
 
     def items(self, storage: Storage, part: TransitionPickerProtocol, rows: Array) -> list[Transition]:

@@ -112,8 +112,8 @@ def get_dataset(
 
 def _check_options(name: str, load: Callable[..., Any], options: dict[str, Any], *given: str) -> None:
     """Refuse options that the loading function does not take."""
-    own = {"env_name", "transition_picker", "trajectory_slicer", "render_mode", *given}
-    allowed = [parameter for parameter in inspect.signature(load).parameters if parameter not in own]
+    set_here = {"env_name", "transition_picker", "trajectory_slicer", "render_mode", *given}
+    allowed = [parameter for parameter in inspect.signature(load).parameters if parameter not in set_here]
     for option in options:
         if option not in allowed:
             raise ConfigError(f"the dataset {name!r} has no option {option!r}; it has: {', '.join(allowed)}")

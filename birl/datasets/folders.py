@@ -24,9 +24,10 @@ def data_folders() -> list[Path]:
 
     These are ``BIRL_DATA_DIR`` or ``~/.birl/datasets``, then d4rl's ``D4RL_DATASET_DIR`` or ``~/.d4rl/datasets``.
     """
-    own, peer = os.environ.get("BIRL_DATA_DIR"), os.environ.get("D4RL_DATASET_DIR")
-    home = Path.home()
-    return [Path(own) if own else home / ".birl" / "datasets", Path(peer) if peer else home / ".d4rl" / "datasets"]
+    return [
+        Path(os.environ.get("BIRL_DATA_DIR") or Path.home() / ".birl" / "datasets"),
+        Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"),
+    ]
 
 
 def find(what: str, names: Sequence[str], path: Where, source: str) -> Path:

@@ -270,10 +270,10 @@ def _registered(spec: EnvSpec | None) -> EnvSpec:
     """
     if spec is None:
         raise ConfigError("the dataset does not name it: make it yourself, as birl.envs.make_env(name)")
-    own = gymnasium.registry.get(spec.id)
+    registered = gymnasium.registry.get(spec.id)
     if ":" in spec.id:
         why = "its id names a module to import"
-    elif own is None:
+    elif registered is None:
         why = "its id is not registered in Gymnasium: import the package that registers it first"
     elif spec.additional_wrappers:
         why = f"the dataset adds wrappers ({', '.join(str(each.name) for each in spec.additional_wrappers)!s:.100})"
@@ -282,11 +282,13 @@ def _registered(spec: EnvSpec | None) -> EnvSpec:
     else:
         # the render mode is an argument of the caller
         given = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
-        foreign = [name for name, value in given.items() if not (_is_number(value) or _is_same(value, name, own))]
+        foreign = [
+            name for name, value in given.items() if not (_is_number(value) or _is_same(value, name, registered))
+        ]
         if not foreign:
             return dataclasses.replace(
-                own,
-                kwargs={**own.kwargs, **{name: value for name, value in given.items() if _is_number(value)}},
+                registered,
+                kwargs={**registered.kwargs, **{name: value for name, value in given.items() if _is_number(value)}},
                 max_episode_steps=spec.max_episode_steps,
                 disable_env_checker=bool(spec.disable_env_checker),
             )
@@ -306,10 +308,10 @@ def _is_number(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def _is_same(value: object, name: str, own: EnvSpec) -> bool:
+def _is_same(value: object, name: str, registered: EnvSpec) -> bool:
     """Return whether the JSON value of an argument equals the registered one."""
     try:
-        return name in own.kwargs and bool(json.loads(json.dumps(own.kwargs[name])) == value)
+        return name in registered.kwargs and bool(json.loads(json.dumps(registered.kwargs[name])) == value)
     except (TypeError, ValueError):
         return False
 
@@ -351,9 +353,9 @@ def write_minari(
         observation_space = _space(info.observations, info.observation_signature.tree)
     else:
         env = gymnasium.make(env) if isinstance(env, str) else env
-        own, given = Spec(info.observations, info.actions), environment_spec(env)
-        if own != given:
-            raise EnvironmentMismatchError(f"the environment has {given}, but the data {own}: leave it out")
+        data_spec, given = Spec(info.observations, info.actions), environment_spec(env)
+        if data_spec != given:
+            raise EnvironmentMismatchError(f"the environment has {given}, but the data {data_spec}: leave it out")
         action_space, observation_space = env.action_space, env.observation_space
     found = {"episodes": 0, "steps": 0, "left_out": 0}
 

@@ -97,7 +97,7 @@ def restore_states(
             parts[name].set_state(state)
 
 
-def compare_states(saved: object, own: object, where: str, label: object) -> None:
+def compare_states(saved: object, present: object, where: str, label: object) -> None:
     """Compare types, dtypes and shapes in a saved state with a valid state.
 
     Dicts are compared by their common keys, tensors by dtype and shape, and arrays by dtype and number of dimensions,
@@ -106,28 +106,28 @@ def compare_states(saved: object, own: object, where: str, label: object) -> Non
     Raises:
         CorruptFileError: naming the value that does not fit.
     """
-    if own is None or (saved is None and not isinstance(own, dict | Tensor | np.ndarray)):
+    if present is None or (saved is None and not isinstance(present, dict | Tensor | np.ndarray)):
         return
-    if isinstance(own, dict) and isinstance(saved, dict):
-        for key in own.keys() & saved.keys() - {*_UNCOMPARED}:
-            compare_states(saved[key], own[key], f"{where}.{key}", label)
+    if isinstance(present, dict) and isinstance(saved, dict):
+        for key in present.keys() & saved.keys() - {*_UNCOMPARED}:
+            compare_states(saved[key], present[key], f"{where}.{key}", label)
         return
-    if not _matches(saved, own):
+    if not _matches(saved, present):
         raise CorruptFileError(
-            f"{label} is a birl file, but its {where:.200} is {_format(saved)}; it must be like {_format(own)}. "
+            f"{label} is a birl file, but its {where:.200} is {_format(saved)}; it must be like {_format(present)}. "
             "Use the data, environment and networks of the saved run; if you do, restore the file from a copy"
         )
 
 
-def _matches(saved: object, own: object) -> bool:
-    if isinstance(own, Tensor):
-        return isinstance(saved, Tensor) and saved.dtype == own.dtype and saved.shape == own.shape
-    if isinstance(own, np.ndarray):
-        return isinstance(saved, np.ndarray) and saved.dtype == own.dtype and saved.ndim == own.ndim
-    if isinstance(own, list | tuple):
+def _matches(saved: object, present: object) -> bool:
+    if isinstance(present, Tensor):
+        return isinstance(saved, Tensor) and saved.dtype == present.dtype and saved.shape == present.shape
+    if isinstance(present, np.ndarray):
+        return isinstance(saved, np.ndarray) and saved.dtype == present.dtype and saved.ndim == present.ndim
+    if isinstance(present, list | tuple):
         return isinstance(saved, list | tuple)
     for kind in _SCALARS:
-        if isinstance(own, kind):
+        if isinstance(present, kind):
             return isinstance(saved, kind) and not (isinstance(saved, bool) and kind is not _SCALARS[0])
     return True
 

@@ -71,8 +71,8 @@ class Recipe:
         """Return the values of config fields; schedules span ``n_steps`` steps, by default the recipe's."""
         steps, (updates, interval) = n_steps or self.n_steps, self.updates
         total = max(1, steps * updates // interval)
-        own = [each for each in self.settings if each.option is None]
-        return {each.name: _build(self._config_class, each.name, each.value, total) for each in own}
+        settings = [each for each in self.settings if each.option is None]
+        return {each.name: _build(self._config_class, each.name, each.value, total) for each in settings}
 
     @property
     def _config_class(self) -> type[AlgorithmConfig]:

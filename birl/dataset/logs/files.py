@@ -379,12 +379,12 @@ def _infer_types(
 
 def _check_delimiter(file: Path, line: bytes) -> None:
     """Raise `DataError` if the header has another delimiter than the suffix of the file implies."""
-    own = _delimiter(file)
+    delimiter = _delimiter(file)
     others = [sign for sign in (";", "\t", "|", ",") if sign.encode() in line]
-    if _file_format(file) == "csv" and others and own.encode() not in line:
+    if _file_format(file) == "csv" and others and delimiter.encode() not in line:
         raise DataError(
-            f"{file} has {others[0]!r} between the names of its columns, and not {own!r}: write it with {own!r}, or "
-            f"read it with --sql \"select * from read_csv('{file}', delim='{others[0]}')\""
+            f"{file} has {others[0]!r} between the names of its columns, and not {delimiter!r}: write it with "
+            f"{delimiter!r}, or read it with --sql \"select * from read_csv('{file}', delim='{others[0]}')\""
         )
 
 

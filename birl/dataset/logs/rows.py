@@ -86,8 +86,9 @@ class Cells:
         given, index = column.distinct()
         other = len(values) if unknown else -2
         same_kind = is_text == (column.labels is not None)
-        own = [known.get(value, other) if same_kind else other for value in given]
-        found = np.where(column.missing, len(values) if unknown else -1, np.array(own, np.int64)[index] if own else -1)
+        codes = [known.get(value, other) if same_kind else other for value in given]
+        found = np.array(codes, np.int64)[index] if codes else np.full(len(index), -1)
+        found = np.where(column.missing, len(values) if unknown else -1, found)
         if unknown and not same_kind and not column.missing.all():
             raise self.error(
                 int(np.argmin(column.missing)),
@@ -254,11 +255,11 @@ class RowEncoder:
         pieces, names = [], []
         for each in self.schema.observation:
             encode = _one_hot if each.values else self._encode_numbers
-            piece, own = encode(each, part := cells("observation", each.column))
+            piece, piece_names = encode(each, part := cells("observation", each.column))
             if each.values and not each.unknown:
                 self._handle_missing(part, each.missing, "say unknown = true, or missing = 'drop', or repair it")
             pieces.append(piece)
-            names += own
+            names += piece_names
         if self.observation_names and names != self.observation_names:
             new = min({*names} ^ {*self.observation_names})
             raise ShapeError(

@@ -133,8 +133,8 @@ def _order_episodes(
 
 def _cut_parts(order: Array, unit: Array, shares: Mapping[str, float]) -> dict[str, Array]:
     """Cut ``order`` into parts according to the shares, but never within a unit."""
-    own = unit[order]
-    ends = np.flatnonzero(np.append(own[1:] != own[:-1], True)) + 1  # allowed cuts
+    units = unit[order]
+    ends = np.flatnonzero(np.append(units[1:] != units[:-1], True)) + 1  # allowed cuts
     parts, begin, total = {}, 0, 0.0
     for name, share in shares.items():
         total += share
@@ -179,9 +179,9 @@ def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, fol
     row = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in storage.leaves.values())
     block = np.cumsum(sizes) // chunk_rows(row)
     for number in np.unique(block):
-        own = episodes[block == number]
-        index, position = ranges(table.start[own], table.start[own] + table.length[own] + 1)
-        rows = storage.rows(table.lane[own[index]], position)
+        members = episodes[block == number]
+        index, position = ranges(table.start[members], table.start[members] + table.length[members] + 1)
+        rows = storage.rows(table.lane[members[index]], position)
         flags = storage.flags[rows]
         final = (flags & FINAL) != 0
         steps = {name: storage.take(name, rows[~final]) for name in storage.leaves}
