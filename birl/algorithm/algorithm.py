@@ -434,11 +434,11 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         self._check_learns()
         return self.learner.compute_gradients(batch)
 
-    def apply_gradients(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
+    def apply_gradients(self, computed: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """Make one update with the result of `compute_gradients`, here or in another process.
 
         Args:
-            found: gradients by the name of the gradient step. They are clipped here, so average them before if there
+            computed: gradients by the name of the gradient step. They are clipped here, so average them before if there
                 are several.
 
         Returns:
@@ -447,7 +447,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         Raises:
             ConfigError: if they do not belong to the steps that are due. Nothing has changed then.
         """
-        return self.learner.apply_gradients(found)
+        return self.learner.apply_gradients(computed)
 
     def watch_gradients(self, watch: Callable[[str, Sequence[str], Tensor], None] | None) -> None:
         """Call ``watch(step, parameter names, statistics [n, 4])`` after every update; ``None`` stops this.

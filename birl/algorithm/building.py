@@ -147,10 +147,10 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
     scaler, parts = config.observation_scaler, spec.encoder_observation(spec.observations)
     part_scalers = getattr(scaler, "observation_scalers", None)
     several = part_scalers is not None and isinstance(parts, tuple) and len(part_scalers) == len(parts)
-    for each, part in zip(part_scalers, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
-        if each is not None and all(isinstance(leaf, Choices) for leaf in tree_leaves(part)):
+    for part_scaler, part in zip(part_scalers, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
+        if part_scaler is not None and all(isinstance(leaf, Choices) for leaf in tree_leaves(part)):
             raise ConfigError(
-                f"observation_scaler has a {type(each).__name__} for observations {part}: choices cannot be "
+                f"observation_scaler has a {type(part_scaler).__name__} for observations {part}: choices cannot be "
                 "scaled; leave it out (None for a part of a tuple)"
             )
     _prepare(config, spec)
@@ -158,10 +158,10 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
     for name, shape in {"observation_scaler": own_shape, "action_scaler": spec.actions.shape}.items():
         scaler = getattr(config, name)
         fitted: Any = getattr(scaler, "minimum", getattr(scaler, "mean", None))
-        own = np.shape(fitted)
-        stacked = len(own) == 3  # a scaler for one frame also scales stacked frames
-        if scaler is not None and scaler.built and own and not stacked and own != shape:
-            raise ShapeError(f"{name} has parameters of shape {own}, but what it scales has shape {shape}")
+        fitted_shape = np.shape(fitted)
+        stacked = len(fitted_shape) == 3  # a scaler for one frame also scales stacked frames
+        if scaler is not None and scaler.built and fitted_shape and not stacked and fitted_shape != shape:
+            raise ShapeError(f"{name} has parameters of shape {fitted_shape}, but what it scales has shape {shape}")
 
 
 def _prepare(config: AlgorithmConfig, spec: Spec) -> None:
@@ -179,10 +179,10 @@ def checked_spec(kind: Definition, shape: Shape, action_size: ActionSize | Actio
     requested = ActionSpace.DISCRETE if discrete else ActionSpace.CONTINUOUS
     if isinstance(action_size, int | np.integer | float):  # a number may count dimensions or options
         action_size = check("action_size", action_size, int, low=1)
-        own = [each for each in (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE) if each in kind.actions]
-        if discrete is None and len(own) != 1:
+        supported = [option for option in (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE) if option in kind.actions]
+        if discrete is None and len(supported) != 1:
             raise ConfigError(f"{kind.name} supports both kinds of actions: give discrete_action=True or False")
-        actions = parse_actions(action_size, own[0] if discrete is None else requested)
+        actions = parse_actions(action_size, supported[0] if discrete is None else requested)
     else:
         actions = parse_actions(action_size)
         if discrete is not None and actions.discrete != discrete:
@@ -196,8 +196,8 @@ def checked_spec(kind: Definition, shape: Shape, action_size: ActionSize | Actio
 
 def env_spec(algorithm: OnlineAlgorithm, env: Environment) -> Spec:
     """Return the spec of an environment, for the observations that the algorithm's networks read."""
-    own = algorithm.spec.observations if algorithm.built else None
-    return environment_spec(env, algorithm.config.observation_keys, own)
+    current = algorithm.spec.observations if algorithm.built else None
+    return environment_spec(env, algorithm.config.observation_keys, current)
 
 
 def dataset_spec(dataset: ReplayBufferBase, keys: Sequence[str] | None) -> Spec:
@@ -248,12 +248,13 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     return spec
 
 
-def check_dataset(kind: Definition, own: Spec, spec: Spec) -> None:
+def check_dataset(kind: Definition, expected: Spec, spec: Spec) -> None:
     """Raise `ShapeError` if a dataset does not fit the networks. The data may lack the last discrete actions."""
-    if not own.accepts(spec):
-        more = _missing_choices_hint(own, spec) or _missing_masks_hint(own, spec, "give the data their action_masks=")
-        raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {own}{more}")
-    if spec.masked and not own.masked:
+    if not expected.accepts(spec):
+        masks = _missing_masks_hint(expected, spec, "give the data their action_masks=")
+        more = _missing_choices_hint(expected, spec) or masks
+        raise ShapeError(f"the dataset has {spec}, but this {kind.name} was built for {expected}{more}")
+    if spec.masked and not expected.masked:
         warnings.warn(
             f"the dataset has masks of actions, but this {kind.name} was built without: it learns as if all actions "
             "were allowed. Build it from these data, or leave the masks out",
@@ -283,21 +284,20 @@ def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Acti
     return clipped and actions.bounds is not None and config.action_scaler is None
 
 
-def check_env(kind: Definition, own: Spec, spec: Spec) -> None:
+def check_env(kind: Definition, expected: Spec, spec: Spec) -> None:
     """Raise `EnvironmentMismatchError` if an environment does not fit the networks."""
-    if own.actions != spec.actions or not accepts_observations(own.observations, spec.observations):
-        more = _missing_choices_hint(own, spec) or _missing_masks_hint(
-            own, spec, "wrap the environment in birl.envs.ActionMask"
-        )
+    if expected.actions != spec.actions or not accepts_observations(expected.observations, spec.observations):
+        masks = _missing_masks_hint(expected, spec, "wrap the environment in birl.envs.ActionMask")
+        more = _missing_choices_hint(expected, spec) or masks
         raise EnvironmentMismatchError(
-            f"this {kind.name} was built for {own}, the environment has {spec}: use the environment (or the model) "
-            f"that belongs to it{more}"
+            f"this {kind.name} was built for {expected}, the environment has {spec}: use the environment (or the "
+            f"model) that belongs to it{more}"
         )
 
 
-def _missing_choices_hint(own: Spec, other: Spec) -> str:
+def _missing_choices_hint(expected: Spec, other: Spec) -> str:
     """Return a hint if the data may not contain all choices of an observation, else an empty string."""
-    if own.data_shape != other.data_shape or not any(choices_to_json(own.observations)):
+    if expected.data_shape != other.data_shape or not any(choices_to_json(expected.observations)):
         return ""
     return (
         ". If the data do not contain all choices of an observation, give observation_space=env.observation_space "
@@ -305,9 +305,10 @@ def _missing_choices_hint(own: Spec, other: Spec) -> str:
     )
 
 
-def _missing_masks_hint(own: Spec, other: Spec, remedy: str) -> str:
+def _missing_masks_hint(expected: Spec, other: Spec, remedy: str) -> str:
     """Return a hint if masks of actions are missing, else an empty string."""
-    return f". It was built with masks of actions, which are missing here: {remedy}" * (own.masked and not other.masked)
+    missing = expected.masked and not other.masked
+    return f". It was built with masks of actions, which are missing here: {remedy}" if missing else ""
 
 
 def check_actions(kind: Definition, actions: Actions, source: str) -> None:
@@ -326,15 +327,17 @@ def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> No
         )
 
 
-def _unsupported_actions(kind: Definition, given: Actions) -> str:
+def _unsupported_actions(kind: Definition, actions: Actions) -> str:
     """Return a message that names a variant which supports these actions, or algorithms with the same loops."""
-    own, supporting = kind.learns_from, [each for each in KNOWN.values() if given.kind in each.actions]
+    experience = kind.learns_from
+    supporting = [definition for definition in KNOWN.values() if actions.kind in definition.actions]
     names = {f"Discrete{kind.name}", kind.name.removeprefix("Discrete")}
-    candidates = [each.name for each in supporting if each.name in names] or sorted(
-        each.name
-        for each in supporting
-        if not each.evaluates and (each.learns_from.loops, each.learns_from.contexts) == (own.loops, own.contexts)
+    candidates = [definition.name for definition in supporting if definition.name in names] or sorted(
+        definition.name
+        for definition in supporting
+        if not definition.evaluates
+        and (definition.learns_from.loops, definition.learns_from.contexts) == (experience.loops, experience.contexts)
     )
-    candidates = candidates or sorted(each.name for each in supporting if not each.evaluates)
+    candidates = candidates or sorted(definition.name for definition in supporting if not definition.evaluates)
     sibling = candidates[0] if len(candidates) == 1 else f"one of {', '.join(candidates)}"
     return f"{kind.name} takes {kind.actions.label} actions only; use {sibling}"

@@ -143,18 +143,18 @@ class Experience:
 
     def features(self, name: str) -> dict[str, str]:
         """Return the features of `birl.incompatible` that the experience implies, for the algorithm called ``name``."""
-        found = {}
+        features = {}
         if self.loops == {"fit"}:
-            found["logged data"] = f"{name}, which learns only from logged data,"
+            features["logged data"] = f"{name}, which learns only from logged data,"
         if self.loops == {"fit_online"}:
-            found["fresh experience"] = f"{name}, which learns only from its own fresh experience,"
+            features["fresh experience"] = f"{name}, which learns only from its own fresh experience,"
         if self.on_policy:
-            found["rollouts"] = f"{name}, which learns from rollouts of its newest weights,"
+            features["rollouts"] = f"{name}, which learns from rollouts of its newest weights,"
         else:
-            found["replay buffer"] = f"{name}, which learns from a replay buffer,"
+            features["replay buffer"] = f"{name}, which learns from a replay buffer,"
         if self.single_seed:
-            found["single seed"] = f"{name}, which {self.single_seed},"
-        return found
+            features["single seed"] = f"{name}, which {self.single_seed},"
+        return features
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,8 @@ class Learner:
         if config.compile_graph is True:
             self.engine.compile()
         scalers = {name: getattr(config, name) for name in SCALERS}
-        given = config.observation_scaler, config.action_scaler, config.reward_scaler
-        self.units = Units(device, spec.actions, *given, spec.observations)
+        observations, actions, rewards = scalers.values()
+        self.units = Units(device, spec.actions, observations, actions, rewards, spec.observations)
         self.running = {name: scaler for name, scaler in scalers.items() if scaler is not None and scaler.running}
         self._frozen = freeze_statistics if self.running else contextlib.nullcontext
         self._mode: bool | None = None
@@ -349,7 +349,7 @@ class Learner:
         if self.experience.on_policy and isinstance(minibatch, Rollout):
             self.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
         batch = minibatch if isinstance(minibatch, Batch) else self.batch(minibatch)
-        found: dict[str, list[Tensor]] = {}
+        collected: dict[str, list[Tensor]] = {}
         passes, metrics = self.experience.engine_updates(self, batch), None
         self.engine.prioritised = getattr(minibatch, "rows", None) is not None
         with self._frozen(), contextlib.suppress(StopIteration):
@@ -357,28 +357,28 @@ class Learner:
                 part, only = next(passes) if metrics is None else passes.send(metrics)
                 metrics = self.engine.update(part, only)
                 for name, value in metrics.items():
-                    found.setdefault(name, []).append(value)
+                    collected.setdefault(name, []).append(value)
         update_priorities(minibatch, batch, self.engine)
-        return {name: values[0] if len(values) == 1 else torch.stack(values).mean() for name, values in found.items()}
+        return {name: x[0] if len(x) == 1 else torch.stack(x).mean() for name, x in collected.items()}
 
     def compute_gradients(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, ComputedGradients]:
         """Compute the gradients of one update, by step; see `Algorithm.compute_gradients`."""
         return self.engine.compute_update_gradients(self.name, lambda: self._update(minibatch))
 
-    def apply_gradients(self, found: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
+    def apply_gradients(self, computed: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """Make one update with the result of `compute_gradients`. Returns the metrics."""
         self.set_mode(acting=False)
         before, self.engine.prioritised = self.engine.grad_step, False
-        metrics = self.engine.apply_gradients({name: each.to(self.device) for name, each in found.items()})
+        metrics = self.engine.apply_gradients({name: gradients.to(self.device) for name, gradients in computed.items()})
         self._reset_if_due(before)
         return metrics
 
     def apply_remote_gradients(
-        self, found: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]
+        self, received: Mapping[str, tuple[Gradients, float, Mapping[str, float]]]
     ) -> dict[str, Tensor]:
         """Make one update with gradients, losses and metrics from another process, by step. Returns the metrics."""
         steps = {}
-        for name, (gradients, loss, metrics) in found.items():
+        for name, (gradients, loss, metrics) in received.items():
             steps[name] = ComputedGradients(
                 gradients, Loss(torch.tensor(loss), {k: torch.tensor(x) for k, x in metrics.items()})
             )
@@ -395,20 +395,20 @@ class Learner:
     def features(self) -> dict[str, str]:
         """Return the features of `birl.incompatible` that this learner has."""
         name, config, experience = self.name, self.config, self.experience
-        found = {**experience.features(name), **step_features(self.engine, name)}
+        features = {**experience.features(name), **step_features(self.engine, name)}
         if experience.on_policy and not hasattr(config, "rollout_length"):
-            found["whole episodes"] = f"{name}, which learns from whole episodes,"
+            features["whole episodes"] = f"{name}, which learns from whole episodes,"
         if not experience.gathers or self.returns is not None:
-            found["returns"] = f"{name}, which learns from returns up to the ends of episodes,"
+            features["returns"] = f"{name}, which learns from returns up to the ends of episodes,"
         if normalises_by_batch(self.nets):
-            found["batch statistics"] = f"batch normalisation in the networks of {name}"
+            features["batch statistics"] = f"batch normalisation in the networks of {name}"
         if self.running:
-            found["running scaler"] = f"a running {', '.join(self.running)}"
+            features["running scaler"] = f"a running {', '.join(self.running)}"
         if self.reset_interval is not None:
-            found["reset_interval"] = f"reset_interval={self.reset_interval}"
+            features["reset_interval"] = f"reset_interval={self.reset_interval}"
         if config.compile_graph is True:
-            found["compile_graph"] = "compile_graph=True"
-        return found
+            features["compile_graph"] = "compile_graph=True"
+        return features
 
     def updates_at_once(self, source: MinibatchSource) -> int:
         """Return the number of updates for `update_many`: several if the device samples batches and replays updates."""
@@ -535,8 +535,8 @@ class Learner:
             ResumeError: if another policy was evaluated.
         """
         if self.evaluated is not None:
-            saved, own = {**state["policy"]}, self.evaluated
-            if saved.pop("description") != own.describe() or not _same_networks(saved, own.policy_state()):
+            saved, evaluated = {**state["policy"]}, self.evaluated
+            if saved.pop("description") != evaluated.describe() or not _same_networks(saved, evaluated.policy_state()):
                 raise ResumeError(
                     f"this {self.name} was evaluating another policy: give it the same one to continue, or another "
                     "folder to start again"
@@ -617,17 +617,17 @@ class Learner:
         self.engine.copy_optimizer(step, source.engine)
 
 
-def _same_networks(saved: State, own: State) -> bool:
+def _same_networks(saved: State, current: State) -> bool:
     """Return whether two results of `EvaluationTarget.policy_state` have the same networks."""
-    there, here = _tensors(saved), _tensors(own)
-    same = there.keys() == here.keys()
-    return same and all(torch.equal(here[key], x.to(here[key].device)) for key, x in there.items())
+    saved_tensors, tensors = _tensors(saved), _tensors(current)
+    same = saved_tensors.keys() == tensors.keys()
+    return same and all(torch.equal(tensors[key], x.to(tensors[key].device)) for key, x in saved_tensors.items())
 
 
 def _tensors(state: object, at: str = "") -> dict[str, Tensor]:
     if isinstance(state, Tensor):
         return {at: state}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for key, value in state.items() if isinstance(state, dict) else ():
-        found |= _tensors(value, f"{at}/{key}")
-    return found
+        tensors |= _tensors(value, f"{at}/{key}")
+    return tensors

@@ -77,23 +77,25 @@ class ModelFile(Behaviour, type="model_file"):
             object.__setattr__(self, "description", json.dumps(encode(load_config(self.path, _MODEL)), sort_keys=True))
 
     def network(self, spec: Spec, config: AlgorithmConfig) -> nn.Module:
-        own, own_spec = read_description(json.loads(self.description))
-        name, policy = own.algorithm.__name__, own.algorithm.acts
+        saved, saved_spec = read_description(json.loads(self.description))
+        name, policy = saved.algorithm.__name__, saved.algorithm.acts
         if policy.distribution is not actor_distribution:
             raise ConfigError(
                 f"{self.path} holds a {name}, whose policy is not a distribution over actions from one network: use a "
                 "model of SAC, PPO, BC or another algorithm with a stochastic policy"
             )
-        if own_spec != spec:
-            raise ConfigError(f"{self.path} was built for {own_spec}, not for {spec}: use a model for the same spaces")
+        if saved_spec != spec:
+            raise ConfigError(
+                f"{self.path} was built for {saved_spec}, not for {spec}: use a model for the same spaces"
+            )
         for field in ("observation_scaler", "action_scaler"):
-            given, its = (encode(getattr(each, field)) for each in (config, own))
-            if given != its or getattr(getattr(config, field), "running", False):
+            here, there = (encode(getattr(each, field)) for each in (config, saved))
+            if here != there or getattr(getattr(config, field), "running", False):
                 raise ConfigError(
-                    f"{self.path} was trained with {field}={its}, this algorithm has {given}: both read the same "
+                    f"{self.path} was trained with {field}={there}, this algorithm has {here}: both read the same "
                     "inputs, so give both the same fitted scaler, which must not be a running one"
                 )
-        network: nn.Module = own.algorithm.networks(own_spec, own).get_submodule(policy.network)
+        network: nn.Module = saved.algorithm.networks(saved_spec, saved).get_submodule(policy.network)
         if is_recurrent(network) or noise_of(network):
             raise ConfigError(f"the policy in {self.path} is recurrent or noisy: use a policy that is neither")
         return network
@@ -103,8 +105,8 @@ class ModelFile(Behaviour, type="model_file"):
             raise FileError(f"{self.path} has changed since its digest was taken: restore it, or make a new add-on")
         data, state = load_archive(self.path, _MODEL)
         prefix = f"{read_description(data)[0].algorithm.acts.network}."
-        own = {name.removeprefix(prefix): x for name, x in state["nets"].items() if name.startswith(prefix)}
-        network.load_state_dict(own)
+        parameters = {name.removeprefix(prefix): x for name, x in state["nets"].items() if name.startswith(prefix)}
+        network.load_state_dict(parameters)
 
 
 def _digest(path: str) -> str:
@@ -123,14 +125,14 @@ class _KL(LossAddOn):
 
     def __post_init__(self) -> None:
         self.convert_numpy_numbers()
-        name, given = type(self).__name__, self.behaviours
-        given = (given,) if isinstance(given, str | Path | Behaviour) else given
-        if not isinstance(given, list | tuple) or not given:
-            raise ConfigError(f"{name}.behaviours is {given!r:.80}; it must be paths of models: ('expert.d3',)")
-        made = tuple(ModelFile(cast(str, each)) if isinstance(each, str | Path) else each for each in given)
-        for each in made:
-            if not isinstance(each, Behaviour):
-                raise ConfigError(f"an item of {name}.behaviours is {each!r:.80}; it must be the path of a model")
+        name, behaviours = type(self).__name__, self.behaviours
+        behaviours = (behaviours,) if isinstance(behaviours, str | Path | Behaviour) else behaviours
+        if not isinstance(behaviours, list | tuple) or not behaviours:
+            raise ConfigError(f"{name}.behaviours is {behaviours!r:.80}; it must be paths of models: ('expert.d3',)")
+        made = tuple(ModelFile(cast(str, x)) if isinstance(x, str | Path) else x for x in behaviours)
+        for behaviour in made:
+            if not isinstance(behaviour, Behaviour):
+                raise ConfigError(f"an item of {name}.behaviours is {behaviour!r:.80}; it must be the path of a model")
         values = tuple(self.values) if self.values else (1.0,) * len(made)
         if len(values) != len(made):
             raise ConfigError(f"{name} has {len(made)} behaviours and {len(values)} values: give one for each")
@@ -152,24 +154,24 @@ class _KL(LossAddOn):
     def given(self) -> tuple[Behaviour, ...]:
         return self.behaviours
 
-    def fill(self, own: nn.Module) -> None:
-        for behaviour, network in zip(self.behaviours, own.children(), strict=True):
-            behaviour.fill(network)
+    def fill(self, network: nn.Module) -> None:
+        for behaviour, member in zip(self.behaviours, network.children(), strict=True):
+            behaviour.fill(member)
 
-    def divergences(self, own: nn.Module, acting: nn.Module, batch: Batch) -> list[Tensor]:
+    def divergences(self, network: nn.Module, acting: nn.Module, batch: Batch) -> list[Tensor]:
         """Return ``E[KL(pi_i || pi)]`` in nats for each behaviour ``pi_i``."""
         policy: Distribution = acting(batch.inputs)
-        found = []
-        for network in own.children():
-            with torch.no_grad(), eval_mode(network):
-                other: Distribution = network(batch.inputs)
+        divergences = []
+        for member in network.children():
+            with torch.no_grad(), eval_mode(member):
+                other: Distribution = member(batch.inputs)
             if type(other) is not type(policy):
                 raise ConfigError(
                     f"a behaviour of {type(self).__name__} has a {type(other).__name__} distribution, the policy a "
                     f"{type(policy).__name__}: use a model of the same kind of policy"
                 )
-            found.append(weighted_mean(other.kl(policy), batch.weight))
-        return found
+            divergences.append(weighted_mean(other.kl(policy), batch.weight))
+        return divergences
 
 
 @dataclass(frozen=True)
@@ -182,9 +184,9 @@ class AttractionKL(_KL, type="attraction_kl"):
         weight, phase: see `LossAddOn`.
     """
 
-    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
-        found = self.divergences(own, acting, batch)
-        return torch.stack([x - math.log(value) for x, value in zip(found, self.values, strict=True)]).min()
+    def term(self, network: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+        divergences = self.divergences(network, acting, batch)
+        return torch.stack([x - math.log(value) for x, value in zip(divergences, self.values, strict=True)]).min()
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,10 @@ class RepulsionKL(_KL, type="repulsion_kl"):
         super().__post_init__()
         check(f"{type(self).__name__}.cap", self.cap, float, above=0)
 
-    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
-        found = self.divergences(own, acting, batch)
-        return -torch.stack([value * x.clamp(max=self.cap) for x, value in zip(found, self.values, strict=True)]).sum()
+    def term(self, network: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+        divergences = self.divergences(network, acting, batch)
+        pairs = zip(divergences, self.values, strict=True)
+        return -torch.stack([value * x.clamp(max=self.cap) for x, value in pairs]).sum()
 
 
 @dataclass(frozen=True)
@@ -236,12 +239,12 @@ class _Predictor(LossAddOn):
     def target(self, batch: Batch) -> Tensor:
         """Return the target of the prediction, ``[...]``."""
 
-    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+    def term(self, network: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
         target = self.target(batch)
         weight = batch.weight
         if self.keep_zeros < 1:
             weight = weight * ((target != 0) | (torch.rand_like(target) < self.keep_zeros))
-        error = own(acting.encode(batch.inputs)).squeeze(-1) - target  # type: ignore[operator]
+        error = network(acting.encode(batch.inputs)).squeeze(-1) - target  # type: ignore[operator]
         return 0.5 * weighted_mean(error.square(), weight).mean()
 
 
@@ -275,13 +278,13 @@ class ReturnPredictor(_Predictor, type="return_predictor"):
     returns: ClassVar[bool] = True
 
     def target(self, batch: Batch) -> Tensor:
-        found = batch.extra.get("discounted_return", batch.extra.get("return"))
-        if found is None:
+        returns = batch.extra.get("discounted_return", batch.extra.get("return"))
+        if returns is None:
             raise ConfigError(
                 "ReturnPredictor needs returns, which these minibatches do not have: draw them with "
                 "algo.sample_minibatch(dataset), or use RewardPredictor"
             )
-        return found
+        return returns
 
 
 def _check_shared(addon: LossAddOn) -> None:

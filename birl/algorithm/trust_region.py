@@ -62,40 +62,40 @@ class TrustRegion(Training):
     def __call__(self, on: Update, batch: Batch) -> Batch:
         """Perform the step, and report its metrics."""
         max_kl, damping, n_directions, n_lengths, shrink = (getattr(on.config, name) for name in self.fields)
-        own = {
+        trained = {
             f"{network}.{name}": parameter
             for network in self.networks
             for name, parameter in on.nets.get_submodule(network).named_parameters()
         }
-        start, with_others = list(own.values()), LossModule(self.loss, on.nets, on.config)
+        start, with_others = list(trained.values()), LossModule(self.loss, on.nets, on.config)
 
         def reduce(vector: Tensor) -> Tensor:
             return on.reduce({self.name: vector})[self.name]
 
         def evaluate(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-            tensors = {f"nets.{name}": tensor for name, tensor in zip(own, parameters, strict=True)}
-            found = functional_call(with_others, tensors, (batch,))
-            value, divergence = reduce(torch.stack((found.value, found.metrics[self.divergence])))
+            tensors = {f"nets.{name}": tensor for name, tensor in zip(trained, parameters, strict=True)}
+            loss = functional_call(with_others, tensors, (batch,))
+            value, divergence = reduce(torch.stack((loss.value, loss.metrics[self.divergence])))
             return -value, divergence
 
         with products(NEVER), eval_mode(on.nets):  # oneDNN's products have no second derivatives
-            found = check_loss(self.loss, self.loss(on.nets, batch, on.config))
-            divergence = found.metrics.get(self.divergence)
+            loss = check_loss(self.loss, self.loss(on.nets, batch, on.config))
+            divergence = loss.metrics.get(self.divergence)
             if divergence is None or not divergence.requires_grad:
                 raise ConfigError(
                     f"the loss of the step {self.name!r} has no metric {self.divergence!r} with a gradient: it must be "
                     "the mean KL(old || new), as in Loss(value, {'kl': weighted_mean(old.kl(policy), batch.weight)})"
                 )
-            gradients = torch.autograd.grad(found.value, start, retain_graph=True, allow_unused=True)
-            check_gradients(self.loss, dict(zip(own, gradients, strict=True)))
+            gradients = torch.autograd.grad(loss.value, start, retain_graph=True, allow_unused=True)
+            check_gradients(self.loss, dict(zip(trained, gradients, strict=True)))
             uphill = reduce(-flat(gradients))
             step = natural_step(uphill, fisher_product(divergence, start, damping, reduce), max_kl, n_directions)
             searched = line_search(evaluate, start, step, max_kl, n_lengths, shrink)
-        on.assign(dict(zip(own, searched.parameters, strict=True)))
-        found = found.detached()
+        on.assign(dict(zip(trained, searched.parameters, strict=True)))
+        loss = loss.detached()
         # In a solved task the promised gain is below the loss's rounding error: that is not a failed search.
-        hidden = 10 * torch.finfo(step.dtype).eps * found.value.abs().clamp(min=1.0)
+        hidden = 10 * torch.finfo(step.dtype).eps * loss.value.abs().clamp(min=1.0)
         failed = ((uphill @ step > hidden) & ~searched.accepted).to(searched.share.dtype)
         moved = {self.divergence: searched.divergence, "step_share": searched.share, FAILED_SEARCH: failed}
-        on.report({self.logged: found.value - searched.gain, **found.metrics, **moved})
-        return found.shared_with(batch)
+        on.report({self.logged: loss.value - searched.gain, **loss.metrics, **moved})
+        return loss.shared_with(batch)

@@ -66,7 +66,7 @@ class Program(Eager):
             self._refresh()
         batch, scalars = self._prepared(batch, due), self._step_scalars([due])
         key = self._key(due)
-        result = self._made(key, lambda own, own_scalars: self._run(own, own_scalars, due), batch, scalars)
+        result = self._made(key, lambda inputs, numbers: self._run(inputs, numbers, due), batch, scalars)
         self._single[key] = True
         self._count([due])
         return result
@@ -86,8 +86,8 @@ class Program(Eager):
 
         def updates(_: Batch | None, scalars: Tensor) -> UpdateResult:
             batches = drawn_ahead([partial(self._drawn, draw, due) for due in dues], self._device)
-            each = zip(batches, scalars.split(sizes), dues, strict=True)
-            results = [self._run(batch, own, due) for batch, own, due in each]
+            parts = zip(batches, scalars.split(sizes), dues, strict=True)
+            results = [self._run(batch, step_scalars, due) for batch, step_scalars, due in parts]
             statistics = stacked(result.gradient_statistics for result in results)
             return UpdateResult(stacked(result.metrics for result in results), None, statistics)
 
@@ -147,8 +147,8 @@ class Program(Eager):
         moments = {name: step.moments() for name, step in self._optimized(due).items()}
 
         def kept() -> list[Tensor]:
-            own = [each for step in moments.values() for few in step for each in few]
-            return [*self.nets.parameters(), *self.nets.buffers(), *own]
+            flat = [each for step in moments.values() for few in step for each in few]
+            return [*self.nets.parameters(), *self.nets.buffers(), *flat]
 
         leaves, signature = batch.flat()
         graph = self._graphs.of(self._key(due), lambda: self._function(due), signature, self._place)
@@ -186,11 +186,11 @@ class Program(Eager):
         sizes = [step.size for step in steps.values()]
 
         def update(batch: Batch, scalars: Tensor, moments: Moments) -> UpdateResult:
-            own = dict(zip(steps, scalars.split(sizes), strict=True))
+            scalars_of = dict(zip(steps, scalars.split(sizes), strict=True))
 
             def apply_gradients(name: str, gradients: Gradients) -> None:
                 with torch.no_grad():
-                    steps[name](list(gradients.values()), moments[name], own[name])
+                    steps[name](list(gradients.values()), moments[name], scalars_of[name])
 
             return self._losses(apply_gradients).update(batch, due)
 
@@ -242,9 +242,11 @@ class _OptimizerStep:
         if limit is not None:
             gradients = self._trained.clip(gradients, limit)
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
-        own = [each.unbind() for each in scalars.split([len(rule.step_scalars(group, 1)) for rule, group in groups])]
+        group_scalars = [
+            each.unbind() for each in scalars.split([len(rule.step_scalars(group, 1)) for rule, group in groups])
+        ]
         for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self.groups, strict=True):
-            self.rules[group](parameter, gradient, kept, own[group])
+            self.rules[group](parameter, gradient, kept, group_scalars[group])
 
 
 def supports(trained: TrainState) -> bool:

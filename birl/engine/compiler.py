@@ -113,10 +113,10 @@ class _Compiled:
         with inductor_folder(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler warns about its own code
             while True:
-                own: Any = _own_code(self._function)
+                function: Any = _own_code(self._function)
                 guards: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
                 try:
-                    shell: Any = torch.compile(own, fullgraph=True, backend=self._backend, options=guards)
+                    shell: Any = torch.compile(function, fullgraph=True, backend=self._backend, options=guards)
                     with torch._dynamo.config.patch(trace_autograd_ops=True):
                         result = shell(*args)
                     break
@@ -161,30 +161,32 @@ class _Compiled:
             def call(inputs: list[Any]) -> Sequence[Tensor]:
                 if self._calls is None:
                     return run(inputs)
-                given = list(inputs)
+                arguments = list(inputs)
                 outputs = run(inputs)
-                self._calls.append(_Call(program, given, outputs, library))
+                self._calls.append(_Call(program, arguments, outputs, library))
                 return outputs
 
             compiled.current_callable = call
         return compiled
 
-    def update(self, own: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]) -> UpdateResult:
+    def update(
+        self, changing: Sequence[Tensor], args: Sequence[Any], kept: Callable[[], Sequence[Tensor]]
+    ) -> UpdateResult:
         """Call a function that returns the result of an update.
 
         After the first call the compiled program is called directly, if all other tensors that it reads and writes are
         among those of ``kept``.
 
         Args:
-            own: the tensors of ``args``, which differ from call to call.
+            changing: the tensors of ``args``, which differ from call to call.
             args: arguments of the function.
             kept: returns the tensors whose memory stays the same.
         """
         if self._direct is not None:
-            return self._direct(own)
+            return self._direct(changing)
         if self._bare is not None:
             self._direct = _bound(*self._bare, kept())
-            return self._direct(own)
+            return self._direct(changing)
         if self._checked:
             result: UpdateResult = self(*args)
             return result
@@ -192,20 +194,20 @@ class _Compiled:
         before = [tensor._version for tensor in tensors]
         result = self(*args)
         changed = [index for index, tensor in enumerate(tensors) if tensor._version != before[index]]
-        self._check_wiring(own, tensors, changed, result)
+        self._check_wiring(changing, tensors, changed, result)
         self._checked, self._calls = True, None
         if self._bare is not None:
             self._direct = _bound(*self._bare, tensors)
         return result
 
     def _check_wiring(
-        self, own: Sequence[Tensor], kept: Sequence[Tensor], changed: Sequence[int], result: UpdateResult
+        self, changing: Sequence[Tensor], kept: Sequence[Tensor], changed: Sequence[int], result: UpdateResult
     ) -> None:
         """Check whether the program can be called without the shell, and store it if it can."""
         inner = [call for call in self._calls or () if call.library is not None]
         for call in (*inner, *(call for call in self._calls or () if call.library is None)):
             whole = call.library is None or (len(inner) == 1 and len(call.outputs) == len(result.tensors))
-            wiring = _wiring(call.inputs, call.outputs, own, kept, changed if call.library else (), result)
+            wiring = _wiring(call.inputs, call.outputs, changing, kept, changed if call.library else (), result)
             if whole and wiring is not None:
                 self._bare = call.program, wiring
                 if call.library is not None and self._place is not None:
@@ -216,7 +218,7 @@ class _Compiled:
 def _wiring(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
-    own: Sequence[Tensor],
+    changing: Sequence[Tensor],
     kept: Sequence[Tensor],
     changed: Sequence[int],
     result: UpdateResult,
@@ -229,7 +231,7 @@ def _wiring(
     Args:
         inputs: inputs of one call.
         outputs: outputs of the same call.
-        own: the tensors that differ from call to call.
+        changing: the tensors that differ from call to call.
         kept: the tensors whose memory stays the same.
         changed: indices of the tensors of ``kept`` that the program changed.
         result: the result that the shell made from ``outputs``.
@@ -238,7 +240,7 @@ def _wiring(
         ``None`` if the program reads other tensors, or the shell computed a part of the result.
     """
     place = {id(tensor): (True, index) for index, tensor in enumerate(kept)}
-    place |= {id(tensor): (False, index) for index, tensor in enumerate(own)}
+    place |= {id(tensor): (False, index) for index, tensor in enumerate(changing)}
     output = {id(tensor): index for index, tensor in enumerate(outputs)}
     if not all(id(tensor) in place for tensor in inputs) or not all(id(each) in output for each in result.tensors):
         return None
@@ -257,10 +259,10 @@ def _bound(program: Program, wiring: Wiring, kept: Sequence[Tensor]) -> Callable
     metrics, priority = list(wiring.metrics.items()), wiring.priority
     statistics, changed = list(wiring.gradient_statistics.items()), [kept[number] for number in wiring.changed]
 
-    def call(own: Sequence[Tensor]) -> UpdateResult:
+    def call(changing: Sequence[Tensor]) -> UpdateResult:
         inputs: Any = fixed.copy()
         for index, number in moving:
-            inputs[index] = own[number]
+            inputs[index] = changing[number]
         outputs = program(inputs)
         if changed:
             torch.autograd.graph.increment_version(changed)

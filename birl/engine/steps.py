@@ -287,8 +287,8 @@ class Polyak(TargetUpdate):
         if not (torch.compiler.is_compiling() and target[0].is_cuda):
             torch._foreach_lerp_(target, source, tau)
             return
-        for own, other in zip(target, source, strict=True):  # the compiler fuses each with the update of its source
-            own.lerp_(other, tau)
+        for old, new in zip(target, source, strict=True):  # the compiler fuses each with the update of its source
+            old.lerp_(new, tau)
 
 
 @dataclass(frozen=True)

@@ -171,16 +171,16 @@ class TrainState:
         """Clip the gradients of a step, and advance its optimiser and learning-rate schedule."""
         self.store_counts()
         parameters, limit = self.parameters[name], self.clip_norms[name]
-        own = []
+        ordered = []
         for key, parameter in parameters.items():
             gradient = gradients[key]
             if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
                 gradient = torch.empty_like(parameter).copy_(gradient)
-            own.append(gradient)
+            ordered.append(gradient)
         if limit is not None:
-            own = self.clip(own, limit)
-        if not step_by_kernel(self.optimizers[name], list(parameters.values()), own):
-            for parameter, gradient in zip(parameters.values(), own, strict=True):
+            ordered = self.clip(ordered, limit)
+        if not step_by_kernel(self.optimizers[name], list(parameters.values()), ordered):
+            for parameter, gradient in zip(parameters.values(), ordered, strict=True):
                 parameter.grad = gradient
             self.optimizers[name].step()
             for parameter in parameters.values():
@@ -233,7 +233,9 @@ class TrainState:
             share: weight of the old parameters of encoders; 0.5 if ``None``.
         """
         share = 0.5 if share is None else share
-        names = {id(tensor): name for own in self.parameters.values() for name, tensor in own.items()}  # no duplicates
+        names = {
+            id(tensor): name for parameters in self.parameters.values() for name, tensor in parameters.items()
+        }  # no duplicates
         for name in names.values():
             parameter, new = self.nets.get_parameter(name), fresh.get_parameter(name)
             kept = share if name.partition(".")[2].startswith("encoder.") else 0.0
@@ -277,7 +279,7 @@ class TrainState:
         """
         name = first_nonfinite(self.nets.state_dict())
         if name is not None:
-            steps = [step for step, own in self.parameters.items() if name in own]
+            steps = [step for step, parameters in self.parameters.items() if name in parameters]
             raise NonFiniteError(
                 f"after {self.grad_step} updates the parameter {name!r} (step: {', '.join(steps) or 'target'}) "
                 "is NaN or infinite: lower its learning rate, clip its gradient (optim_factory=AdamFactory("
@@ -288,13 +290,13 @@ class TrainState:
             self._finite_at = self.grad_step
 
     def _check_moments(self) -> None:
-        found = {
+        moments = {
             (step, name, moment): tensor
             for step, optimizer in ({} if self._made is None else self.optimizers).items()
             for name, parameter in self.parameters[step].items()
             for moment, tensor in moments_in(optimizer.state.get(parameter, {})).items()
         }
-        where = first_nonfinite(found)
+        where = first_nonfinite(moments)
         if where is not None:
             step, name, moment = where
             since = f"between update {self._finite_at + 1} and update {self.grad_step} "
@@ -346,18 +348,18 @@ class TrainState:
         self.nets.load_state_dict(dict(tensors))
 
     def _check_networks(self, tensors: Mapping[str, Tensor]) -> None:
-        own = self.nets.state_dict()
-        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        current = self.nets.state_dict()
+        missing, extra = sorted(current.keys() - tensors.keys()), sorted(tensors.keys() - current.keys())
         if missing or extra:
             raise CorruptFileError(
                 f"the saved parameters do not belong to these networks: missing {missing[:3]}, unexpected {extra[:3]}. "
                 "Build the algorithm with the configuration and shapes it was saved with."
             )
         for name, tensor in tensors.items():
-            if tensor.shape != own[name].shape:
+            if tensor.shape != current[name].shape:
                 raise CorruptFileError(
                     f"parameter {name!r} was saved with shape {tuple(tensor.shape)} but has shape "
-                    f"{tuple(own[name].shape)} here: use the shapes and configuration it was saved with"
+                    f"{tuple(current[name].shape)} here: use the shapes and configuration it was saved with"
                 )
 
 

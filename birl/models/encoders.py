@@ -62,16 +62,16 @@ class EncoderFactory(Serializable):
             ConfigError: if a user's method returns no suitable encoder. It is tried with a small batch.
         """
         method = "create" if actions is None else "create_with_action"
-        own = getattr(type(self), method) is not getattr(EncoderFactory, method)
+        overridden = getattr(type(self), method) is not getattr(EncoderFactory, method)
         if n is not None:
-            if n > 1 and not own and self._stacks(observation_shape):
+            if n > 1 and not overridden and self._stacks(observation_shape):
                 return self._encoder(observation_shape, actions.size if actions else 0, n)
             return self._ensemble([self.build(observation_shape, actions) for _ in range(n)])
         if actions is None:
             encoder = self.create(observation_shape)
         else:
             encoder = self.create_with_action(*self._accepted(observation_shape, actions))
-        if own:
+        if overridden:
             _check_encoder(f"{type(self).__name__}.{method}", encoder, observation_shape, actions)
         return encoder
 
@@ -358,11 +358,11 @@ def _check_encoder(method: str, encoder: object, observation_shape: Shape, actio
         made = f"{features.dtype} {tuple(features.shape)}"
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2 or features.dtype != dtype:
         raise ConfigError(f"{about} makes {made} of {given}; it must make {dtype} (2, F): a row of F features for each")
-    size, found = getattr(encoder, "feature_size", None), features.shape[1]
-    if isinstance(size, int) and size != found:
+    size, n_features = getattr(encoder, "feature_size", None), features.shape[1]
+    if isinstance(size, int) and size != n_features:
         raise ConfigError(
             f"{about} makes {made} of {given}, but its feature_size is {size}, for which it must make {(2, size)}: set "
-            f"self.feature_size = {found}, or leave it out"
+            f"self.feature_size = {n_features}, or leave it out"
         )
 
 

@@ -51,15 +51,15 @@ class LossAddOn(Serializable):
         """The source of parameters that are loaded into the network; ``None`` if none are loaded."""
         return None
 
-    def fill(self, own: nn.Module) -> None:
-        """Load the term's given parameters into its network ``own``, unless a model file supplies them."""
+    def fill(self, network: nn.Module) -> None:
+        """Load the term's given parameters into its network, unless a model file supplies them."""
 
     @abstractmethod
-    def term(self, own: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
+    def term(self, network: nn.Module, acting: nn.Module, batch: Batch) -> Tensor:
         """Return the term, a scalar with a graph, without its ``weight``.
 
         Args:
-            own: the term's `network`.
+            network: the term's `network`.
             acting: the network that acts.
             batch: the batch of the step's loss.
         """

@@ -69,20 +69,20 @@ class _HeadFactory(QFunctionFactory):
 
     def __post_init__(self) -> None:
         self.convert_numpy_numbers()
-        own = type(self).__name__
-        check(f"{own}.share_encoder", self.share_encoder, bool)
-        check_noisy(f"{own}.noisy", self.noisy)
+        owner = type(self).__name__
+        check(f"{owner}.share_encoder", self.share_encoder, bool)
+        check_noisy(f"{owner}.noisy", self.noisy)
         if not isinstance(self.dueling, bool):
             sizes = self.dueling
             if not isinstance(sizes, list | tuple) or not all(map(SIZE.accepts, sizes)):
-                raise ConfigError(f"{own}.dueling is {sizes!r:.80}; it must be True, False or a list of ints >= 1")
-        check(f"{own}.trunk_gradient", self.trunk_gradient, float, low=0, optional=True)
+                raise ConfigError(f"{owner}.dueling is {sizes!r:.80}; it must be True, False or a list of ints >= 1")
+        check(f"{owner}.trunk_gradient", self.trunk_gradient, float, low=0, optional=True)
         if self.trunk_gradient is not None and self.dueling is False:
-            raise ConfigError(f"{own}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
+            raise ConfigError(f"{owner}.trunk_gradient is {self.trunk_gradient}, which is for dueling=True only")
         if hasattr(self, "risk"):
             object.__setattr__(self, "risk", RiskMeasure.from_shorthand(self.risk))
             hint = ", such as birl.models.CVaR()"
-            check(f"{own}.risk", self.risk, RiskMeasure, hint, optional=True)  # type: ignore[type-abstract]
+            check(f"{owner}.risk", self.risk, RiskMeasure, hint, optional=True)  # type: ignore[type-abstract]
         for name, default in self._options(type(self)).items():
             if isinstance(default, int):
                 check(f"{type(self).__name__}.{name}", getattr(self, name), int, low=1)
@@ -292,10 +292,10 @@ class ContinuousQFunction(_QFunction):
         """Compute returns of the first member, ``[1, …]``; of all members if they are not stacked."""
         parts = [part for part in self.modules() if isinstance(part, _STACKED)]
         stacked = {id(parameter) for part in parts for parameter in part.parameters(recurse=False)}
-        own = dict(self.named_parameters())
-        if self.n_ensembles == 1 or any(id(parameter) not in stacked for parameter in own.values()):
+        parameters = dict(self.named_parameters())
+        if self.n_ensembles == 1 or any(id(parameter) not in stacked for parameter in parameters.values()):
             return self._returns(inputs, action)
-        return cast(Returns, functional_call(self, {name: p[:1] for name, p in own.items()}, (inputs, action)))
+        return cast(Returns, functional_call(self, {name: p[:1] for name, p in parameters.items()}, (inputs, action)))
 
     def differentiate(self, inputs: Inputs, action: Tensor) -> tuple[Returns, Tensor]:
         """Compute returns ``[N, …]``, and the gradients ``[N, …, A]`` of their means with respect to the action.
@@ -304,9 +304,9 @@ class ContinuousQFunction(_QFunction):
         """
         with products(NEVER):
             if isinstance(self.encoder, VectorEncoder | SimBaEncoder) and not self.share_encoder:
-                own = action.detach().expand(self.n_ensembles, *action.shape).clone().requires_grad_()
-                returns = self._of_each(inputs, own)
-                (gradient,) = torch.autograd.grad(returns.mean().sum(), own, create_graph=True)
+                actions = action.detach().expand(self.n_ensembles, *action.shape).clone().requires_grad_()
+                returns = self._of_each(inputs, actions)
+                (gradient,) = torch.autograd.grad(returns.mean().sum(), actions, create_graph=True)
                 return returns, gradient
             shared = action.detach().clone().requires_grad_()
             returns = self._returns(inputs, shared)
