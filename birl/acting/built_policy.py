@@ -64,9 +64,9 @@ class BuiltPolicy:
 
     def weights(self) -> State:
         """Return a copy of everything that training changes and actions depend on: networks and a running scaler."""
-        own, scaler = self._own_tensors(), self.units.observation_scaler
+        tensors, scaler = self._own_tensors(), self.units.observation_scaler
         moving = {} if scaler is None or not scaler.running else scaler.get_state()
-        nets = {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in own.items()}
+        nets = {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
         return {"nets": nets, "observation_scaler": moving}
 
     def set_weights(self, weights: State) -> None:
@@ -75,17 +75,17 @@ class BuiltPolicy:
         Raises:
             CorruptFileError: if the weights belong to other networks.
         """
-        own, given, scaler = self._own_tensors(), weights["nets"], self.units.observation_scaler
-        if own.keys() != given.keys():
+        tensors, given, scaler = self._own_tensors(), weights["nets"], self.units.observation_scaler
+        if tensors.keys() != given.keys():
             raise CorruptFileError(
                 f"the weights are {', '.join(given)!s:.100}, but the networks that act have "
-                f"{', '.join(own)!s:.100}: use a copy of the checkpoint"
+                f"{', '.join(tensors)!s:.100}: use a copy of the checkpoint"
             )
-        for name, tensor in own.items():
+        for name, tensor in tensors.items():
             like = np.empty((), str(tensor.dtype).removeprefix("torch.")).dtype
             check_array(given[name], tuple(tensor.shape), like, name)
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in tensors.items():
                 tensor.copy_(torch.tensor(given[name]))
         if weights["observation_scaler"]:
             scaler.set_state(weights["observation_scaler"])  # type: ignore[union-attr]
@@ -93,8 +93,8 @@ class BuiltPolicy:
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers of the networks that act, and buffers of their parent module."""
         names = [name for name in (self.policy.network, *self.policy.stateful_networks) if name]
-        each = {name: self.nets.get_submodule(name).state_dict() for name in names}
-        networks = {f"{name}.{key}": tensor for name, own in each.items() for key, tensor in own.items()}
+        states = {name: self.nets.get_submodule(name).state_dict() for name in names}
+        networks = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
         return {**networks, **dict(self.nets.named_buffers(recurse=False))}
 
     @property
@@ -276,9 +276,9 @@ class BuiltPolicy:
             )
 
     @staticmethod
-    def _each(found: Tensor, action: Array | None) -> Array:
+    def _each(log_probability: Tensor, action: Array | None) -> Array:
         """Return log-probabilities as an array: ``[B]`` of actions, or ``[A, B]`` of all actions as ``[B, A]``."""
-        array: Array = (found.t() if action is None else found).cpu().numpy()
+        array: Array = (log_probability.t() if action is None else log_probability).cpu().numpy()
         return array
 
     def _stored(self, given: object, rows: int, finite: bool = False) -> Array:

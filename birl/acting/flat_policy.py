@@ -162,12 +162,14 @@ class FlatPolicy:
         """Whether modules and parameters are the same as at first, and no module has hooks or overridden methods."""
         if _EVERY_HOOK or _EVERY_PRE_HOOK or len(self._siblings) != len(self._layers):
             return False
-        for siblings, name, module, kind, own, after, activation in self._links:
+        for siblings, name, module, kind, attributes, after, activation in self._links:
             if siblings.get(name) is not module or type(module) is not kind or after:
                 return False
-            if own.get("activation") is not activation:
+            if attributes.get("activation") is not activation:
                 return False
-            if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own or "encode" in own:
+            if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]:
+                return False
+            if "forward" in attributes or "encode" in attributes:
                 return False
         for parameters, name, parameter, place in self._memory:
             if parameters.get(name) is not parameter or _memory_of(parameter) != place:
@@ -243,6 +245,7 @@ class _PolicyLayers:
     def _child(self, parent: Any, name: str) -> Any:
         module: Any = parent._modules.get(name)
         if module is not None:
-            own, after = vars(module), module.after._modules if type(module) is DenseLayer else None
-            self.links.append((parent._modules, name, module, type(module), own, after, own.get("activation")))
+            attributes, after = vars(module), module.after._modules if type(module) is DenseLayer else None
+            activation = attributes.get("activation")
+            self.links.append((parent._modules, name, module, type(module), attributes, after, activation))
         return module

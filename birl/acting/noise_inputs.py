@@ -38,15 +38,15 @@ class SamplingModule(nn.Module):
 
     def sample(self, observation: Tree, noise: Tensor) -> Tensor:
         """Return unscaled actions ``[B, *shape]`` for observations ``[B, …]`` and noise ``[B, width]``."""
-        own = noise if self._policy.spec.actions.shape else noise.squeeze(-1)
-        return self._policy.environment_tensor(action_from_noise(self._distribution(observation), own))
+        values = noise if self._policy.spec.actions.shape else noise.squeeze(-1)
+        return self._policy.environment_tensor(action_from_noise(self._distribution(observation), values))
 
     def log_probability(self, observation: Tree, action: Tensor) -> Tensor:
         """Return log-probabilities ``[B]`` of unscaled actions; see `Distribution.log_probability`."""
         policy = self._policy
-        own = policy.units.action(action if policy.spec.actions.shape else action.unsqueeze(-1))
-        slope = policy.units.log_slope(own).to(torch.float32)
-        return self._distribution(observation).log_probability(own, slope, policy.clips)
+        scaled = policy.units.action(action if policy.spec.actions.shape else action.unsqueeze(-1))
+        slope = policy.units.log_slope(scaled).to(torch.float32)
+        return self._distribution(observation).log_probability(scaled, slope, policy.clips)
 
     def forward(self, given: tuple[Tree, Tensor]) -> tuple[Tensor, Tensor]:
         """Return actions and their log-probabilities ``[B]``."""
@@ -71,8 +71,8 @@ class MixtureModule(nn.Module):
 
     def sample(self, observation: Tree, noise: Tensor) -> Tensor:
         """See `SamplingModule.sample`."""
-        which, *own = noise.split([1, *self._widths], -1)
-        pairs = zip(self.members, own, strict=True)
+        which, *parts = noise.split([1, *self._widths], -1)
+        pairs = zip(self.members, parts, strict=True)
         actions = torch.stack([module.sample(observation, each) for module, each in pairs])  # type: ignore[operator]
         rows = self.log_weights + torch.zeros_like(which)  # tracing would make the length a constant
         index = action_from_noise(Categorical(rows), which.squeeze(-1))

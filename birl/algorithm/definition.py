@@ -32,13 +32,13 @@ def named_parts(cls: type, root: type) -> tuple[Any, Any]:
                 f"{cls.__name__} derives from {base.__name__}, which is an algorithm already; write class "
                 f"{cls.__name__}(Algorithm[{cls.__name__}Config, {base.__name__}Nets]) with the same values"
             )
-    found = type_arguments(cls, root)
-    if len(found) != 2:
+    arguments = type_arguments(cls, root)
+    if len(arguments) != 2:
         raise ConfigError(
             f"{cls.__name__} names no configuration; write class {cls.__name__}(Algorithm[{cls.__name__}Config, "
             f"{cls.__name__}Nets])"
         )
-    return found[0], found[1]
+    return arguments[0], arguments[1]
 
 
 def type_arguments(cls: type, root: type) -> tuple[Any, ...]:
@@ -113,5 +113,5 @@ def check_named_networks(cls: type, networks: object) -> None:
     for part, name in needed:
         if name not in known:
             code = [each for init in made for each in dis.get_instructions(init)]  # slow, so only now
-            own = {each.argval for each in code if each.opname == "STORE_ATTR"}
-            raise ConfigError(f"{cls.__name__}: {no_network(part, name, networks, own)}")
+            names = {each.argval for each in code if each.opname == "STORE_ATTR"}
+            raise ConfigError(f"{cls.__name__}: {no_network(part, name, networks, names)}")

@@ -102,9 +102,9 @@ def known_space(algorithm: OnlineAlgorithm) -> ExternalEnv:
     actions = algorithm.spec.actions
     observations = tree_map(lambda leaf: leaf.space, algorithm.spec.observations)
     scaler = algorithm.config.action_scaler
-    own = 1.0 if algorithm.acts.bounded else np.inf
+    limit = 1.0 if algorithm.acts.bounded else np.inf
     minimum, maximum = getattr(scaler, "minimum", None), getattr(scaler, "maximum", None)
-    low, high = (-own, own) if minimum is None or maximum is None else (minimum, maximum)
+    low, high = (-limit, limit) if minimum is None or maximum is None else (minimum, maximum)
     return ExternalEnv(_space(observations), space_from_actions(actions, low, high))
 
 

@@ -383,8 +383,8 @@ class _Adapters(EpochAdapter):
     @property
     def logdir(self) -> str | None:
         """The parent of all runs' folders; ``None`` if runs have no folders."""
-        own = getattr(next(iter(self._loggers.values())).adapter, "logdir", None)
-        return None if own is None else os.path.dirname(own)
+        folder = getattr(next(iter(self._loggers.values())).adapter, "logdir", None)
+        return None if folder is None else os.path.dirname(folder)
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         for logger in self._loggers.values():
@@ -399,8 +399,8 @@ class _Adapters(EpochAdapter):
             others = tuple(
                 f"{other}/" for other in self._loggers if other != run
             )  # times are measured for all seeds together
-            own = [(name, value) for name, value in self._metrics.items() if not name.startswith(others)]
-            logger.write(epoch, step, {name.removeprefix(f"{run}/"): value for name, value in own})
+            metrics = [(name, value) for name, value in self._metrics.items() if not name.startswith(others)]
+            logger.write(epoch, step, {name.removeprefix(f"{run}/"): value for name, value in metrics})
 
     def save_model(self, epoch: int, algo: object) -> None:
         for run in self._stack.runs():

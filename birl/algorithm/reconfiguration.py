@@ -86,8 +86,10 @@ class Tuning:
         changed = {name: getattr(new, name) for name in names if getattr(new, name) != getattr(self.config, name)}
         for name in changed.keys() & _FIXED.keys():
             raise self._refusal({name: changed[name]}, _FIXED[name])
-        steps, its = ([step for step in self._steps(each) if step.when.holds(each)] for each in (self.config, new))
-        if steps != its:
+        steps, new_steps = (
+            [step for step in self._steps(each) if step.when.holds(each)] for each in (self.config, new)
+        )
+        if steps != new_steps:
             raise self._refusal(changed, "the steps of an update depend on it")
         given, others = ([addon.given for addon in each.loss_addons or ()] for each in (self.config, new))
         if given != others:
@@ -130,12 +132,13 @@ class Tuning:
         """
         current, other = self._make_seeded(self.config), self._make_seeded(new)
         refusal = self._refusal(changed, "networks are made from it")
-        mine, its = dict(current.named_modules()), dict(other.named_modules())
-        if [(key, type(each)) for key, each in mine.items()] != [(key, type(each)) for key, each in its.items()]:
+        current_modules, new_modules = dict(current.named_modules()), dict(other.named_modules())
+        kinds, new_kinds = ([(key, type(each)) for key, each in x.items()] for x in (current_modules, new_modules))
+        if kinds != new_kinds:
             raise refusal
         constants = []
-        for key, module in mine.items():
-            for attribute, value in vars(its[key]).items():
+        for key, module in current_modules.items():
+            for attribute, value in vars(new_modules[key]).items():
                 if _is_plain(value) and attribute in vars(module) and vars(module)[attribute] != value:
                     constants.append((key, attribute, value))
                     setattr(module, attribute, value)
@@ -168,5 +171,6 @@ def _is_plain(value: object) -> bool:
 
 
 def _same_tensors(one: nn.Module, other: nn.Module) -> bool:
-    mine, its = ({**dict(each.named_parameters()), **dict(each.named_buffers())} for each in (one, other))
-    return mine.keys() == its.keys() and all(torch.equal(mine[name], its[name]) for name in mine)
+    tensors, other_tensors = ({**dict(each.named_parameters()), **dict(each.named_buffers())} for each in (one, other))
+    same_names = tensors.keys() == other_tensors.keys()
+    return same_names and all(torch.equal(tensors[name], other_tensors[name]) for name in tensors)

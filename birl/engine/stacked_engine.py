@@ -112,9 +112,9 @@ class StackedEngine(Eager):
         self.saved = _saved(self.nets)
         parts = [_saved(engine.nets) for engine in self._engines]
         for name, tensor in self.saved.items():
-            tensor.data = torch.stack([own[name].detach() for own in parts])
-            for own, part in zip(parts, tensor.data, strict=True):
-                own[name].data = part
+            tensor.data = torch.stack([tensors[name].detach() for tensors in parts])
+            for tensors, part in zip(parts, tensor.data, strict=True):
+                tensors[name].data = part
 
     def restack_optimizers(self) -> None:
         """Copy counters, moments and schedules from the engines, which no longer use their own."""

@@ -89,8 +89,8 @@ class BatchRenorm(nn.Module):
             warm = self.batches >= self.warmup
             r = torch.where(warm, (std / running_std).clamp(1 / self.r_max, self.r_max), 1.0)
             d = torch.where(warm, ((mean - self.running_mean) / running_std).clamp(-self.d_max, self.d_max), 0.0)
-            for running, found in ((self.running_mean, mean), (self.running_var, var)):
-                running.mul_(1 - self.momentum).add_(found.view_as(running), alpha=self.momentum)
+            for running, statistic in ((self.running_mean, mean), (self.running_var, var)):
+                running.mul_(1 - self.momentum).add_(statistic.view_as(running), alpha=self.momentum)
             self.batches.add_(1)
         return ((x - mean) / std * r + d) * self.weight + self.bias
 

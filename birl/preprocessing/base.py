@@ -361,11 +361,11 @@ def row_statistics(arrays: Iterable[Tree]) -> Statistics:
                 f"the data have rows of shape {rows.shape[1:]} among rows of shape {mean.shape}; all must have the "
                 "same shape: fit the scaler with episodes of one environment"
             )
-        own = rows.mean(axis=0)
-        if not np.isfinite(own).all():
+        block_mean = rows.mean(axis=0)
+        if not np.isfinite(block_mean).all():
             raise NonFiniteError("the data to fit a scaler with holds NaN or infinity: clean it first")
-        deviation = ((rows - own) ** 2).sum(axis=0)
-        count, mean, squares = merge_sums((count, mean, squares), (len(rows), own, deviation))
+        deviation = ((rows - block_mean) ** 2).sum(axis=0)
+        count, mean, squares = merge_sums((count, mean, squares), (len(rows), block_mean, deviation))
         minimum, maximum = np.minimum(minimum, rows.min(axis=0)), np.maximum(maximum, rows.max(axis=0))
     if not count:
         raise EmptyDataError("a scaler was to be fitted with no steps at all: give a dataset that holds some")
@@ -377,8 +377,8 @@ def merge_sums(one: Sums, other: Sums) -> Sums:
 
     Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance: analysis and recommendations".
     """
-    (before, mean, squares), (more, own, deviation) = one, other
-    difference, count = own - mean, before + more
+    (before, mean, squares), (more, other_mean, deviation) = one, other
+    difference, count = other_mean - mean, before + more
     between = difference**2 * (before * more / count) if before else 0.0
     return count, mean + difference * (more / count), squares + deviation + between
 
@@ -444,17 +444,17 @@ class Affine(Fitted):
 
     def _tensors(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return the result of `_constants` on the device and in the dtype of ``like``, repeated for each frame."""
-        own = self._parameters()[0].shape
+        expected = self._parameters()[0].shape
         # int, because sizes are tensors while TorchScript traces
-        given = tuple(int(size) for size in like.shape[max(like.dim() - len(own), 0) :]) if own else ()
-        if len(given) != len(own) or given[1:] != own[1:] or (own and given[0] % own[0] != 0):
+        given = tuple(int(size) for size in like.shape[max(like.dim() - len(expected), 0) :]) if expected else ()
+        if len(given) != len(expected) or given[1:] != expected[1:] or (expected and given[0] % expected[0] != 0):
             raise ShapeError(
-                f"{type(self).__name__} is for values of shape {own} or stacks of them, got {tuple(like.shape)}"
+                f"{type(self).__name__} is for values of shape {expected} or stacks of them, got {tuple(like.shape)}"
             )
         key = (like.device, like.dtype, given)
         tensors = self._cache.get(key)
         if tensors is None:
-            repeats = (given[0] // own[0],) + (1,) * (len(given) - 1) if given else ()
+            repeats = (given[0] // expected[0],) + (1,) * (len(given) - 1) if given else ()
             tiled = (np.tile(array, repeats) for array in self._constants())
             tensors = tuple(torch.as_tensor(array).to(like.device, like.dtype) for array in tiled)
             if not torch.compiler.is_compiling():  # tensors made during compilation are fake and must not be cached

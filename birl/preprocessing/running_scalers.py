@@ -113,8 +113,8 @@ class Moments:
         """Add rows ``[n, *shape]``."""
         sums = int(self.count), self.mean.numpy(), self.squares.numpy()
         for block in row_blocks([rows]):
-            own = block.mean(axis=0)
-            sums = merge_sums(sums, (len(block), own, ((block - own) ** 2).sum(axis=0)))
+            mean = block.mean(axis=0)
+            sums = merge_sums(sums, (len(block), mean, ((block - mean) ** 2).sum(axis=0)))
         self._set(*sums)
 
     def scale(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,9 +249,11 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
             if is_shape(shape):  # which leaves of a tree are scaled depends on the dtypes of the first step
                 self._leaves = [Moments(shape, self.eps)]
             return
-        own = [each and each.shape for each in self._leaves]
-        if len(own) != len(given) or any(x not in (None, y) for x, y in zip(own, given, strict=True)):
-            raise ShapeError(f"{name} has statistics of shapes {own}, but observations have {given}: make a new scaler")
+        shapes = [each and each.shape for each in self._leaves]
+        if len(shapes) != len(given) or any(x not in (None, y) for x, y in zip(shapes, given, strict=True)):
+            raise ShapeError(
+                f"{name} has statistics of shapes {shapes}, but observations have {given}: make a new scaler"
+            )
 
     def fit_with_episodes(self, episodes: Iterable[Steps]) -> None:
         check("episodes", episodes, Iterable, ": give dataset.episodes")  # type: ignore[type-abstract]
@@ -318,16 +320,16 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
         moments = iter(self._leaves)
 
         def scaled(leaf: Tensor) -> Tensor:
-            own, leaf = next(moments), as_float(leaf)
-            if own is None:
+            statistics, leaf = next(moments), as_float(leaf)
+            if statistics is None:
                 return leaf
-            begin = max(leaf.dim() - len(own.shape), 0)
-            if tuple(int(size) for size in leaf.shape[begin:]) != own.shape:  # int: TorchScript traces tensors
+            begin = max(leaf.dim() - len(statistics.shape), 0)
+            if tuple(int(size) for size in leaf.shape[begin:]) != statistics.shape:  # int: TorchScript traces tensors
                 raise ShapeError(
-                    f"{type(self).__name__} is for values of shape {own.shape}, got {tuple(leaf.shape)}: give "
+                    f"{type(self).__name__} is for values of shape {statistics.shape}, got {tuple(leaf.shape)}: give "
                     "observations of that shape, or make a new scaler"
                 )
-            return function(leaf, *own.scale(leaf))
+            return function(leaf, *statistics.scale(leaf))
 
         return tree_map(scaled, x)
 

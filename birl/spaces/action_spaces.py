@@ -150,9 +150,10 @@ def unflatten_actions(space: Space[Any], rows: Array) -> Tree:
         if isinstance(parts, Sequence):
             return tuple(map(unflatten, parts))
         width = math.prod(parts.shape)
-        own, columns = columns[:, :width], columns[:, width:]
+        part_columns, columns = columns[:, :width], columns[:, width:]
         kind = np.dtype(parts.dtype)
-        return (own if kind.kind == "f" else np.rint(own)).reshape(len(rows), *parts.shape).astype(kind, copy=False)
+        values = part_columns if kind.kind == "f" else np.rint(part_columns)
+        return values.reshape(len(rows), *parts.shape).astype(kind, copy=False)
 
     return unflatten(space)
 

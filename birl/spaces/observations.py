@@ -356,22 +356,23 @@ def match_parts(observations: Tree, given: Tree) -> Tree:
     parts = dict(_entries(tuple(given) if isinstance(given, list) else given) or ())
     names = [name for name, _ in _entries(observations) or ()]
     if not set(names) <= set(parts) or (isinstance(observations, tuple) and len(parts) != len(names)):
-        own = f"the parts {', '.join(parts)}" if parts else f"no parts, but is {type(given).__name__}"
-        raise ShapeError(f"the observation has {own}; it must have {', '.join(names)}: give all of them")
+        description = f"the parts {', '.join(parts)}" if parts else f"no parts, but is {type(given).__name__}"
+        raise ShapeError(f"the observation has {description}; it must have {', '.join(names)}: give all of them")
     if isinstance(observations, tuple):
         return tuple(match_parts(part, parts[name]) for part, name in zip(observations, names, strict=True))
     return {name: match_parts(part, parts[str(name)]) for name, part in observations.items()}
 
 
-def accepts_observations(own: Tree, other: Tree) -> bool:
+def accepts_observations(expected: Tree, other: Tree) -> bool:
     """Return whether networks for ``own`` observations can read ``other`` ones, which may have further parts."""
-    if not isinstance(own, dict | tuple):
-        return isinstance(other, ObservationLeaf) and own.accepts(other)
+    if not isinstance(expected, dict | tuple):
+        return isinstance(other, ObservationLeaf) and expected.accepts(other)
     try:
-        found = match_parts(own, other)
+        matched = match_parts(expected, other)
     except ShapeError:
         return False
-    pairs = zip(own.values(), found.values(), strict=True) if isinstance(own, dict) else zip(own, found, strict=True)
+    parts = (expected.values(), matched.values()) if isinstance(expected, dict) else (expected, matched)
+    pairs = zip(*parts, strict=True)
     return all(accepts_observations(*pair) for pair in pairs)
 
 

@@ -107,11 +107,11 @@ def compare_with_reference(
     if set(start) != set(reference.parameters):
         raise ValueError(f"names differ: {sorted(set(start) ^ set(reference.parameters))}")
     for index, batch in enumerate(batches):
-        own, others = batch if isinstance(batch, tuple) else (batch, _batch_as_dict(batch))
+        algorithm_batch, reference_batch = batch if isinstance(batch, tuple) else (batch, _batch_as_dict(batch))
         torch.manual_seed(seed + index)
-        metrics = learn(own)
+        metrics = learn(algorithm_batch)
         torch.manual_seed(seed + index)
-        for name, value in reference.update(others).items():
+        for name, value in reference.update(reference_batch).items():
             if name in metrics:
                 _keep_largest(report.metrics, name, abs(float(metrics[name]) - value))
         for name, tensor in named(algorithm.nets).items():

@@ -195,12 +195,12 @@ def steps_stay_in_their_networks(subject: Subject) -> None:
     """A loss changes nothing; its step changes the parameters that it trains and no others."""
     algorithm, (batch, *_) = subject.first_batches()
     for step in algorithm.engine.trainings:
-        own = tuple(f"{module}." for module in step.networks)
+        prefixes = tuple(f"{module}." for module in step.networks)
         before = snapshot(algorithm.nets)
         gradients, loss = algorithm.engine.compute_gradients(step, batch)
         changed = changed_names(before, algorithm.nets)
         assert not changed, f"the loss of step {step.name!r} changes {changed[:3]}"
-        strange = [name for name in gradients if not name.startswith(own)]
+        strange = [name for name in gradients if not name.startswith(prefixes)]
         assert not strange, f"step {step.name!r} has gradients for {strange[:3]}"
         assert isinstance(loss, Loss) and loss.value.dim() == 0, f"step {step.name!r} has no scalar loss"
         silent = [name for name, gradient in gradients.items() if not bool(gradient.abs().sum() > 0)]
@@ -209,7 +209,7 @@ def steps_stay_in_their_networks(subject: Subject) -> None:
             algorithm.engine.apply(step.name, gradients)
         else:
             algorithm.engine.update(batch, (step.name,))
-        strange = [name for name in changed_names(before, algorithm.nets) if not name.startswith(own)]
+        strange = [name for name in changed_names(before, algorithm.nets) if not name.startswith(prefixes)]
         assert not strange, f"step {step.name!r} changes {strange[:3]}, which it does not train"
         left = [name for name, parameter in algorithm.nets.named_parameters() if parameter.grad is not None]
         assert not left, f"step {step.name!r} leaves gradients in {left[:3]}"
@@ -232,11 +232,11 @@ def any_leading_dimensions(subject: Subject) -> None:
         )
         expected = gradients(algorithm, step, flat)
         try:
-            found = gradients(algorithm, step, folded)
+            other = gradients(algorithm, step, folded)
         except (RuntimeError, IndexError, ValueError, BirlError) as error:
             raise AssertionError(hint.format(f" give an error: {error}")) from error
         for name, gradient in expected.items():
-            near = torch.allclose(gradient, found[name], rtol=1e-3, atol=1e-5)
+            near = torch.allclose(gradient, other[name], rtol=1e-3, atol=1e-5)
             assert near, hint.format(f" give other gradients of {name}")
 
 
