@@ -27,14 +27,14 @@ class InlineAllReduce(InlineTransport, GroupStore):
     """
 
     def __init__(self, factory: Callable[..., Worker[Any, Any, Any]]) -> None:
-        super().__init__(partial(factory, join=lambda rendezvous, number: _WorkerGroup(self)))
+        super().__init__(partial(factory, join=lambda rendezvous, number: _InlineGroup(self.worker_mean)))
         self._running: dict[int, _PausableThread] = {}
 
     def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
         return Rendezvous("", 0, 0, size, timeout)
 
     def join(self, rendezvous: Rendezvous, number: int) -> LearnerGroup:
-        return _OwnerGroup(self)
+        return _InlineGroup(self.owner_mean, self.break_group)
 
     def wait(self) -> tuple[int, Any]:
         index = next(iter(self._running), None)
@@ -92,25 +92,17 @@ class InlineAllReduce(InlineTransport, GroupStore):
         super()._forget(index)
 
 
-class _OwnerGroup(LearnerGroup):
-    def __init__(self, transport: InlineAllReduce) -> None:
-        self._transport = transport
+class _InlineGroup(LearnerGroup):
+    """A group whose mean and end are functions of the transport."""
+
+    def __init__(self, mean: Callable[[Tensor], Tensor], close: Callable[[], None] = lambda: None) -> None:
+        self._mean, self._close = mean, close
 
     def all_reduce_mean(self, value: Tensor) -> Tensor:
-        return self._transport.owner_mean(value)
+        return self._mean(value)
 
     def close(self) -> None:
-        self._transport.break_group()
-
-
-class _WorkerGroup(LearnerGroup):
-    def __init__(self, transport: InlineAllReduce) -> None:
-        self._transport = transport
-
-    def all_reduce_mean(self, value: Tensor) -> Tensor:
-        return self._transport.worker_mean(value)
-
-    def close(self) -> None: ...
+        self._close()
 
 
 class _PausableThread:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray
 from left_behind import MARK, processes_started_here
-from run.fakes import Drift
+from run.fakes import Drift, Fails, Hangs
 from run.workers.test_collector_group import dqn, run, sac, same
 
 import birl
@@ -33,58 +33,28 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-class Dies(Drift):
-    """Kills its process in the middle of an episode, once for each file in a folder."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(False)
-        self.folder = folder
-
-    def step(self, action: Any) -> Any:
-        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
-            left[0].unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
 @pytest.mark.parametrize("order", ["together", "turns"])
 def test_collectors_survive_sigkill(tmp_path: Path, order: str) -> None:
-    env = Dies(str(tmp_path))
+    env = Fails(tmp_path)
     expected = run(birl.Cluster(2, 2, 4, order, transport="inline"), sac, env=env)
     for number in range(2):
-        (tmp_path / str(number)).touch()
+        (tmp_path / f"{number}.SIGKILL").touch()
     assert same(run(birl.Cluster(2, 2, 4, order, transport="ray"), sac, env=env), expected)
     assert not list(tmp_path.iterdir())
 
 
-class Naps(Dies):
-    """Hangs instead."""
-
-    def step(self, action: Any) -> Any:
-        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
-            left[0].unlink()
-            time.sleep(600)
-        return Drift.step(self, action)
-
-
 def test_collectors_that_hang_are_restarted(tmp_path: Path) -> None:
-    env = Naps(str(tmp_path))
+    env = Fails(tmp_path)
     expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=env)
-    (tmp_path / "once").touch()
+    (tmp_path / "once.hang").touch()
     assert same(run(birl.Cluster(2, 1, 4, transport="ray", step_timeout=8.0), sac, env=env), expected)
     assert not list(tmp_path.iterdir())
-
-
-class Sticks(Drift):
-    def step(self, action: Any) -> Any:
-        time.sleep(600 if self.steps == 3 else 0)
-        return super().step(action)
 
 
 def test_what_hangs_again_is_named() -> None:
     message = "collector 0 was ended twice because it did not move for 8 seconds, both times in environment 0 .* step 4"
     with pytest.raises(WorkerError, match=message):
-        run(birl.Cluster(1, 1, 6, transport="ray", step_timeout=8.0), env=Sticks(end=0.0))
+        run(birl.Cluster(1, 1, 6, transport="ray", step_timeout=8.0), env=Hangs(end=0.0))
 
 
 class Breaks(Drift):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -46,6 +48,32 @@ class Drift(gymnasium.Env):
         self.position += float(np.sum(action)) * 0.1 + float(self.np_random.normal()) * 0.01
         terminated = bool(self.np_random.random() < self.end)
         return self._observation(), self.position, terminated, self.steps >= self.limit, {}
+
+
+class Fails(Drift):
+    """In the middle of an episode, does what the name of the first file in a folder says, and removes the file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(False)
+        self.folder = str(folder)
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
+            left[0].unlink()
+            kind = left[0].suffix
+            if kind == ".hang":
+                time.sleep(600)
+            else:
+                os.kill(os.getpid(), getattr(signal, kind[1:]))
+        return super().step(action)
+
+
+class Hangs(Drift):
+    """Hangs in the fourth step of every episode."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(600 if self.steps == 3 else 0)
+        return super().step(action)
 
 
 class MissionGrid(gymnasium.Env):  # type: ignore[type-arg]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,7 @@ from birl.run.on_policy import on_policy_fitter
 from birl.run.online import online_fitter
 from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
-from run.fakes import Drift, signal_at
+from run.fakes import Drift, Fails, signal_at
 from run.workers.transports import run_inline, use_transport, use_unruly
 
 SMALL = VectorEncoderFactory(hidden_units=[4])
@@ -242,24 +240,13 @@ def test_a_fragment_as_old_as_max_lag_allows_is_kept(monkeypatch: pytest.MonkeyP
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-class Tells(Drift):
-    """Kills its process in the middle of an episode, once for each file in a folder."""
-
-    def step(self, action: Any) -> Any:
-        if self.steps == 3 and (left := sorted(Path(os.environ["KILLS"]).iterdir())):
-            left[0].unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
 @pytest.mark.slow
 def test_collectors_in_processes_survive_sigkill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setenv("KILLS", str(tmp_path))
-    expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=Tells(False))
+    expected = run(birl.Cluster(2, 1, 4, transport="inline"), sac, env=Fails(tmp_path))
     for number in range(2):
-        (tmp_path / str(number)).touch()
-    assert same(run(birl.Cluster(2, 1, 4), sac, env=Tells(False)), expected)
+        (tmp_path / f"{number}.SIGKILL").touch()
+    assert same(run(birl.Cluster(2, 1, 4), sac, env=Fails(tmp_path)), expected)
     assert not list(tmp_path.iterdir()) and not multiprocessing.active_children()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,8 @@ import birl
 from birl.distributed.transport import ProcessTransport, WorkerLost
 from birl.distributed.watchdog import START_TIMEOUT, Watchdog
 from birl.errors import ConfigError, WorkerError
-from run.fakes import Drift
+from run.fakes import Fails, Hangs
 from run.workers.test_collector_group import run, sac, same
-
-
-class Fails(Drift):
-    """In the middle of an episode, does what the name of the first file in a folder says, and removes the file."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(False)
-        self.folder = str(folder)
-
-    def step(self, action: Any) -> Any:
-        if self.steps == 3 and (left := sorted(Path(self.folder).iterdir())):
-            left[0].unlink()
-            kind = left[0].suffix
-            if kind == ".hang":
-                time.sleep(600)
-            else:
-                os.kill(os.getpid(), getattr(signal, kind[1:]))
-        return super().step(action)
 
 
 @pytest.mark.slow
@@ -44,12 +25,6 @@ def test_hanging_stopped_and_crashed_collectors_change_nothing(tmp_path: Path) -
         (tmp_path / f"{number}.{kind}").touch()
     assert same(run(birl.Cluster(2, 1, 4, step_timeout=8.0), sac, env=env), expected)
     assert not list(tmp_path.iterdir())
-
-
-class Hangs(Drift):
-    def step(self, action: Any) -> Any:
-        time.sleep(600 if self.steps == 3 else 0)
-        return super().step(action)
 
 
 @pytest.mark.slow
