@@ -1,7 +1,8 @@
 """The options of ``birl train``: one table, from which its command, help, checks and calls are derived.
 
-A new option is one field of `TrainOptions`. `Option.feeds` names the call that takes its value; an option without it is
-read where a run is set up.
+A new option is one field of `TrainOptions`: its name, help, where it is refused, and whether the run stores it. If
+`Option.feeds` names a call, the option's value is passed to it; otherwise ``cli/train.py`` or ``cli/online.py`` reads
+the value where it sets up the run. ``tests/cli/test_option_effects.py`` needs a row that shows the option's effect.
 """
 
 from __future__ import annotations
