@@ -9,6 +9,7 @@ from typing import TypedDict
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from birl.errors import ConfigError
 from birl.models import matmul
@@ -197,13 +198,13 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def embedded(embedding: nn.Embedding, index: Tensor) -> Tensor:
     """Look up the rows ``[..., size]`` of an embedding for an int64 index ``[...]``, with a gradient that repeats.
 
-    Compiled for a GPU, the gradient of a lookup adds the rows of equal indices in any order, so runs would not repeat
-    bit for bit. There, training multiplies with one-hot vectors instead.
+    Compiled for a GPU or for several threads, the gradient of a lookup adds the rows of equal indices in any order, so
+    runs would not repeat bit for bit. Compiled updates therefore multiply with one-hot vectors.
     """
-    if index.device.type == "cpu" or not torch.is_grad_enabled():
-        result: Tensor = embedding(index)
-        return result
-    return one_hot_product(embedding.weight, index)
+    if torch.is_grad_enabled() and (torch.compiler.is_compiling() or get_proxy_mode() is not None):
+        return one_hot_product(embedding.weight, index)
+    result: Tensor = embedding(index)
+    return result
 
 
 def one_hot_product(weight: Tensor, index: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def test_dropout_compiles_to_the_same_numbers() -> None:
 
 
 def test_a_one_hot_product_is_a_lookup() -> None:
-    """On a GPU it replaces embeddings while training."""
+    """In compiled updates it replaces embeddings."""
     embedding, index = nn.Embedding(7, 3), torch.tensor([[0, 6, 2], [2, 2, 5]])
     gradient = torch.randn(2, 3, 3)
     assert torch.equal(one_hot_product(embedding.weight, index), embedding(index))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from birl.errors import ConfigError
 from birl.models import (
@@ -111,6 +116,23 @@ def test_dropout_only_in_training(model: ContinuousDecisionTransformer) -> None:
     assert torch.equal(model(**inputs), model(**inputs))
     model.train()
     assert not torch.equal(model(**inputs), model(**inputs))
+
+
+def test_compiled_gradients_add_no_rows_in_any_order(model: ContinuousDecisionTransformer) -> None:
+    """The gradient of a lookup would: compiled for several threads or a GPU, it uses atomic additions."""
+    inputs, operators = window(), set[str]()
+
+    def record(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+        operators.update(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: model(**inputs).sum(), fullgraph=True, backend=aot_autograd(fw_compiler=record))
+    compiled().backward()
+    traced = make_fx(lambda: torch.autograd.grad(model(**inputs).sum(), list(model.parameters())))()
+    operators.update(str(node.target) for node in traced.graph.nodes)
+    assert any("mm" in name for name in operators)
+    assert not [name for name in operators if "embedding" in name or "index_put" in name or "scatter" in name]
 
 
 def test_loss_is_one_graph_and_reaches_every_parameter(model: ContinuousDecisionTransformer) -> None:
