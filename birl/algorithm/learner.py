@@ -21,7 +21,6 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.log_record import LogRecord
 from birl.dataset.minibatch import MiniBatch
 from birl.dataset.reader import MinibatchSource
-from birl.dataset.sampling import Sampler
 from birl.engine import Engine, Gradients, Step
 from birl.engine.gradient_exchange import ComputedGradients, step_features
 from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError
@@ -474,9 +473,7 @@ class Learner:
     def check_sampler(self, source: object) -> None:
         """Raise `UnsupportedError` if a source samples by TD errors and the algorithm has none."""
         readers = getattr(getattr(source, "reader", source), "sources", ())
-        if not self.experience.has_td_errors and any(
-            type(each.sampler).update is not Sampler.update for each in readers
-        ):
+        if not self.experience.has_td_errors and any(reader.sampler.uses_priorities for reader in readers):
             check_compatible(prioritised_without_errors(self.name))
 
     def start_run(

@@ -133,6 +133,10 @@ class HindsightSampler(Sampler):
     def update(self, rows: Rows, priority: Array) -> None:
         self.sampler.update(rows, priority)
 
+    @property
+    def uses_priorities(self) -> bool:
+        return self.sampler.uses_priorities
+
     def get_state(self) -> State:
         return self.sampler.get_state()
 

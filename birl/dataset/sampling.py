@@ -108,6 +108,11 @@ class Sampler:
     def update(self, rows: Rows, priority: Array) -> None:
         """Set the priorities ``[B]`` of rows that were drawn and still hold the same steps."""
 
+    @property
+    def uses_priorities(self) -> bool:
+        """Whether draws depend on the priorities that `update` sets."""
+        return type(self).update is not Sampler.update
+
     def get_state(self) -> State:
         """Return the state that draws depend on, without the generators. Checkpoints hold it. Empty by default."""
         return {}

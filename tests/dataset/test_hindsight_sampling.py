@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from birl.algos import BCConfig
 from birl.dataset import (
     Episode,
     FIFOBuffer,
@@ -26,6 +27,7 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.views import SequenceView, TailView, TransitionView
 from birl.errors import BirlError, ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
 from birl.files import load_archive, save_archive
+from birl.logging import NoopAdapterFactory
 from tests.tiers import slow_but
 
 FAR = -99.0  # a goal that no state achieves
@@ -287,6 +289,16 @@ def test_copies_ask_the_same_function() -> None:
 def test_wrong_settings_are_refused(options: Any, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         HindsightSampler(**{"compute_reward": rewarded, **options})
+
+
+def test_algorithms_without_td_errors_learn_in_hindsight() -> None:
+    """Only a prioritised inner sampler is refused, because imitation sets no priorities."""
+    buffer = made(HindsightSampler(rewarded))
+    algorithm = BCConfig(batch_size=8).create()
+    algorithm.fit(buffer, n_steps=2, n_steps_per_epoch=2, show_progress=False, logger_adapter=NoopAdapterFactory())
+    prioritised = made(HindsightSampler(rewarded, sampler=PrioritizedSampler()))
+    with pytest.raises(UnsupportedError, match="prioritised sampler"):
+        algorithm.fit(prioritised, n_steps=1, n_steps_per_epoch=1, logger_adapter=NoopAdapterFactory())
 
 
 def test_data_without_goals_are_refused() -> None:
