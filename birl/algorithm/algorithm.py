@@ -54,9 +54,9 @@ NetsT = TypeVar("NetsT", bound=nn.Module)
 class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
-    A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, names its configuration and its networks (a module
-    class called with ``(spec, config)``, whose children are the networks) as type arguments, and has four values:
-    ``actions``, ``learns_from``, ``acts`` and ``steps``. It defines no method.
+    A concrete algorithm, ``class X(Algorithm[XConfig, XNets])``, has two type arguments: the class of its
+    configuration, and an ``nn.Module`` class, which is constructed with ``(spec, config)`` and has the networks as
+    children. It has four values, ``actions``, ``learns_from``, ``acts`` and ``steps``, and defines no method.
 
     Attributes:
         actions: the kind of actions it can take.
@@ -219,11 +219,15 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def create_impl(
         self, observation_shape: Shape, action_size: ActionSize | Actions, *, discrete_action: bool | None = None
     ) -> None:
-        """Build networks and optimisers. Untrained ones of the same shapes are kept, others replaced with a warning.
+        """Build networks and optimisers.
+
+        Existing networks are kept if they are untrained and have the same shapes; otherwise they are replaced, with a
+        warning.
 
         Args:
             observation_shape: such as ``(3,)``, a space of Gymnasium, or a tuple or dict of them.
-            action_size: number of action dimensions or of choices, a list of numbers of options, or an action space.
+            action_size: number of action dimensions or of discrete actions; for several discrete actions at once, a
+                list with the number of options of each; or an action space.
             discrete_action: only for algorithms that can do both.
         """
         spec = building.checked_spec(self.definition(), observation_shape, action_size, discrete_action)
@@ -241,8 +245,8 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes, or check them against the networks if built.
 
-        Fits scalers that are not fitted yet. The columns of logs (`birl.dataset.from_table`) are written to model
-        files, and later logs must have the same.
+        Fits scalers that are not fitted yet. If the dataset was made from a table (`birl.dataset.from_table`), model
+        files record its columns, and later tables must have the same ones.
         """
         building.check_source("build_with_dataset", dataset)
         logs = merge_records(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
@@ -424,12 +428,12 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
             batch: as for `update`.
 
         Returns:
-            By the name of each gradient step that is due, temperatures and dual variables included: ``gradients`` by
-            parameter name, and ``loss`` with its metrics.
+            A dict with an entry for each gradient step that is due, by its name (steps of temperatures and dual
+            variables included). An entry has ``gradients``, by parameter name, and ``loss``, with its metrics.
 
         Raises:
-            UnsupportedError: if it makes several updates from a minibatch, has steps other than gradient steps and
-                target updates, or if its networks change buffers while they learn.
+            UnsupportedError: if the algorithm makes several updates from a minibatch, has steps other than gradient
+                steps and target updates, or if its networks change buffers while they learn.
         """
         self._check_learns()
         return self.learner.compute_gradients(batch)
@@ -453,7 +457,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         """Call ``watch(step, parameter names, statistics [n, 4])`` after every update; ``None`` stops this.
 
         The statistics are the minimum, maximum, mean and standard deviation of each parameter's gradient, on the
-        device; after ``k`` updates at once they are ``[k, n, 4]``.
+        device; if one call makes ``k`` updates, they are ``[k, n, 4]``.
         """
         self.engine.watch = watch
 
@@ -521,10 +525,10 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         Args:
             n: number of environments in which it acts at once.
             buffer, explorer: as in `fit_online`; the buffer has ``n`` lanes.
-            env: has the spaces of one environment, such as `birl.envs.ExternalEnv`; it is not stepped. By default the
-                spaces are those of the networks.
-            **options: see `birl.run.AgentOptions`. Algorithms that learn only from logged data act, and store steps if
-                there is a buffer.
+            env: an object with the spaces of one environment, for example a `birl.envs.ExternalEnv`; it is never
+                stepped. By default the spaces are those of the networks.
+            **options: see `birl.run.AgentOptions`. The agent of an algorithm that learns only from logged data does not
+                learn: it acts, and stores steps if there is a buffer.
         """
         return environments.agent(self, n, buffer, explorer, env, options)
 

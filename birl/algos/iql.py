@@ -49,9 +49,10 @@ class IQLConfig(PolicyConfig):
 
     Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
 
-    Differs from d3rlpy: V is updated before Q, as in the paper's algorithm 1, not in the same step, and
-        ``clip_grad_norm`` clips the gradient of each separately. The logarithm of the standard deviation is a plain
-        parameter that starts at 0, as in the authors' code (d3rlpy: a sigmoid of a parameter, which starts at -1.5).
+    Differs from d3rlpy: V and Q have separate gradient steps, V first, as in the paper's algorithm 1 (d3rlpy: one step
+        for both), and ``clip_grad_norm`` clips each gradient separately. The logarithm of the standard deviation is a
+        plain parameter that starts at 0, as in the authors' code (d3rlpy: a sigmoid of a parameter, which starts at
+        -1.5).
     """
 
     value_encoder_factory: EncoderFactory = field(DefaultEncoderFactory, like=SharedFields)

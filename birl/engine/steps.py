@@ -25,7 +25,7 @@ class When:
         every: the step is performed in every ``every``-th update.
         after: only after this many updates.
         until: only in the first ``until`` updates; ``None`` for no end.
-        given: a config field and the value for which a configuration has the step; ``None`` if all configurations
+        given: ``(field, value)``: only configurations whose ``field`` equals ``value`` have the step; ``None`` if all
             have it.
     """
 
@@ -198,8 +198,9 @@ class Gradient(Training):
 
     Attributes:
         name, loss, of, metric, when, splits: see `Training`.
-        optimizer: the optimiser is made from ``<optimizer>_learning_rate`` and ``<optimizer>_optim_factory`` of the
-            config (without the underscore if empty); by default ``name``.
+        optimizer: prefix of the config fields from which the optimiser is made, ``<optimizer>_learning_rate`` and
+            ``<optimizer>_optim_factory``. The default is ``name``; if it is empty, the fields are ``learning_rate`` and
+            ``optim_factory``.
         rate_metric: name under which the learning rate is logged; empty if it is not.
     """
 

@@ -35,16 +35,18 @@ class Cluster:
         environments: number of environments of each collector, which it steps one after another.
         fragment: number of steps that a collector makes in each environment for one task. Fragments are the units in
             which work is assigned, sent and stored. By default 50. If the algorithm learns from rollouts, the number
-            must divide their length, which is the default (with a running observation scaler: its largest divisor up to
-            50). With ``"auto"``, a fragment takes about 0.1 seconds, from 1 to 1000 steps, measured on first fragments
-            of 20 steps. The number is the metric ``fragment`` and a part of checkpoints, so that a resumed run keeps
+            must divide the rollout length. The default is then the rollout length itself or, with a running observation
+            scaler, the largest divisor of it that is at most 50. With ``"auto"``, birl measures the duration of a step
+            on first fragments of 20 steps, and then chooses a length of 1 to 1000 steps so that a fragment takes about
+            0.1 seconds. The number is the metric ``fragment`` and a part of checkpoints, so that a resumed run keeps
             it. For rollouts, ``"auto"`` means the default.
-        order: order in which fragments are taken. ``"together"``: one from every collector, stored by number, and then
-            the updates that are due, so that actions always come from the newest weights. ``"turns"``: one after
-            another by number, each followed by its updates, while the other collectors act. With both, the result of a
-            run depends only on its seed, not on which collectors are fast, slow or killed. ``"arrival"``: as they
-            arrive, for environments of very different speeds; the seed does not reproduce such a run. Algorithms that
-            learn from rollouts support only ``"together"``, their default; the default of others is ``"turns"``.
+        order: order in which fragments are taken. ``"together"``: one from every collector, stored in the order of the
+            collectors, and then the updates that are due, so that actions always come from the newest weights.
+            ``"turns"``: one after another in the order in which they were assigned, each followed by its updates, while
+            the other collectors act. With both, the result of a run depends only on its seed, not on which collectors
+            are fast, slow or killed. ``"arrival"``: as they arrive, for environments of very different speeds; the seed
+            does not reproduce such a run. Algorithms that learn from rollouts support only ``"together"``, their
+            default; the default of others is ``"turns"``.
         in_flight: number of fragments that are assigned to each collector and not stored yet. It is 1 with
             ``"together"``, and otherwise 2 by default: a collector makes one fragment while another is being sent.
         learners: number of learners, including the run's own process. Each learns from the steps of its own share of
@@ -53,9 +55,9 @@ class Cluster:
             bit for bit. A lost learner is restarted without loss of data.
         gradients: how the gradients of several learners are combined. ``"together"``: each update averages them.
             ``"pushed"``: each learner except the first computes gradients independently. The run's own process, which
-            then has no collectors, applies them one after another by number. Gradients are applied ``learners - 2``
-            updates after the parameters at which they were computed (the metric ``gradient_lag``). Each update uses one
-            minibatch, and does not wait for all learners.
+            then has no collectors, applies them one after another in the order of the learners. When gradients are
+            applied, the parameters at which they were computed are ``learners - 2`` updates old (the metric
+            ``gradient_lag``). Each update uses one minibatch, and does not wait for all learners.
         shards: number of shards of the replay buffer, 0 for none. A shard samples minibatches of transitions or
             sequences with the buffer's sampler, from the steps of its own share of the collectors. The run's own
             process learns from them and sends priorities back. Every minibatch has an equal part from each shard. A
@@ -190,7 +192,7 @@ class Cluster:
         return Placement(self.transport, self.step_timeout, self.address, self.patience, resources)
 
     def calls(self, rollout_length: int | None = None, moving: bool = False) -> int:
-        """Return ``fragment`` with its default; 0 if it must be measured.
+        """Return the number of steps in a fragment: ``fragment`` or its default, and 0 if it must be measured.
 
         Args:
             rollout_length: length of rollouts, if the algorithm learns from them.

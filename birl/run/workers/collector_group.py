@@ -89,7 +89,8 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         store: function that stores fragments in ``agent``.
 
     Attributes:
-        cut: length of the run in steps, if its end cut a task short or left one out; otherwise 0.
+        cut: 0 or, if a task was shortened or not assigned because the run was about to end, the number of steps of the
+            run.
         assigned, dropped, missed: numbers of steps since the start of the run. Steps that are assigned again count
             again. Missed steps were assigned but not made, because an episode ended or an environment failed.
         errors: number of times that an environment failed and was created again.
@@ -396,7 +397,7 @@ def append_fragments(agent: AgentCore, fragments: list[LaneFragment], most: int 
 def merge_fragments(agent: RolloutAgentCore, fragments: list[LaneFragment], most: int | None) -> None:
     """Store fragments as rows of all environments; see `append_fragments`.
 
-    A fragment that is shorter than others is padded with its last row, which is not valid there.
+    A fragment that is shorter than others is padded with copies of its last row, which are marked as not valid.
     """
     with agent.recording_fragment():
         for t in range(max(len(fragment.rows["valid"]) for _, fragment in fragments)):
@@ -439,7 +440,7 @@ def make_collectors(
     random_steps: int = 0,
     rollouts: bool = False,
 ) -> CollectorGroup:
-    """Make the collectors of a run. They start with their first tasks.
+    """Make the collectors of a run. The process of a collector starts when its first task is sent.
 
     Args:
         algorithm: a built algorithm.
