@@ -120,7 +120,7 @@ def _check_reference(folder: Path) -> None:
     assert missing == [] and sum(map(len, public.values())) > 350
     algos = (folder / "birl.algos" / "index.html").read_text(encoding="utf-8")
     assert "Temperature at the start." in algos and "../../algorithms/SAC/" in algos
-    assert "steps between evaluations, logging and models" in (folder / "birl.run" / "index.html").read_text("utf-8")
+    assert "length of an epoch, after which evaluators run" in (folder / "birl.run" / "index.html").read_text("utf-8")
     algorithm = (folder / "birl.algorithm" / "index.html").read_text(encoding="utf-8")
     assert 'id="birl.algorithm.Algorithm.fit_online"' in algorithm  # of a base without an entry
 

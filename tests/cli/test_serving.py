@@ -230,7 +230,7 @@ def test_lists_masks_and_policies_that_draw(birl_: Any, tmp_path: Path, monkeypa
         birl.ope.EpsilonGreedy(birl.load_learnable("run/model_20.d3"), 0.3),
         birl.ope.Softmax(birl.load_learnable("run/model_20.d3"), 2.0),
     ], [0.75, 0.25]).save("mixture.d3")  # fmt: skip
-    assert "the policy that draws of mixture.d3" in birl_("export", "mixture.d3", "policy.onnx")
+    assert "the stochastic policy of mixture.d3" in birl_("export", "mixture.d3", "policy.onnx")
     schema = json.loads(Path("policy.schema.json").read_text())
     assert schema["policy"] == {
         "type": "Mixture",
@@ -404,5 +404,5 @@ def test_recurrent_policies_are_described_and_refused_by_the_server(tmp_path: Pa
         assert [each["role"] for each in described["inputs"]] == roles
         command = [sys.executable, str(SERVER), str(tmp_path / "policy.onnx"), "0"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and "needs what was before a row" in done.stderr
+        assert done.returncode == 1 and "needs earlier rows" in done.stderr
     assert [each["shape"] for each in described["inputs"]] == [[None, 3], [None, 16]]

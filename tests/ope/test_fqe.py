@@ -335,7 +335,7 @@ def in_parts(actions: Any, choice: Tensor) -> Tensor:
     if isinstance(actions, MultiDiscrete):
         return torch.stack([choice // 2, choice % 2], -1)
     number = torch.full((*choice.shape, 1), 0.5)
-    return choice if isinstance(actions, Discrete) else actions.joined([choice, number])
+    return choice if isinstance(actions, Discrete) else actions.join([choice, number])
 
 
 PARTS: dict[str, Any] = {
