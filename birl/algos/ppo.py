@@ -65,8 +65,8 @@ class PPOConfig(AlgorithmConfig):
 
     Differs from Stable-Baselines3: the standard deviation of advantages has no Bessel correction; with
     ``value_clip_range`` the loss is the larger of the clipped and the unclipped error, as in OpenAI's code, not always
-    the clipped one; ``target_kl`` is compared with the mean over an epoch, after it: give 1.5 times the value used
-    there.
+    the clipped one; ``target_kl`` is compared with the mean over an epoch, at its end, and without Stable-Baselines3's
+    factor of 1.5: give 1.5 times the value that you would give to Stable-Baselines3.
     """
 
     batch_size: int = 64

@@ -133,8 +133,8 @@ def get_minari(
         sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
         observation_keys: names of the parts of Dict and Tuple observations to read; ``None`` for all.
         make_environment: whether to make the environment; otherwise ``None`` is returned for it.
-        trust_environment: whether to make any environment that the dataset describes. This imports and calls what the
-            dataset names, like a program from the same source.
+        trust_environment: whether to make any environment that the dataset describes. This imports and calls code that
+            the dataset names, so it is as risky as running a program from the same source.
 
     Returns:
         The dataset and its environment (``None``, with a warning, if it is not available or not trusted).
@@ -321,9 +321,10 @@ def write_minari(
 ) -> dict[str, int]:
     """Write all episodes as a new Minari dataset, one at a time.
 
-    Minari stores T + 1 observations for T steps. An unknown final observation of a terminated episode becomes zeros.
-    Of a truncated episode without a final observation the last step is left out, and its observation becomes the final
-    one. Extra columns become ``infos``, which Minari stores as the environment returns them: after each step.
+    Minari stores T + 1 observations for T steps. An unknown final observation of a terminated episode becomes zeros. Of
+    a truncated episode without a final observation the last step is left out, and its observation becomes the final
+    one. Extra columns become ``infos``. Minari stores one info for the reset, which is zeros here, and one after each
+    step.
 
     Args:
         dataset: the episodes.

@@ -127,10 +127,10 @@ class MeanQFunctionFactory(_HeadFactory, type="mean"):
         share_encoder: whether the members of an ensemble share one encoder. The gradient of the encoder is the sum over
             the members (d3rlpy: the mean).
         dueling: whether the returns of discrete actions are ``V + A - mean A``, from two streams of layers
-            (arXiv:1511.06581 eq. 9), for each quantile, and for each atom of categorical distributions before the
-            softmax: ``True`` for streams with one hidden layer as wide as the features, or the sizes of their hidden
-            layers. Networks for several choices (``MultiDiscrete``) are always dueling; here their value and advantages
-            get separate streams.
+            (arXiv:1511.06581 eq. 9). Quantile heads compute this for each quantile, categorical heads for each atom,
+            before the softmax. ``True`` makes streams with one hidden layer as wide as the features; a list gives the
+            sizes of the hidden layers. Networks for several choices (``MultiDiscrete``) always compute a value and
+            advantages; this option gives the two separate streams of layers.
         trunk_gradient: factor on the gradients that flow from the two streams to the encoder, or ``None``; 1 / sqrt 2
             in the paper.
         noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295 eqs. 9-11), or the

@@ -71,9 +71,10 @@ def decide(lower: float, upper: float, min_gain: float, drifts: bool = False) ->
     """Return the verdict for an interval of the gain, and how many times as many episodes would probably decide.
 
     The verdict is ``ship`` if the whole interval is above ``min_gain``, and ``do_not_ship`` if the whole interval is
-    below it or both ends equal it. Otherwise, and always if the gain drifts, it is ``more_data``. The half-width
-    shrinks with the root of the number of episodes, so ``(half-width / distance)^2`` times as many episodes would
-    probably exclude ``min_gain``.
+    below it or both ends equal it. Otherwise, and always if the gain drifts, it is ``more_data``. The half-width of the
+    interval shrinks with the root of the number of episodes. So with ``(half-width / distance)^2`` times as many
+    episodes the interval would probably exclude ``min_gain``, where ``distance`` is that from ``min_gain`` to the
+    middle of the interval.
 
     Args:
         lower, upper: ends of the interval.
@@ -96,8 +97,8 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     Args:
         evaluation: result of `birl.ope.evaluate`.
         min_gain: required gain over the logs (or the other policy), in units of discounted returns.
-        confidence: confidence of the interval that decides; by default that of the evaluation. `verdicts` raises it if
-            there are several policies.
+        confidence: confidence of the interval that decides; by default that of the evaluation. For several policies,
+            `verdicts` passes a higher confidence.
     """
     min_gain = float(check("min_gain", min_gain, float))
     confidence = evaluation.confidence if confidence is None else confidence
@@ -154,7 +155,7 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
 
 
 def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> dict[str, Verdict]:
-    """Return verdicts on several policies, with the error level of one for shipping any of them wrongly.
+    """Return verdicts on several policies, with one bound on the probability of shipping any of them wrongly.
 
     Holm's procedure (Holm 1979, Scandinavian Journal of Statistics 6) tests m policies in the order of their p-values:
     the first at the error level of one policy divided by m, the second at this level divided by m - 1, and so on. All

@@ -50,7 +50,8 @@ class Row:
 
     Attributes:
         value: the estimate.
-        interval: interval of the estimate; ``None`` for a model alone, whose terms ignore the error of the model.
+        interval: interval of the estimate; ``None`` for an estimate by a model alone, because the spread of its terms
+            (one for each episode) does not include the model's error.
         gain: paired gain over the logs or the other policy, with one term for each episode.
         gain_interval: interval of the gain.
         refused: reason why the estimate is refused; empty if it is not.
@@ -150,8 +151,8 @@ def evaluate(
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
             returns the probabilities of all actions for ``None``.
         dataset: dataset with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities``
-            ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, and ``censored`` if the log ended
-            before the episode: `birl.dataset.from_table` writes these.
+            ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, and ``censored``, which marks episodes
+            that were still running when the log ended. `birl.dataset.from_table` writes these columns.
         gamma: discount, 0 to 1.
         horizon: number of steps of an episode that count; by default all.
         against: ``"logs"``, or another policy.

@@ -58,9 +58,9 @@ class FQEConfig(ValueConfig):
     The policy of `FQE` is an algorithm or a stochastic policy such as `birl.ope.EpsilonGreedy`. It uses its own scalers
     for observations, and its actions are converted to the environment's units; the scalers of this configuration are
     those of the Q-functions. The policy is evaluated as it is deployed: an algorithm by its greedy actions or, with
-    ``n_action_samples`` of 1 or more, as a stochastic policy; a stochastic policy by its samples. The next value is the
-    expectation over the probabilities of a discrete action if they are known, and otherwise the mean over that many
-    samples.
+    ``n_action_samples`` of 1 or more, as a stochastic policy; a stochastic policy by its samples. For a stochastic
+    policy, the value of the next state is the expectation over the probabilities of a discrete action if they are
+    known, and otherwise the mean over ``n_action_samples`` samples.
 
     Every copy of the target network propagates rewards one step further back. With the discount ``gamma``, about
     ``1 / (1 - gamma)`` steps count: an evaluation needs at least that many copies, better three times as many (it warns

@@ -1,4 +1,4 @@
-"""Observations, actions and masks, as values.
+"""Kinds, shapes and bounds of observations, actions and masks, and how to store and check them.
 
 A kind of actions (`Continuous`, `Discrete`, `MultiDiscrete`, `Composite`) knows how data store its actions, what
 networks read and output, and how to sample, clip and check them. A leaf of observations (`Numbers`, `Choices`) does the
