@@ -218,7 +218,7 @@ def test_a_compiled_rule_is_the_rule() -> None:
 
 
 def test_a_penalty_that_adapts_needs_a_weight_and_one_process() -> None:
-    with pytest.raises(ConfigError, match="kl_penalty_target is 0.01 and kl_coefficient 0.*kl_coefficient=1.0"):
+    with pytest.raises(ConfigError, match="kl_penalty_target is 0.01 and kl_coefficient is 0.*kl_coefficient=1.0"):
         PPOConfig(kl_penalty_target=0.01)
     algorithm = PPOConfig(kl_penalty_target=0.01, kl_coefficient=1.0, n_epochs=1).create()
     with pytest.raises(UnsupportedError, match="steps that are not gradient steps .penalty."):

@@ -189,7 +189,7 @@ def test_values_of_recurrent_networks_remember() -> None:
 def test_algorithms_without_values_say_so() -> None:
     sac = DiscreteSACConfig().create()
     sac.create_impl((3,), 3)
-    with pytest.raises(UnsupportedError, match="DiscreteSAC does not choose by the values of all actions"):
+    with pytest.raises(UnsupportedError, match="DiscreteSAC does not select actions by the values of all actions"):
         sac.action_values(np.zeros((1, 3), np.float32))
     with pytest.raises(UnsupportedError, match="another explorer than Boltzmann"):
         sac.fit_online(Spaces(gymnasium.spaces.Discrete(3)), explorer=Boltzmann(), n_steps=99, **QUIET)

@@ -378,7 +378,7 @@ def test_a_run_resumes_with_its_cluster(tmp_path: Path) -> None:
         (lambda group: group["weights"].clear(), "task with weights"),
         (lambda group: group["counts"].update(number=-1), "number is -1"),
         (lambda group: group["collectors"]["1"]["tasks"]["0"].update(calls=0), "calls is 0"),
-        (lambda group: next(iter(group["weights"].values()))["nets"].popitem(), "weights of"),
+        (lambda group: next(iter(group["weights"].values()))["nets"].popitem(), "the weights are critic"),
         (lambda group: group["collectors"].pop("1"), "cannot be used"),
         (lambda group: group["collectors"]["1"]["state"]["collector"].pop("actor"), "state of a collector cannot"),
     ],
