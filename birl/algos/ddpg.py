@@ -31,8 +31,9 @@ class DDPGConfig(ActorCriticConfig):
     Logs ``critic_loss`` and ``actor_loss``.
 
     Differs from the paper: learning rates, minibatch size and ``tau`` are d3rlpy's, and the critic has no weight decay
-        (the paper's values: 1e-4 and 1e-3, 64, 0.001, 0.01); the explorer adds the noise while acting. An ensemble of
-        critics is possible: targets take the lowest value, and the policy maximises the first critic.
+        (the paper's values: 1e-4 and 1e-3, 64, 0.001, 0.01); exploration noise is not part of the algorithm: an
+        explorer, passed to `fit_online`, adds it. An ensemble of critics is possible: targets take the lowest value,
+        and the policy maximises the first critic.
     """
 
     n_critics: int = 1

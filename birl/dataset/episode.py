@@ -164,7 +164,7 @@ def parts_as_tuple(name: str, value: Tree, steps: int) -> Tree:
     Parts are arrays with one row for each of the ``steps`` steps, and perhaps one for the final observation.
 
     Raises:
-        ShapeError: if the list could be parts or steps.
+        ShapeError: if the list is ambiguous: its items could be the parts of a tuple or single steps.
     """
     if not isinstance(value, list) or len(value) < 2:
         return value

@@ -36,7 +36,8 @@ def backward_recursion(a: Tensor, b: Tensor, longest: int | None = None) -> Tens
     Args:
         a: ``[..., T, B]``.
         b: ``[..., T, B]``, broadcasts against ``a``.
-        longest: length of the longest run of rows that ends with a zero of ``b``, if known to be shorter than ``T``.
+        longest: length of the longest episode, if known to be less than ``T``: the largest number of consecutive rows
+            of which only the last one has ``b = 0``.
 
     Returns:
         ``x`` ``[..., T, B]``.

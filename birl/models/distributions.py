@@ -46,7 +46,7 @@ class Distribution(Protocol):
         """Return the log-probability or log-density of ``action``; extra leading dimensions broadcast."""
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
-        """Return the log-probability or log-density ``[...]`` of ``action`` in other units.
+        """Return the log-probability of ``action``, or its log-density ``[...]`` in other units than the policy's.
 
         It is minus infinity for actions that are never sampled. `log_prob`, which is for losses, is finite and ignores
         bounds and units.

@@ -55,8 +55,8 @@ def rank(
     all significantly worse ones.
 
     If there are more than ``keep`` policies, a cheap screen (one linear model of up to 1,000 episodes for each) selects
-    those that are evaluated. Ranges count only these, but are as wide as if all had been evaluated (Tang and Wiens
-    2021, arXiv:2107.11003).
+    those that are evaluated. Ranks are among these policies only, but the confidence of each comparison is corrected
+    for all policies, including those that were left out (Tang and Wiens 2021, arXiv:2107.11003).
 
     The estimate of a policy that these episodes selected is too optimistic: certify it on other episodes.
 
