@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two workers share the machine: one torch thread each keeps them from slowing each other down.
 export OMP_NUM_THREADS := 1
-# Where bytecode is not kept, each of the hundreds of processes that tests start compiles torch's modules anew: 4 s.
+# Where bytecode is not kept, each of the hundreds of processes that tests start compiles torch's modules again: 4 s.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -34,10 +34,10 @@ lint: $(VENV)/.dev  ## style, types, layers
 docs: $(VENV)/.dev  ## the documentation as a site in site/
 	$(BIN)/python -m mkdocs build --strict
 
-datasets: $(VENV)/.dev  ## collect the shipped datasets anew
+datasets: $(VENV)/.dev  ## collect the shipped datasets again
 	$(BIN)/python scripts/collect_datasets.py
 
-bench: $(VENV)/.bench  ## speed beside the peers, in one run; BENCH='--only online --rounds 3' for a part of it
+bench: $(VENV)/.bench  ## speed next to the peers, in one run; BENCH='--only online --rounds 3' for a part of it
 	$(BIN)/python -m benchmarks $(BENCH)
 
 # Stamp files make later runs quick. torch comes first, pinned, so that nothing else chooses its version.

@@ -181,8 +181,10 @@ def _normalized(name: str) -> str:
 
 def missing_name(
     module: str, name: str, known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})
-) -> AttributeError:
+) -> AttributeError | ImportError:
     """Return the error for a name that a module lacks, with its new name or a similar one.
+
+    A renamed name is an `ImportError`, because ``from module import name`` replaces the text of an `AttributeError`.
 
     Args:
         module: full name of the module.
@@ -190,8 +192,10 @@ def missing_name(
         known: the module's public names.
         renamed: full new names by old name.
     """
-    hint = f"; it is {renamed[name]} now" if name in renamed else did_you_mean(name, known)
-    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules[module])
+    text = f"module {module!r} has no attribute {name!r}"
+    if name in renamed:
+        return ImportError(f"{text}; it is {renamed[name]} now", name=module)
+    return AttributeError(f"{text}{did_you_mean(name, known)}", name=name, obj=sys.modules[module])
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -14,7 +14,7 @@ from birl.errors import BirlError, ConfigError, UnsupportedError
 
 FEATURES: Final[Mapping[str, str]] = {
     # of an algorithm
-    "logged data": "an algorithm that learns only from logged data, such as CQL, BC or DecisionTransformer",
+    "logged data": "an algorithm that learns only from logged data, such as BC or DecisionTransformer",
     "fresh experience": "an algorithm that learns only from its own fresh experience, such as PPO",
     "replay buffer": "an algorithm that learns from a replay buffer, such as DQN or SAC",
     "rollouts": "an algorithm that learns from rollouts of its newest weights",
@@ -257,4 +257,5 @@ def check_compatible(used: Mapping[str, str]) -> None:
     assert not unknown, unknown
     for row in INCOMPATIBLE:
         if row.first in used and row.second in used:
-            raise row.error(f"{used[row.first]} cannot be combined with {used[row.second]}: {row.reason}; {row.remedy}")
+            second = used[row.second].rstrip(",")  # of a clause that needs no comma at the end
+            raise row.error(f"{used[row.first]} cannot be combined with {second}: {row.reason}; {row.remedy}")

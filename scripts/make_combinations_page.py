@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "combinations.md"
 HEAD = """# What cannot be combined
 
 Each row names two features that exclude each other. An error names both, with the reason and what to do; it comes
-before anything is trained or written. `scripts/make_combinations_page.py` makes the table from `birl.incompatible`.
+before anything is trained. `scripts/make_combinations_page.py` makes the table from `birl.incompatible`.
 
 | this | with this | because | instead |
 |---|---|---|---|

@@ -42,10 +42,12 @@ def test_a_missing_name_comes_with_a_similar_one() -> None:
 
 
 def test_a_renamed_name_comes_with_its_new_one() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'observations'; it is birl\.spaces now"):
+    with pytest.raises(ImportError, match=r"no attribute 'observations'; it is birl\.spaces now"):
         _ = birl.observations
-    with pytest.raises(AttributeError, match=r"no attribute 'Elsewhere'; it is birl\.envs\.ExternalEnv now"):
+    with pytest.raises(ImportError, match=r"no attribute 'Elsewhere'; it is birl\.envs\.ExternalEnv now"):
         _ = birl.envs.Elsewhere
+    with pytest.raises(ImportError, match=r"it is birl\.envs\.ExternalEnv now"):
+        from birl.envs import Elsewhere  # noqa: F401
 
 
 @pytest.mark.parametrize(("name", "new"), [("Discrete", "Discrete"), ("as_rows", "flatten_actions")])
@@ -74,5 +76,5 @@ def test_an_unknown_name_of_the_former_path_comes_with_a_similar_one() -> None:
 
 
 def test_a_renamed_name_of_a_module_comes_with_its_new_one() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'JUDGE'; it is birl\.algos\.gail\.DISCRIMINATOR_STEPS now"):
+    with pytest.raises(ImportError, match=r"no attribute 'JUDGE'; it is birl\.algos\.gail\.DISCRIMINATOR_STEPS now"):
         _ = birl.algos.gail.JUDGE

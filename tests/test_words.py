@@ -37,7 +37,8 @@ def _pages() -> list[Path]:
     folders = ("birl", "docs", "tests", "benchmarks", "scripts", "examples", ".github")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     found += [path for path in ROOT.iterdir() if path.is_file()]
-    return [path for path in found if path.suffix in {".py", ".pyi", ".md", ".toml", ".yml", ".html", ".cff"}]
+    kinds = {".py", ".pyi", ".md", ".toml", ".yml", ".html", ".cff"}
+    return [path for path in found if path.suffix in kinds or path.name == "Makefile"]
 
 
 def test_retired_words_do_not_come_back() -> None:

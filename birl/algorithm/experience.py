@@ -184,6 +184,11 @@ class Iterations(Experience):
     single_seed = "makes many updates from each minibatch"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 
+    def check_run(self, learner: Learner, source: MinibatchSource | None, count: int) -> None:
+        super().check_run(learner, source, count)
+        if isinstance(source, ReplayBufferBase):
+            TailView.picker(source.transition_picker)
+
     def sample(self, learner: Learner, source: MinibatchSource) -> MiniBatch:
         return source.sample(TailView(), learner.config.batch_size)
 

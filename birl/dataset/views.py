@@ -211,9 +211,14 @@ def _n_step_sums(reward: A, known: A, n_steps: int, gamma: float) -> tuple[A, A]
 class TailView(View[TailMiniBatch]):
     """Transitions with the rest of their episodes, which can be read until the next write."""
 
+    @staticmethod
+    def picker(part: Part) -> BasicTransitionPicker:
+        """Return a transition picker that the view can use, or raise `UnsupportedError`."""
+        return _single_step_picker(part, "returns up to an episode's end")
+
     def read(self, storage: Storage, part: Part, rows: ArrayOrTensor) -> TailMiniBatch:
         """Return the transitions at ``rows`` ``[B]`` with the tails of their episodes."""
-        picker = _single_step_picker(part, "returns up to an episode's end")
+        picker = self.picker(part)
         place, table = storage.place, episode_table(storage)
         episode, index = locate(storage, place.host(rows))
         episodes, which = np.unique(episode, return_inverse=True)

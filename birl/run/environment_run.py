@@ -375,7 +375,7 @@ def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
     if env is None:
         idle = [name for name in ("eval_n_steps", "eval_statistics", "eval_epsilon") if options[name]]  # type: ignore[literal-required]
         if idle:
-            raise ConfigError(f"{', '.join(idle)} need eval_env=, which is missing: give it, or leave them out")
+            raise ConfigError(f"{', '.join(idle)} cannot be used without eval_env=: give it, or leave them out")
         return {}
     kind = EnvironmentStatistics if options["eval_statistics"] else EnvironmentEvaluator
     return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], n_steps=options["eval_n_steps"])}

@@ -383,6 +383,8 @@ def test_what_cannot_be_used_is_refused_with_a_remedy() -> None:
     n_step = create_infinite_replay_buffer(episodes(), MultiStepTransitionPicker(3, 0.9), action_size=3)
     with pytest.raises(UnsupportedError, match="MultiStepTransitionPicker cannot be used for returns"):
         algorithm.sample_minibatch(n_step)
+    with pytest.raises(UnsupportedError, match="MultiStepTransitionPicker cannot be used for returns"):
+        algorithm.learner.start_run(n_step, 10)  # before a run has stored or learned anything
     with pytest.raises(ConfigError, match="batch_size_per_update is 256; it must be at most the batch_size of 32"):
         algos.AWRConfig(batch_size=32)
     with pytest.raises(ConfigError, match=r"AWRConfig.beta is 0.0; it must be a float > 0"):

@@ -288,6 +288,6 @@ def test_members_of_a_network_cover() -> None:
 
 def test_former_names_have_a_hint() -> None:
     for old, new in {"Refits": "BootstrapEstimate", "judge": "check_limits", "DrawnPolicy": "StochasticPolicy"}.items():
-        with pytest.raises(AttributeError, match=f"it is birl.ope.{new} now"):
+        with pytest.raises(ImportError, match=f"it is birl.ope.{new} now"):
             getattr(birl.ope, old)
     assert all(hasattr(birl.ope, new.rpartition(".")[2]) for new in birl.ope._RENAMED.values())

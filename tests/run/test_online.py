@@ -222,7 +222,7 @@ def test_evaluation_environment() -> None:
     env = Drift()
     idle: list[dict[str, Any]] = [{"eval_n_steps": 5}, {"eval_statistics": True}, {"eval_epsilon": 0.1}]
     for given in idle:
-        with pytest.raises(ConfigError, match=f"{next(iter(given))} need eval_env="):
+        with pytest.raises(ConfigError, match=f"{next(iter(given))} cannot be used without eval_env="):
             fit_online(FakeLearner(), env, n_steps=10, **given, **quiet())
     with pytest.raises(ConfigError, match="stop_at=3 needs a score: give eval_env="):
         fit_online(FakeLearner(), env, n_steps=10, stop_at=3, **quiet())
