@@ -174,7 +174,7 @@ def _complete(options: TrainOptions, published: Mapping[str, Any]) -> TrainOptio
     values = {name: value for name, value in published.items() if name not in dropped}
     known = {*given, *values}
     values = {name: value for name, value in values.items() if not (need := TABLE[name].needs) or need in known}
-    defaults = {"n_steps": N_STEPS, "n_trials": N_TRIALS}
+    defaults = {"n_steps": N_STEPS} | ({"n_trials": N_TRIALS} if "env_id" in known else {})
     values |= {name: value for name, value in defaults.items() if name not in known}
     return dataclasses.replace(options, **values)
 
@@ -185,14 +185,16 @@ def check_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:
     Raises:
         ConfigError: if an option does not fit; the message names it.
     """
+    if options.target_return is not None:
+        check_target(algorithm, options.target_return)
     check_needs(options)
     check_source_options(options)
     check_source(algorithm, options.dataset, options.demonstrations)
     _check_replay_options(algorithm, options)
     if options.prioritized and not algorithm.learns_from.has_td_errors:
         check_compatible(prioritised_without_errors(algorithm.__name__))
-    if options.target_return is not None:
-        check_target(algorithm, options.target_return)
+    if options.multi_step is not None and not algorithm.learns_from.has_td_errors:
+        raise ConfigError(f"--multi-step: {algorithm.__name__} does not learn from n-step returns: leave this out")
 
 
 def _check_replay_options(algorithm: AlgorithmClass, options: TrainOptions) -> None:

@@ -230,7 +230,11 @@ class TrainOptions:
         "Steps between evaluations and saved models.", default="a tenth of --n-steps, at most 10000", min=1, feeds="fit"
     )
     n_trials: int | None = _schedule(
-        "Episodes of each evaluation.", default=str(N_TRIALS), min=1, feeds="fit_online.eval_n_trials"
+        "Episodes of each evaluation.",
+        default=str(N_TRIALS),
+        min=1,
+        needs="env_id",
+        feeds="fit_online.eval_n_trials",
     )
     eval_steps: int | None = _evaluation(
         "Online: steps of each evaluation, instead of --n-trials episodes.", min=1, feeds="fit_online.eval_n_steps"
@@ -242,7 +246,7 @@ class TrainOptions:
         "Online: also log the median, standard deviation, minimum and maximum of the returns of evaluations.",
         value=False,
     )
-    target_return: float | None = _schedule("Return that a sequence model aims at.")
+    target_return: float | None = _schedule("Return that a sequence model aims at in evaluations.", needs="env_id")
     stop_at: float | None = _schedule(
         "Stop as soon as the mean return of an evaluation reaches this score.",
         metavar="SCORE",

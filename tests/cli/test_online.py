@@ -212,6 +212,9 @@ def test_priorities_of_logged_data(birl_: Any, tmp_path: Path) -> None:
     assert message.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
     message = birl_("train", "AWR", "--env-id", "Pendulum-v1", *words[:3], "--out", tmp_path / "d", status=1)
     assert message.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
+    for words in (["BC", "--dataset", "pendulum-random"], ["AWR", "--env-id", "Pendulum-v1"]):
+        message = birl_("train", *words, "--multi-step", 3, "--out", tmp_path / "d", status=1)
+        assert message.endswith(f"--multi-step: {words[0]} does not learn from n-step returns: leave this out")
     assert not any((tmp_path / name).exists() for name in "bcd")  # refused at once
 
 
