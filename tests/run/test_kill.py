@@ -44,7 +44,8 @@ class Run:
 
     def command(self, folder: Path, out: Path) -> list[str]:
         words = [sys.executable, "-m", "birl", "train", self.algorithm, *self.source.format(folder=folder).split()]
-        words += ["--n-steps", str(self.n_steps), "--n-steps-per-epoch", str(self.epoch), "--n-trials", "1"]
+        words += ["--n-steps", str(self.n_steps), "--n-steps-per-epoch", str(self.epoch)]
+        words += ["--n-trials", "1"] if "--env-id" in words else []
         return [*words, "--seed", "7", "--out", str(out), "--set", "batch_size=16", *self.settings.split()]
 
     @property
