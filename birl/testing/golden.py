@@ -8,16 +8,16 @@ and, because torch is seeded before each update, the same random draws.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from birl.algorithm import Algorithm
+from birl.testing.torch_calls import TorchCalls
 from birl.types import Batch
 
 
@@ -56,18 +56,12 @@ class GoldenReport:
         return max(both, key=lambda name: both[name])
 
 
-class _Double(TorchFunctionMode):
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+class _Double(TorchCalls):
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if func is Tensor.float:
             func = Tensor.double
         args = tuple(torch.float64 if value is torch.float32 else value for value in args)
-        kwargs = {key: torch.float64 if value is torch.float32 else value for key, value in (kwargs or {}).items()}
+        kwargs = {key: torch.float64 if value is torch.float32 else value for key, value in kwargs.items()}
         return func(*args, **kwargs)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from birl.engine import Gradient
 from birl.errors import BirlError
@@ -22,6 +21,7 @@ from birl.testing.contract.states import (
     torch_generators,
 )
 from birl.testing.contract.subject import Subject, gradients, randomly_moved
+from birl.testing.torch_calls import TorchCalls
 from birl.types import Array, Batch, Loss
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _DRAWS = (
 )
 
 
-class _Noise(TorchFunctionMode):
+class _Noise(TorchCalls):
     """Records random draws, or replays them for a part of the batch: halves need the same noise as the whole batch."""
 
     def __init__(self, replay: list[Tensor] | None = None, part: slice = slice(None)) -> None:
@@ -49,14 +49,8 @@ class _Noise(TorchFunctionMode):
         self.draws: list[Tensor] = [] if replay is None else replay
         self.replaying, self.part, self.position = replay is not None, part, 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        result = func(*args, **(kwargs or {}))
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        result = func(*args, **kwargs)
         if func not in _DRAWS:
             return result
         if not self.replaying:
@@ -164,7 +158,7 @@ def padding_is_ignored(subject: Subject) -> None:
             )
 
 
-class _NoReads(TorchFunctionMode):
+class _NoReads(TorchCalls):
     """Raises if a value is read on the host: on a GPU every such read waits for the device."""
 
     _READS = tuple(
@@ -172,15 +166,9 @@ class _NoReads(TorchFunctionMode):
         for name in ("item", "cpu", "numpy", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__")
     )
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         assert func not in self._READS, f"a loss reads a tensor on the host: Tensor.{func.__name__}"
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def losses_read_nothing(subject: Subject) -> None:
