@@ -93,9 +93,14 @@ def train(
 ) -> None:
     """Train from logged data (--dataset) or in an environment (--env-id). Run it again to resume from DIR.
 
-    Off-policy algorithms learn online from a replay buffer of their own steps. On-policy ones (PPO) take no options of
-    exploration, replay and updates, with two exceptions: ACER and IMPALA take --buffer-size, NStepDQN an explorer.
-    """
+    \b
+    birl train DiscreteCQL --dataset cartpole-replay --n-steps 2000
+    birl train PPO --env-id CartPole-v1 --n-steps 50000
+
+    Options of exploration, replay and updates are for off-policy algorithms in environments, which learn from a replay
+    buffer of their own steps. Of the on-policy algorithms, ACER and IMPALA accept --buffer-size and NStepDQN accepts
+    --explorer.
+    """  # noqa: D301 - \b is click's mark of a paragraph that it does not wrap
     if options.dataset is None and options.env_id is None:
         raise ConfigError("nothing to learn from: give --dataset NAME, FILE.h5 or DIR, or --env-id ID")
     if options.import_ is not None:

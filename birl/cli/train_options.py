@@ -330,7 +330,7 @@ class TrainOptions:
         "Steps with random actions before the first update.", default="a tenth of --n-steps, at most 1000", min=0
     )
     update_interval: int | None = _replay(
-        "Online: steps between updates. For AWR choose about 2048, as its updates are long.",
+        "Online: environment steps between updates. AWR's updates are long; 2048 is usual for it.",
         default="1; 2 for DQN and its variants",
         min=1,
         feeds="fit_online",
