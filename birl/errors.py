@@ -24,6 +24,7 @@
     └── WorkerError                   (RuntimeError)  a worker process has ended
 
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
+    EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     ShortRunWarning                   (UserWarning)   a run is too short to learn anything
 
 Each message gives the value, the allowed values, and what to do.
@@ -48,6 +49,7 @@ __all__ = [
     "DataError",
     "EmptyDataError",
     "EnvironmentMismatchError",
+    "EvaluationWarning",
     "FileError",
     "ForeignFileError",
     "MissingExtraError",
@@ -148,6 +150,10 @@ class WorkerError(BirlError, RuntimeError):
 
 class ActionRangeWarning(UserWarning):
     """Actions are outside the range ``[-1, 1]`` of the policy, and no action scaler is set."""
+
+
+class EvaluationWarning(UserWarning):
+    """An evaluator returned NaN or infinity, which ranks no model."""
 
 
 class ShortRunWarning(UserWarning):

@@ -7,13 +7,16 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
 from birl.files.serializable import encode
 from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory, SavableModel
 from birl.types import GRADIENT_STATISTICS, State
+
+MAX_NAME: Final = 200
+"""Largest number of characters in the name of a metric, which names a file."""
 
 _LINES = "metrics.jsonl"
 _GRADIENTS = "gradients"
@@ -36,7 +39,8 @@ class FileAdapter(EpochAdapter):
     ``model_<step>.d3``
         models
     ``model_best.d3``, ``model_best.json``
-        the best model, if the run has a score, and ``{"metric": …, "score": …, "step": …}``
+        the best model, if the run has a score, and ``{"metric": …, "score": …, "step": …,
+        "direction": …}``
 
     Args:
         logdir: the folder; it is created if it does not exist.
@@ -153,14 +157,19 @@ class FileAdapter(EpochAdapter):
         self._names = {name.removesuffix(".csv") for name in lengths if name != _LINES}
 
     def _written_after(self, offset: int) -> set[str]:
-        """Return the names of the metrics in the lines after ``offset``. A line cut by a crash has no CSV files yet."""
+        """Return the names of the metrics in the lines after ``offset``.
+
+        Lines that no run writes, such as one that was cut by a crash, have no CSV files.
+        """
         path, names = self._folder / _LINES, set[str]()
         if path.exists():
             for line in path.read_bytes()[offset:].splitlines():
                 try:
-                    names |= _logged(json.loads(line))
-                except ValueError:
+                    values = json.loads(line)
+                except (ValueError, RecursionError):
                     continue
+                if isinstance(values, dict):
+                    names |= {name for name in _logged(values) if name.isprintable() and len(name) <= MAX_NAME}
         return names
 
 

@@ -60,8 +60,13 @@ class OverTransitions(EvaluatorProtocol):
 
     Args:
         episodes: episodes to evaluate on; by default those of the training dataset.
+
+    Attributes:
+        direction: ``"maximize"`` if higher values are better, or ``"minimize"``; see ``score_direction`` in
+            `birl.run.Options`.
     """
 
+    direction: str = "maximize"
     _kind: ActionSpace | None = None
     _sibling = ""
 
@@ -122,6 +127,8 @@ class TDErrorEvaluator(OverTransitions):
     Differs from d3rlpy, which uses :math:`\gamma` for any number of steps :math:`n`.
     """
 
+    direction = "minimize"
+
     def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
         value = algo.predict_value(batch.observations, _actions(batch, algo))
         following, spec = batch.next_observations, getattr(algo, "spec", None)
@@ -144,6 +151,8 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
     Small values mean that the algorithm rates its greedy actions above those of the data (Murphy 2005, "A
     generalization error for Q-learning", JMLR 6). Differs from d3rlpy, which cuts episodes into windows of 1024 steps.
     """
+
+    direction = "minimize"
 
     def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         found = [(self._quantity(algo, batch), batch.extra["episode"]) for batch in self._batches(dataset)]
@@ -221,6 +230,7 @@ class SoftOPCEvaluator(OverTransitions):
 class ContinuousActionDiffEvaluator(OverTransitions):
     r"""Mean squared distance of greedy actions from the data's, :math:`E_D[|a_t - \pi(s_t)|^2]`."""
 
+    direction = "minimize"
     _kind = ActionSpace.CONTINUOUS
     _sibling = "DiscreteActionMatchEvaluator"
 

@@ -25,7 +25,9 @@ class FitOptions(TypedDict, total=False):
     show_progress: bool
     save_interval: int
     keep_models: int | None
+    keep_best: bool
     score: str | None
+    score_direction: str | None
     stop_at: float | None
     go_on: bool
     callback: Callback | Sequence[Callback] | None
@@ -54,11 +56,15 @@ class Options(NamedOptions, total=False):
         logger_adapter: factory of the adapter that writes metrics; by default `FileAdapterFactory`.
         show_progress: whether to show a progress bar (on a terminal only).
         save_interval: number of epochs between saved models and checkpoints. Both are also written at the end.
-        keep_models: number of newest models to keep; by default all. The best model is always kept.
-        score: name of the metric that ranks models, higher is better: an evaluator or, online, ``"rollout_return"`` or
-            ``"evaluation"``, which is the default with an ``eval_env``. Each new best model is saved as
-            ``model_best.d3``, with its step and score in ``model_best.json``.
-        stop_at: the run ends after the first epoch whose score is at least this.
+        keep_models: number of newest models to keep; by default all. The best model is kept in addition.
+        keep_best: whether the best model is saved, if there is a score.
+        score: name of the metric that ranks models: an evaluator or, online, ``"rollout_return"`` or ``"evaluation"``,
+            which is the default with an ``eval_env``. Each new best model is saved as ``model_best.d3``, with its
+            step, score and direction in ``model_best.json``.
+        score_direction: ``"maximize"`` or ``"minimize"``. By default the evaluator's attribute ``direction``, as birl's
+            evaluators have one; else lower scores are better if the name contains the word ``error``, ``loss``,
+            ``diff``, ``cost`` or a similar one, and higher ones otherwise.
+        stop_at: the run ends after the first epoch whose score is this or better.
         go_on: whether to continue a run that ended early, by ``stop_at`` or by a callback, if ``checkpoint`` holds one.
             A run that has made all its steps continues if it is given a larger number of steps.
         callback: called with ``(algorithm, epoch, total_step)`` after every step; the run ends if it returns ``False``.
@@ -147,6 +153,9 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
     update_interval: int
 
 
+DIRECTIONS: Final = ("maximize", "minimize")
+"""Directions of a score: whether higher or lower values are better."""
+
 DEFAULTS: Final[Options] = {
     "n_steps_per_epoch": 10_000,
     "experiment_name": None,
@@ -155,7 +164,9 @@ DEFAULTS: Final[Options] = {
     "show_progress": True,
     "save_interval": 1,
     "keep_models": None,
+    "keep_best": True,
     "score": None,
+    "score_direction": None,
     "stop_at": None,
     "go_on": False,
     "callback": None,
@@ -188,11 +199,12 @@ _ALLOWED: Final = {
     **dict.fromkeys(("n_steps_per_epoch", "logging_steps", "save_interval"), Allowed(int, low=1)),
     **dict.fromkeys(("update_interval", "n_updates", "eval_n_trials"), Allowed(int, low=1)),
     **dict.fromkeys(("update_start_step", "random_steps"), Allowed(int, low=0)),
-    **dict.fromkeys(("with_timestamp", "show_progress", "log_gradients", "go_on"), Allowed(bool)),
+    **dict.fromkeys(("with_timestamp", "show_progress", "log_gradients", "go_on", "keep_best"), Allowed(bool)),
     **dict.fromkeys(("overlap", "deterministic", "eval_statistics"), Allowed(bool)),
     "experiment_name": Allowed(str, optional=True),
     "keep_models": Allowed(int, low=1, optional=True),
     "score": Allowed(str, optional=True),
+    "score_direction": Allowed(str, choices=DIRECTIONS, optional=True),
     "stop_at": Allowed(float, optional=True),
     "eval_epsilon": Allowed(float, low=0, high=1),
     **dict.fromkeys(("eval_n_steps", "workers"), Allowed(int, low=1, optional=True)),

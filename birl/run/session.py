@@ -21,6 +21,8 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from birl._version import __version__
 from birl.dataset import ReplayBufferBase
@@ -36,6 +38,7 @@ from birl.run.checkpoint import (
     restore_parts,
     save_checkpoint,
 )
+from birl.run.evaluators import check_names, check_new_names, default_direction, evaluate_with
 from birl.run.fingerprint import ACTIONS
 from birl.run.hooks import Hooks
 from birl.run.options import Options
@@ -84,10 +87,17 @@ class Session:
         self._logging_steps = options["logging_steps"] if by_steps else None
         self._algorithm, self._n_steps, self._epoch_length = algorithm, n_steps, n_steps_per_epoch
         self._evaluators, self._dataset = evaluators or {}, dataset
+        check_names(self._evaluators)
         self._score, self._stop_at = self._check_score(options["score"], settings["loop"]), options["stop_at"]
         if self._stop_at is not None and self._score is None:
             raise ConfigError(f"stop_at={self._stop_at} needs a score: give eval_env=, or score=, the name of a metric")
-        self._best: State | None = None  # metric, score, step
+        self._direction = options["score_direction"] or default_direction(self._score, self._evaluators)
+        if options["score_direction"] is not None and self._score is None:
+            raise ConfigError(
+                f"score_direction={self._direction!r} needs a score: give eval_env=, or score=, the name of a metric"
+            )
+        self._keep_best = options["keep_best"]
+        self._best: State | None = None  # metric, score, step, direction
         self._end_reason = ""  # why the run ended before its last step
         self._stalled: StalledError | None = None  # raised after everything is saved
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
@@ -254,8 +264,9 @@ class Session:
         if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
             self._read_averages()
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
-        if any(map(requests_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
-            self._end_reason = "the callback returned False"
+        with self._saved_on_error():
+            if any(map(requests_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
+                self._end_reason = "the callback returned False"
         self._act_on_signal()
 
     def _read_averages(self) -> None:
@@ -270,30 +281,64 @@ class Session:
         epoch = self.epoch
         self._read_averages()
         metrics = self.averages.means()
-        stateful = [evaluator for evaluator in self._evaluators.values() if isinstance(evaluator, Stateful)]
-        states = [copy.deepcopy(evaluator.get_state()) for evaluator in stateful]
-        try:
-            with preserve_random_state(), self._interrupt.abandonable():
-                for name, evaluator in self._evaluators.items():
-                    metrics |= evaluate_with(name, evaluator, self._algorithm, self._dataset)
-        except Abandoned:  # the resumed run repeats the evaluation
-            for evaluator, state in zip(stateful, states, strict=True):
-                evaluator.set_state(state)
-            self._act_on_signal()
+        self._evaluate(metrics)
         self._write(metrics)
         self._write_retuned_params()
         self._progress.show(epoch, metrics)
         self._epoch_start = self.step
         self._update_best(metrics)
-        if self._epoch_callback is not None and requests_stop(self._epoch_callback(self._algorithm, epoch, self.step)):
-            self._end_reason = self._end_reason or "the epoch callback returned False"
+        with self._saved_on_error():
+            if self._epoch_callback is not None and requests_stop(
+                self._epoch_callback(self._algorithm, epoch, self.step)
+            ):
+                self._end_reason = self._end_reason or "the epoch callback returned False"
         if epoch % self._save_interval == 0 or self._done:
-            self._logger.save_model(self.step, self._algorithm, self._keep_models)
-            self._write_checkpoint()
+            self._save()
         if self._end_reason:
             self._report(f"the run ended after {self.step} steps: {self._end_reason}")
         self._act_on_signal()
         return epoch, metrics
+
+    def _save(self) -> None:
+        self._logger.save_model(self.step, self._algorithm, self._keep_models)
+        self._write_checkpoint()
+
+    @contextlib.contextmanager
+    def _saved_on_error(self) -> Iterator[None]:
+        """Return a context for users' functions: if its block fails, model and checkpoint are saved."""
+        try:
+            yield
+        except Exception:
+            self._save()
+            raise
+
+    def _evaluate(self, metrics: dict[str, float]) -> None:
+        """Call the evaluators, and add their results to the metrics of the epoch.
+
+        If an evaluator fails, the metrics so far and the model are written. The checkpoint is that of a run that has
+        not evaluated yet, so the resumed run repeats the evaluation.
+        """
+        stateful = [evaluator for evaluator in self._evaluators.values() if isinstance(evaluator, Stateful)]
+        states = [copy.deepcopy(evaluator.get_state()) for evaluator in stateful]
+        failed: Exception | None = None
+        try:
+            with preserve_random_state(), self._interrupt.abandonable():
+                for name, evaluator in self._evaluators.items():
+                    results = evaluate_with(name, evaluator, self._algorithm, self._dataset)
+                    check_new_names(name, results, metrics)
+                    metrics |= results
+            return
+        except Abandoned:  # the resumed run repeats the evaluation
+            pass
+        except Exception as error:
+            failed = error
+        for evaluator, state in zip(stateful, states, strict=True):
+            evaluator.set_state(state)
+        if failed is not None:
+            self._save()
+            self._write(metrics)
+            raise failed
+        self._act_on_signal()
 
     def _write_retuned_params(self) -> None:
         """Write the parameters again if fields were retuned."""
@@ -305,12 +350,14 @@ class Session:
     def _update_best(self, metrics: dict[str, float]) -> None:
         """Save the model if it is the best one, and end the run if it reaches ``stop_at``."""
         score = float(metrics.get(self._score or "", math.nan))
-        if math.isnan(score):
+        if not math.isfinite(score):
             return
-        if self._best is None or score > self._best["score"]:
-            self._best = {"metric": self._score, "score": score, "step": self.step}
-            self._logger.save_best_model(self._algorithm, self._best)
-        if self._stop_at is not None and score >= self._stop_at:
+        sign = -1.0 if self._direction == "minimize" else 1.0
+        if self._best is None or sign * score > sign * self._best["score"]:
+            self._best = {"metric": self._score, "score": score, "step": self.step, "direction": self._direction}
+            if self._keep_best:
+                self._logger.save_best_model(self._algorithm, self._best)
+        if self._stop_at is not None and sign * score >= sign * self._stop_at:
             self._end_reason = self._end_reason or f"{self._score} reached {score:.6g} (stop_at={self._stop_at:.6g})"
 
     def _write(self, metrics: dict[str, float]) -> None:
@@ -400,10 +447,10 @@ class Session:
                 raise CorruptFileError(
                     f"{label} has made {step} steps, {closed} of them in whole epochs, as {name!r:.80}: use a copy"
                 )
-            best = best if best is not None and best["metric"] == self._score else None
             if best is not None:
-                compare_states(best, {"metric": "", "score": 0.0, "step": 0}, "best", label)
-                best = {key: best[key] for key in ("metric", "score", "step")}
+                compare_states(best, {"metric": "", "score": 0.0, "step": 0, "direction": ""}, "best", label)
+                same = (best["metric"], best["direction"]) == (self._score, self._direction)
+                best = {key: best[key] for key in ("metric", "score", "step", "direction")} if same else None
         if step > self._n_steps:
             raise ResumeError(
                 f"the run in {self._checkpoint} has made {step} steps already, more than n_steps="
@@ -419,23 +466,6 @@ class Session:
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with restore_parts(self._parts, state, label):
             restore_states(parts, state["session"], label, user_prefixes="")  # last, because it changes files
-
-
-def evaluate_with(
-    name: str, evaluator: Evaluator, algorithm: Trainable, dataset: ReplayBufferBase | None
-) -> dict[str, float]:
-    """Return the metrics of an evaluator: ``name``, or several, where ``mean`` is renamed to ``name``.
-
-    Errors of the evaluator or its environment get a note with the evaluator's name.
-    """
-    try:
-        result = evaluator(algorithm, dataset)
-    except Exception as error:
-        error.add_note(f"This was in the evaluator {name!r}, not in the steps or updates of training.")
-        raise
-    if not isinstance(result, Mapping):
-        return {name: float(result)}
-    return {name if key == "mean" else f"{name}_{key}": float(value) for key, value in result.items()}
 
 
 def origin() -> dict[str, Any]:
@@ -462,7 +492,10 @@ def _same_path(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bo
 
 
 def requests_stop(result: object) -> bool:
-    """Return whether a callback returned ``False`` as a boolean of Python or numpy."""
+    """Return whether a callback returned ``False`` as a boolean of Python, NumPy or PyTorch."""
+    if isinstance(result, Tensor | np.ndarray):
+        boolean = result.dtype in (torch.bool, np.dtype(bool))
+        return boolean and result.ndim == 0 and not result
     return isinstance(result, bool | np.bool_) and not result
 
 

@@ -15,6 +15,8 @@ from birl.dataset import MDPDataset
 from birl.errors import ConfigError, ResumeError
 from birl.logging import FileAdapterFactory
 
+pytestmark = pytest.mark.filterwarnings("ignore::birl.errors.EvaluationWarning")  # one of `Scores` is NaN
+
 
 def train(folder: Path, **options: Any) -> list[Any]:
     rng = np.random.default_rng(0)

@@ -24,6 +24,8 @@ from run.fakes import Drift, FakeLearner, Scores
 from run.test_offline import data, quiet
 from run.test_progress import Terminal
 
+pytestmark = pytest.mark.filterwarnings("ignore::birl.errors.EvaluationWarning")  # one of `Scores` is NaN
+
 
 def run(folder: Path, n_steps: int = 70, seed: int = 1, **options: Any) -> tuple[FakeLearner, list[Any]]:
     birl.seeding.seed(seed)
@@ -59,7 +61,7 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
         score="score",
         epoch_callback=lambda algo, epoch, step: weights.__setitem__(step, algo.weight.clone()),
     )
-    assert best(tmp_path / "run") == {"metric": "score", "score": 5.0, "step": 60}
+    assert best(tmp_path / "run") == {"metric": "score", "score": 5.0, "step": 60, "direction": "maximize"}
     assert (tmp_path / "run/model_best.d3").read_bytes() == weights[60].numpy().tobytes()
     assert not torch.equal(learner.weight, weights[60])
 
@@ -120,7 +122,16 @@ def test_a_run_ends_at_a_score(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert torch.equal(longer.weight, whole.weight)
 
 
-@pytest.mark.parametrize(("which", "no"), [("callback", False), ("epoch_callback", False), ("callback", np.False_)])
+@pytest.mark.parametrize(
+    ("which", "no"),
+    [
+        ("callback", False),
+        ("epoch_callback", False),
+        ("callback", np.False_),
+        ("callback", torch.tensor(False)),
+        ("epoch_callback", np.array(False)),
+    ],
+)
 def test_a_callback_ends_the_run(tmp_path: Path, which: str, no: Any, caplog: pytest.LogCaptureFixture) -> None:
     def stop(algo: Any, epoch: int, step: int) -> Any:
         return no if step >= 25 else None
@@ -136,7 +147,9 @@ def test_a_callback_ends_the_run(tmp_path: Path, which: str, no: Any, caplog: py
     assert torch.equal(longer.weight, whole.weight)
 
 
-@pytest.mark.parametrize("value", [None, 0, 0.0, "", (), True, np.True_])
+@pytest.mark.parametrize(
+    "value", [None, 0, 0.0, "", (), True, np.True_, torch.tensor(0), torch.zeros(2, dtype=torch.bool)]
+)
 def test_only_false_ends_a_run(value: Any) -> None:
     learner = FakeLearner()
     list(fitter(learner, data(), 10, callback=lambda *_: value, epoch_callback=lambda *_: value, **quiet()))

@@ -20,6 +20,8 @@ from run.fakes import FakeLearner, InterruptedScores, Scores, signal_at
 from run.test_ends import run as fit
 from run.test_online import MODES, fit_online, quiet, run, state_of
 
+pytestmark = pytest.mark.filterwarnings("ignore::birl.errors.EvaluationWarning")  # one of `Scores` is NaN
+
 VECTORS = [mode for mode in MODES if mode is not None]
 
 
