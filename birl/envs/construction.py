@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from birl.checks import check
+from birl.envs.stepper import check_signature_of_reset
 from birl.envs.wrappers import ActionMask
 from birl.errors import ConfigError, EnvironmentMismatchError, require
 from birl.seeding import new_generator
@@ -161,7 +162,11 @@ def seed_env(env: Environment, seed: int) -> None:
     """
     number_of_environments(env)
     check("seed", seed, int, low=0)
-    env.reset(seed=seed)
+    try:
+        env.reset(seed=seed)
+    except TypeError as error:
+        check_signature_of_reset(error)
+        raise
     env.action_space.seed(seed)
     env.observation_space.seed(seed)
     setattr(env.unwrapped, _SEED_ATTRIBUTE, np.random.SeedSequence(seed))

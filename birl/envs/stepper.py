@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing.connection
+import re
 import signal
 import sys
 import traceback
@@ -165,6 +166,7 @@ class Stepper:
                 "with new environments"
             ) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
+            check_signature_of_reset(error)
             if not _of_gymnasium(error):
                 raise
             raise EnvironmentMismatchError(
@@ -409,6 +411,17 @@ def _check_result(result: object, method: str) -> tuple[Any, ...]:
         f"{method} of the environment returned {given}; it must return {wanted}: wrap environments written for gym "
         "before 0.26, for example in shimmy.GymV21CompatibilityV0"
     )
+
+
+def check_signature_of_reset(error: Exception) -> None:
+    """Raise `EnvironmentMismatchError` if ``error`` says that the ``reset`` of an environment takes no seed."""
+    missing = re.search(r"(\w+)?\.?reset\(\) got an unexpected keyword argument '(seed|options)'", str(error))
+    if isinstance(error, TypeError) and missing is not None:
+        raise EnvironmentMismatchError(
+            f"reset of {missing[1] or 'the environment'} takes no {missing[2]}; it must be reset(self, *, seed=None, "
+            "options=None), call super().reset(seed=seed) and return (observation, info): correct the environment. "
+            "Wrap environments written for gym before 0.26, for example in shimmy.GymV21CompatibilityV0"
+        ) from error
 
 
 def _to_float(reward: object) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 from birl.spaces import Composite, Continuous
 
 ATANH_LIMIT = 1.0 - 1e-6
-"""Actions are clamped to ``[-ATANH_LIMIT, ATANH_LIMIT]`` before ``atanh``: at 1 the density has no finite value."""
+"""Actions from here to 1 count as saturated: in 32 bits they do not tell which sample they are the ``tanh`` of."""
 
 NEVER = -1e9
 """Logit or value of an action that is not allowed: finite, so that its probability times its logarithm is 0."""
@@ -82,6 +82,8 @@ _ROUNDING = 1e-5
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
+_ATANH_OF_LIMIT = math.atanh(ATANH_LIMIT)
+_LOG_SATURATED_LENGTH = math.log1p(-ATANH_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -170,10 +172,16 @@ class SquashedNormal:
         return raw.tanh(), (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-density of ``action`` in [-1, 1], clamped to `ATANH_LIMIT` first."""
+        """Return the log-density of ``action`` in [-1, 1].
+
+        A saturated action, at or beyond `ATANH_LIMIT`, has the mean density of all saturated actions at its bound:
+        their probability divided by the length of their interval.
+        """
         raw = action.clamp(-ATANH_LIMIT, ATANH_LIMIT).atanh()
-        noise = (raw - self.mean) * (-self.log_std).exp()
-        return (_log_density(noise, self.log_std) - _log_jacobian(raw)).sum(-1)
+        scale = (-self.log_std).exp()
+        density = _log_density((raw - self.mean) * scale, self.log_std) - _log_jacobian(raw)
+        beyond = _log_ndtr((action.sign() * self.mean - _ATANH_OF_LIMIT) * scale) - _LOG_SATURATED_LENGTH
+        return torch.where(action.abs() >= ATANH_LIMIT, beyond, density).sum(-1)
 
     def log_probability(self, action: Tensor, log_slope: Tensor, clipped: bool) -> Tensor:
         """See `Distribution.log_probability`."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from birl.files.serializable import Serializable
 from birl.preprocessing.base import MinMax, Scaler, as_float
+from birl.spaces.actions import inner_bounds
 from birl.types import Array
 
 
@@ -44,7 +45,10 @@ class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
     """
 
     def reverse_transform(self, x: Tensor) -> Tensor:
-        """Compute the inverse of `transform`. -1 and 1 give exactly the bounds, so no action is outside its space."""
+        """Compute the inverse of `transform`.
+
+        -1 and 1 give exactly the bounds, rounded inwards to float32, so no action is outside its space.
+        """
         x = as_float(x)
         *_, minimum, maximum = self._tensors(x)
         return torch.lerp(minimum, maximum, (x + 1) / 2)
@@ -55,4 +59,4 @@ class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
         return ((maximum - minimum) / 2).log().expand_as(x)
 
     def _constants(self) -> tuple[Array, ...]:
-        return *super()._constants(), self.minimum, self.maximum
+        return *super()._constants(), *inner_bounds(self.minimum, self.maximum)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,12 +25,29 @@ _TOLERANCE: Final = 1e-5
 _INFINITE: Final = 1e30
 """Larger bounds count as infinite."""
 
+_DOUBLE: Final = np.dtype(np.float64)
+
 
 def all_finite(array: Array) -> bool:
     """Return whether all numbers of a float array are finite in float32."""
     # If the sum of squares is finite, so is every number; only a large sum needs the slower check.
     # float64, because the limit exceeds float16.
     return float(np.vdot(array, array)) < FLOAT32_MAX or bool((np.abs(array) <= np.float64(FLOAT32_MAX)).all())
+
+
+def inner_bounds(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Array, Array]:
+    """Return the outermost bounds that float32 represents exactly and that are not beyond ``low`` and ``high``.
+
+    Rounding 0.3 to float32 gives 0.30000001, which an environment with this bound refuses. Bounds without a float32
+    between them stay as they are.
+    """
+    least, most = np.asarray(low), np.asarray(high)
+    with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
+        inner_low, inner_high = least.astype(np.float32), most.astype(np.float32)
+    inner_low = np.where(inner_low < least, np.nextafter(inner_low, np.float32(np.inf)), inner_low)
+    inner_high = np.where(inner_high > most, np.nextafter(inner_high, np.float32(-np.inf)), inner_high)
+    exist = inner_low <= inner_high
+    return np.where(exist, inner_low, least).astype(least.dtype), np.where(exist, inner_high, most).astype(most.dtype)
 
 
 def first_false(rows: Array) -> int | None:
@@ -105,8 +123,12 @@ class Continuous:
     @property
     def bounds(self) -> tuple[Array, Array] | None:
         """Lowest and highest action, if all dimensions have bounds; else ``None``."""
-        bounded = (np.abs(self.low) < _INFINITE).all() and (np.abs(self.high) < _INFINITE).all()
-        return (np.asarray(self.low), np.asarray(self.high)) if bounded else None
+        return (np.asarray(self.low), np.asarray(self.high)) if self._bounded.all() else None
+
+    @property
+    def _bounded(self) -> Array:
+        """Bool ``[size]``: the dimensions with both bounds."""
+        return np.asarray((np.abs(self.low) < _INFINITE) & (np.abs(self.high) < _INFINITE))
 
     def accepts(self, other: Actions) -> bool:
         """Return whether networks for these actions can learn from data with ``other`` actions."""
@@ -142,15 +164,22 @@ class Continuous:
 
     def sample(self, n: int, generator: np.random.Generator, allowed: Array | None = None) -> Array:
         """Sample actions ``[n, size]`` uniformly, or from a standard normal distribution where there are no bounds."""
-        bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        bounded = self._bounded
         low, high = np.where(bounded, self.low, 0.0), np.where(bounded, self.high, 0.0)
         uniform = generator.uniform(low, high, size=(n, self.size))
-        normal = np.clip(generator.standard_normal((n, self.size)), self.low, self.high)
-        return self._round(np.where(bounded, uniform, normal).astype(np.float32))
+        normal = np.clip(generator.standard_normal((n, self.size)), *self._inner_bounds)
+        sampled = np.where(bounded, uniform, normal)
+        if self.low.dtype == _DOUBLE:
+            sampled = np.clip(sampled, *self._inner_bounds)
+        return self._round(sampled.astype(np.float32))
 
     def clip(self, action: Array) -> Array:
-        """Clip actions of the environment to its bounds."""
-        return self._round(np.clip(action, self.low, self.high))
+        """Clip actions of the environment to its bounds. In float32, the results do not exceed them either."""
+        return self._round(np.clip(action, *self._inner_bounds))
+
+    @property
+    def _inner_bounds(self) -> tuple[Array | np.floating[Any], Array | np.floating[Any]]:
+        return (self.low, self.high) if self.low.dtype != _DOUBLE else inner_bounds(self.low, self.high)
 
     def _round(self, action: Array) -> Array:
         return np.rint(action) if self.integral else action

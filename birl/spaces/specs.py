@@ -107,14 +107,14 @@ class Spec:
 def is_channels_last(shape: tuple[int, ...]) -> bool:
     """Return whether a shape is that of an image ``(height, width, channels)``.
 
-    Images have at most 4 channels and longer sides. A square image may have more, for stacked frames: at most half the
-    number of pixels of a side.
+    Images have at most 4 channels and longer sides, or more channels, for stacked frames: at most half the number of
+    pixels of the shorter side.
     """
     if len(shape) != 3:
         return False
     height, width, channels = shape
-    few = channels <= MOST_CHANNELS or (height == width and 2 * channels <= width)
-    return few and min(height, width) > MOST_CHANNELS
+    shorter = min(height, width)
+    return shorter > MOST_CHANNELS and (channels <= MOST_CHANNELS or 2 * channels <= shorter)
 
 
 def number_of_environments(env: object) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from run.fakes import Drift
 
 from birl.algos import DQNConfig
@@ -23,6 +24,7 @@ from birl.envs import (
     Stepper,
     check_environment,
     environment_spec,
+    seed_env,
 )
 from birl.errors import EnvironmentMismatchError, WorkerError
 from birl.logging import NoopAdapterFactory
@@ -181,6 +183,31 @@ def test_a_reset_of_the_old_kind_is_refused(begin: Any) -> None:
     env.begin = begin
     with pytest.raises(EnvironmentMismatchError, match=r"reset of the environment returned .* \(observation, info\)"):
         Stepper(env, generator())
+
+
+class NoSeed(Drift):
+    """Its reset takes no options."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class NoOptions(Drift):
+    """Its reset takes a seed only, which wrappers of Gymnasium do not expect."""
+
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+def test_a_reset_without_a_seed_is_explained() -> None:
+    vectors: list[Any] = [SyncVectorEnv([kind]) for kind in (NoSeed, NoOptions)]
+    wrapped: list[Any] = [TimeLimit(NoSeed(), 5), TimeLimit(NoOptions(), 5)]
+    for env in (NoSeed(), *wrapped, *vectors):
+        with pytest.raises(EnvironmentMismatchError, match="takes no (seed|options); it must be reset"):
+            small_dqn().fit_online(env, n_steps=10, **QUIET)
+        with pytest.raises(EnvironmentMismatchError, match="takes no (seed|options)"):
+            seed_env(env, 0)
+    small_dqn().fit_online(NoOptions(), n_steps=10, **QUIET)
 
 
 @pytest.mark.parametrize("reward", [1, True, np.float32(1), np.ones(1), np.ones(()), np.int8(1)])

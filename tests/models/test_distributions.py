@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -76,6 +79,33 @@ def test_saturated_samples_and_clamped_actions_stay_finite() -> None:
     assert (action.abs() <= 1).all()
     edge = SquashedNormal(torch.zeros(1, 1), torch.zeros(1, 1))
     assert torch.equal(edge.log_prob(torch.ones(1, 1)), edge.log_prob(torch.full((1, 1), ATANH_LIMIT)))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("mean", [0.0, 3.0, 8.0, 10.0, 15.0, 100.0])
+def test_the_density_of_saturated_actions_is_that_of_their_interval(mean: float, sign: float) -> None:
+    edge = torch.tensor(math.atanh(ATANH_LIMIT), dtype=torch.float64)
+    share = torch.distributions.Normal(edge, 0.3).cdf(torch.tensor(mean, dtype=torch.float64))
+    given = torch.tensor([[sign], [sign * ATANH_LIMIT], [sign * (1 - 5e-7)]])
+    own = SquashedNormal(torch.tensor([[sign * mean]], requires_grad=True), torch.tensor([math.log(0.3)]))
+    log_prob = own.log_prob(given)
+    assert torch.isfinite(log_prob).all() and torch.isfinite(torch.autograd.grad(log_prob.sum(), own.mean)[0]).all()
+    if share > 1e-3:
+        assert torch.allclose(log_prob.double(), (share / (1 - ATANH_LIMIT)).log(), atol=1e-2)
+    if 3.0 <= mean <= 8.0:  # few, or most of the samples are saturated
+        torch.manual_seed(0)
+        wide = SquashedNormal(torch.full((10_000, 1), sign * mean), torch.tensor([math.log(0.3)]))
+        action, sampled = wide.sample()
+        assert abs(wide.log_prob(action).mean() - sampled.mean()) < 0.7
+
+
+def test_ratios_of_saturated_policies_are_those_of_their_tails() -> None:
+    action = torch.ones(1, 1)
+    old, new = (SquashedNormal(torch.full((1, 1), mean), torch.zeros(1)) for mean in (12.0, 20.0))
+    assert abs(old.log_prob(action) - new.log_prob(action)) < 1e-5  # both are saturated nearly always
+    rare = SquashedNormal(torch.full((1, 1), 6.0), torch.zeros(1))
+    tail = 1 - torch.distributions.Normal(6.0, 1.0).cdf(torch.tensor(math.atanh(ATANH_LIMIT)))
+    assert torch.allclose((rare.log_prob(action) - new.log_prob(action)).exp(), tail, rtol=1e-3)
 
 
 def test_samples_are_reparametrised() -> None:

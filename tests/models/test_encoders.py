@@ -156,7 +156,7 @@ def test_images_with_few_channels_last_are_turned(shape: Any) -> None:
         assert torch.allclose(encoder(x), other(x.movedim(-1, -3)), atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(84, 84, 12), (16, 16, 8)])
+@pytest.mark.parametrize("shape", [(84, 84, 12), (16, 16, 8), (60, 80, 6), (48, 64, 9), (96, 72, 12), (210, 160, 12)])
 @pytest.mark.parametrize("factory", [DefaultEncoderFactory(), PixelEncoderFactory(), PixelEncoderFactory([[8, 3, 1]])])
 def test_many_channels_last_are_refused_with_the_way_out(shape: Any, factory: EncoderFactory) -> None:
     first = re.escape(str((shape[2], *shape[:2])))
@@ -164,7 +164,9 @@ def test_many_channels_last_are_refused_with_the_way_out(shape: Any, factory: En
         factory.create(shape)
 
 
-@pytest.mark.parametrize("shape", [(3, 7, 3), (4, 9, 2), (3, 5, 5), (8, 4, 4), (10, 10, 10)])
+@pytest.mark.parametrize(
+    "shape", [(3, 7, 3), (4, 9, 2), (3, 5, 5), (8, 4, 4), (64, 10, 9), (10, 10, 10), (64, 20, 18), (12, 84, 96)]
+)
 def test_shapes_that_can_be_channels_first_are(shape: Any) -> None:
     assert DefaultEncoderFactory().create(shape)(torch.rand(2, *shape)).shape == (2, 512)
 
