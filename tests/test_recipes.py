@@ -338,3 +338,24 @@ def test_rainbow_on_a_game_from_its_first_step_to_its_export(tmp_path: Path, mon
     session = onnxruntime.InferenceSession(exported, providers=["CPUExecutionProvider"])
     for _ in range(2):
         np.testing.assert_array_equal(session.run(["output_0"], {"input_0": frames.astype(np.float32)})[0], chosen)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "settings"),
+    [
+        (
+            "PPO",
+            "mujoco",
+            {"gamma": 0.995, "gae_lambda": 0.97, "value_coefficient": 1.0, "entropy_coefficient": 0.0, "n_epochs": 10}
+            | {"n_steps_per_epoch": 100_000, "n_trials": 100},
+        ),
+        ("TRPO", "mujoco", {"gamma": 0.995, "gae_lambda": 0.97, "n_steps_per_epoch": 10_000}),
+        ("DoubleDQN", "atari", {"n_steps_per_epoch": 100_000, "n_trials": 10}),
+        ("SAC", "mujoco", {"n_steps_per_epoch": 50_000}),
+    ],
+)
+def test_recipes_of_peers_have_the_peers_values(algorithm: str, name: str, settings: dict[str, float]) -> None:
+    """Values that a recipe attributes to a peer are those of the peer's script, read in its source."""
+    recipe = find(algorithm, name)
+    assert settings.items() <= {**recipe.options, **recipe.fields()}.items()
+    assert "eval_steps" not in recipe.options or algorithm != "DoubleDQN"

@@ -41,9 +41,8 @@ class NAFConfig(ResetConfig, NetworkConfig):
 
     Differs from the paper: layers and learning rate are birl's defaults, and there is no batch norm by default
     (``encoder_factory=VectorEncoderFactory(use_batch_norm=True)``); the paper tunes the learning rate for each task,
-    and also learns from imagined rollouts. Differs from PFRL: the target network is soft-updated, as in the paper, and
-    a tanh keeps the best action within bounds (PFRL clips an action outside the bounds, and the clipped action is not
-    the best one within them).
+    and also learns from imagined rollouts. Differs from PFRL: the target network is soft-updated, as in the paper
+    (PFRL copies it by default); a tanh always keeps the best action within bounds (PFRL: unless ``scale_mu=False``).
     """
 
     tau: float = field(0.005, like=ActorCriticConfig)
