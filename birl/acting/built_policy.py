@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
 from birl.spaces import read_action_mask
+from birl.spaces.conversion import to_array, to_arrays
 from birl.spaces.observations import check_action_mask, check_observations, match_parts
 from birl.spaces.specs import Spec
 from birl.types import (
@@ -33,6 +34,8 @@ from birl.types import (
     tree_leaves,
     tree_map,
 )
+
+_FLOATS: Final = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class BuiltPolicy:
@@ -287,9 +290,9 @@ class BuiltPolicy:
         Raises:
             ShapeError, ActionError: if they do not fit, or are not finite although ``finite`` is true.
         """
-        actions, action = self.spec.actions, np.array(given)
+        actions, action = self.spec.actions, to_array("actions", given).copy()
         expected, stored = (rows, *actions.shape), (rows, *actions.storage_spec.shape)
-        if action.shape not in (expected, stored) or action.dtype.kind not in "biuf":
+        if action.shape not in (expected, stored):
             given = f"{action.dtype} of shape {action.shape}"
             raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
         if actions.kind is not ActionSpace.CONTINUOUS and actions.first_outside(action) is not None:
@@ -313,18 +316,18 @@ class BuiltPolicy:
             NonFiniteError: if a value is NaN or infinite.
         """
         shape = self.spec.data_shape
-        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype.kind == "f" and np.isfinite(np.vdot(x, x)):
+        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype in _FLOATS and np.isfinite(np.vdot(x, x)):
             return x  # the usual case; the sum of squares is finite only if all numbers are
         x = parts_like(x, shape)
         if isinstance(x, list):
             with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
-            x = tuple(x) if with_info else np.asarray(x)
+            x = tuple(x) if with_info else to_array("observations", x)
         if isinstance(x, tuple) and is_shape(shape):
             raise ShapeError(
                 f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
                 "(observation, info); give observation[None]"
             )
-        x = match_parts(self.spec.observations, x)
+        x = to_arrays("observations", match_parts(self.spec.observations, x))
         leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
         got = [np.shape(leaf) for leaf in leaves] or [()]
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
@@ -336,9 +339,7 @@ class BuiltPolicy:
                 f"{wanted if len(wanted) > 1 else wanted[0]}{hint}"
             )
         for leaf in leaves:
-            if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biuf":
-                raise ShapeError(f"observations of dtype {leaf.dtype} were given; they must be numbers")
-            if isinstance(leaf, np.ndarray) and not np.isfinite(leaf).all():
+            if not np.isfinite(leaf).all():
                 raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
         check_observations(self.spec.observations, x)
         if self.spec.masked:

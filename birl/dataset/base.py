@@ -81,8 +81,13 @@ class ReplayBufferBase(ABC):
         to = self.target
         lanes, writer = to.lanes(lane), cast(Any, to.writer)  # it receives the user's values, which need not be arrays
         action, reward = writer.process_action(action), writer.process_reward(reward)
-        step = (to.processed(observation), np.asarray(action), np.asarray(reward), dict(extra or {}))
-        values = step_columns(to.storage, *add_row_axis(step))
+        step = {
+            "observation": to.processed(observation),
+            "action": action,
+            "reward": reward,
+            "extra": dict(extra or {}),
+        }
+        values = step_columns(to.storage, *(add_row_axis(name, part) for name, part in step.items()))
         to.prepare(values)
         to.storage.append(lanes, values)
 
@@ -150,7 +155,7 @@ class ReplayBufferBase(ABC):
         if not to.storage.open[lane]:
             return
         if final_observation is not None:
-            final = add_row_axis(to.processed(final_observation))
+            final = add_row_axis("final_observation", to.processed(final_observation))
             final = observation_columns(to.storage, final, "final_observation")
         to.prepare()
         to.storage.close(lanes, np.array([bool(terminated)]), final)

@@ -13,6 +13,7 @@ from birl.dataset.validation import actions_of_log, check_stored, prepare_action
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError, EmptyDataError
 from birl.spaces import Actions, actions_from_space, parse_actions
+from birl.spaces.conversion import to_array
 from birl.spaces.observations import (
     infer_observations,
     leaf_spaces,
@@ -74,7 +75,11 @@ class DatasetInfo:
         if observations is None:
             finals = (getattr(episode, "final_observation", None) for episode in episodes)
             rows = [episode.observations for episode in episodes]
-            rows += [tree_map(lambda x: np.asarray(x)[None], final) for final in finals if final is not None]
+            rows += [
+                tree_map(lambda x: to_array("final_observation", x)[None], final)
+                for final in finals
+                if final is not None
+            ]
             observations = functools.reduce(widen_observations, map(infer_observations, rows))
         return cls(first.observation_signature, action, reward, spec.kind, spec.size_argument, observations)
 

@@ -12,13 +12,13 @@ import torch
 
 from birl.checks import check
 from birl.dataset.validation import (
-    as_array,
     as_column,
     as_flags,
     check_finite,
     check_length,
 )
 from birl.errors import ConfigError, ShapeError
+from birl.spaces.conversion import to_array
 from birl.types import (
     Array,
     ArraySpec,
@@ -239,17 +239,17 @@ class Episode(_WithSignatures):
 
     def __post_init__(self) -> None:
         self.rewards = as_column("rewards", self.rewards)
-        actions = as_array("actions", self.actions)
+        actions = to_array("actions", self.actions)
         self.actions = actions[:, None] if actions.ndim == 1 else actions
         observations = parts_as_tuple("observations", self.observations, len(self.rewards))
-        self.observations = tree_map(lambda leaf: np.atleast_1d(as_array("observations", leaf)), observations)
+        self.observations = tree_map(lambda leaf: np.atleast_1d(to_array("observations", leaf)), observations)
         self.final_observation = parts_like(self.final_observation, observations)
         self.terminated = _as_flag("terminated", self.terminated)
         self.truncated = _as_flag("truncated", self.truncated) and not self.terminated
         steps = len(self.rewards)
         lengths = {len(leaf) for leaf in tree_leaves(self.observations)}
         if self.final_observation is not None:
-            self.final_observation = tree_map(lambda leaf: as_array("final_observation", leaf), self.final_observation)
+            self.final_observation = tree_map(lambda leaf: to_array("final_observation", leaf), self.final_observation)
         elif lengths == {steps + 1}:
             self.final_observation = tree_map(lambda leaf: leaf[steps], self.observations)
             self.observations = tree_map(lambda leaf: leaf[:steps], self.observations)

@@ -19,6 +19,7 @@ from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker, TransitionPickerProtocol
 from birl.dataset.views import M, Part, SequenceView, View
 from birl.errors import ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
+from birl.spaces.conversion import to_array
 from birl.types import Array, ArrayOrTensor, ArraySpec, State, tree_map
 
 GoalFunction: TypeAlias = "Callable[[Array, Array, dict[str, Any]], npt.ArrayLike]"
@@ -269,8 +270,10 @@ def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
     """Call a user's function with copies of achieved and desired ``goals`` ``[n, …]`` and check its result ``[n]``."""
     count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), {})
     # One False is allowed for tasks that never end at the goal; one number would be a mean over the wrong axis.
-    values = np.full(count, result) if isinstance(result, bool) and name == "compute_terminated" else np.asarray(result)
-    if values.size != count or values.dtype.kind not in "biuf":
+    values = (
+        np.full(count, result) if isinstance(result, bool) and name == "compute_terminated" else to_array(name, result)
+    )
+    if values.size != count:
         raise ShapeError(
             f"{name} gave {values.dtype} of shape {values.shape} for {count} goals; it must give {count} numbers: "
             "compute over the last axis, for instance with np.linalg.norm(achieved_goal - desired_goal, axis=-1)"

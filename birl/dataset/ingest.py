@@ -14,6 +14,7 @@ from birl.dataset.flags import FINAL, FIRST, NO_NEXT, TERMINATED, TRUNCATED, UNK
 from birl.dataset.storage import Storage, evict, steps_to_evict
 from birl.dataset.validation import check_finite, check_mask_allows, check_stored
 from birl.errors import DataError, EmptyDataError, ShapeError
+from birl.spaces.conversion import to_array
 from birl.spaces.observations import check_action_mask, check_observation_leaf
 from birl.types import MASK, Array, ArraySpec, Tree, tree_map
 
@@ -35,7 +36,7 @@ def step_columns(
     """
     values = observation_columns(storage, observation, "observation", count)
     count = len(next(iter(values.values())))
-    for name, given in (("action", np.asarray(action)), ("reward", np.asarray(reward))):
+    for name, given in (("action", to_array("action", action)), ("reward", to_array("reward", reward))):
         leaf = storage.leaves[name]
         if given.shape != (count, *leaf.shape) and (given.shape != (count,) or leaf.shape != (1,)):
             raise ShapeError(f"{name} has shape {given.shape}; it must have {(count, *leaf.shape)}")
@@ -45,7 +46,7 @@ def step_columns(
     if not isinstance(extra, Mapping | None):
         raise ShapeError(f"extra is {extra!r:.80}; it must be a dict of arrays by name")
     for key, item in (extra or {}).items():
-        name, value = f"extra.{key}", np.asarray(item)
+        name, value = f"extra.{key}", to_array(f"extra[{key!r}]", item)
         _check_row_count(f"extra[{key!r}]", value, count)
         leaf = storage.leaves.get(name, ArraySpec(value.shape[1:], value.dtype))
         values[name] = _convert(name, value, leaf)
@@ -65,10 +66,10 @@ def observation_columns(storage: Storage, observation: Tree, name: str, count: i
     Raises:
         ShapeError, NonFiniteError: if they do not fit.
     """
-    columns = {
-        path: _convert(path.replace("observation", name, 1), np.asarray(value), storage.leaves[path])
-        for path, value in _named_leaves(storage.observation_names, observation, name)
-    }
+    columns: dict[str, Array] = {}
+    for path, value in _named_leaves(storage.observation_names, observation, name):
+        label = path.replace("observation", name, 1)
+        columns[path] = _convert(label, to_array(label, value), storage.leaves[path])
     for path, column in columns.items():
         count = len(column) if count is None else count
         _check_row_count(path.replace("observation", name, 1), column, count)
@@ -95,7 +96,11 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
     flags = row_flags(ends & bool(episode.terminated), ends, known=final_observation is not None)
     if final_observation is None:
         return flags, steps, {}
-    return flags, steps, observation_columns(storage, add_row_axis(final_observation), "final_observation")
+    return (
+        flags,
+        steps,
+        observation_columns(storage, add_row_axis("final_observation", final_observation), "final_observation"),
+    )
 
 
 def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
@@ -114,9 +119,9 @@ def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
     return flags
 
 
-def add_row_axis(tree: Tree) -> Tree:
-    """Convert one item to arrays with one row."""
-    return tree_map(lambda leaf: np.asarray(leaf)[None], tree)
+def add_row_axis(name: str, tree: Tree) -> Tree:
+    """Convert one item, called ``name`` in messages, to arrays with one row."""
+    return tree_map(lambda leaf: to_array(name, leaf)[None], tree)
 
 
 def _check_row_count(name: str, array: Array, count: int) -> None:
@@ -143,8 +148,6 @@ def _named_leaves(names: Tree, tree: Tree, path: str) -> Iterator[tuple[str, npt
 
 def _convert(name: str, array: Array, leaf: ArraySpec) -> Array:
     """Convert ``array`` ``[n, …]`` to the leaf's dtype, if its shape and values allow that."""
-    if array.dtype.kind not in "biuf":
-        raise ShapeError(f"{name} is {array.dtype}; it must hold numbers")
     if array.shape[1:] != leaf.shape:
         raise ShapeError(
             f"{name} is {array.dtype} of shape {array.shape[1:]}; it must be {leaf.dtype} of shape {leaf.shape}"

@@ -14,8 +14,8 @@ from torch import Tensor
 from birl.dataset.arrays import HOST
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
-from birl.dataset.validation import as_array
 from birl.errors import ShapeError, UnsupportedError
+from birl.spaces.conversion import to_array
 from birl.types import Array, ArrayOrTensor, Shape, Tree, tree_map
 
 
@@ -175,7 +175,7 @@ class MiniBatch:
         """
         if self.rows is None:
             return
-        values = as_array("priority", priority.detach().cpu() if isinstance(priority, Tensor) else priority)
+        values = to_array("priority", priority)
         begin, count = 0, sum(len(rows.index) for _, rows in self.rows)
         if values.shape != (count,) or values.dtype.kind not in "biuf":
             raise ShapeError(

@@ -12,34 +12,12 @@ from gymnasium import Space
 from birl.checks import check
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
 from birl.spaces import KINDS, Actions, Continuous, Discrete, flatten_actions, infer_actions, parse_actions
+from birl.spaces.conversion import check_present, to_array
 from birl.spaces.observations import check_action_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSize, ActionSpace, Array, Tree, tree_leaves
 
 RESERVED = ("next_action", "next_action_known", "discounted_return", "episode")
 """Names in `MiniBatch.extra` that are reserved for computed columns."""
-
-
-def as_array(name: str, value: npt.ArrayLike) -> Array:
-    """Convert ``value`` to an array of numbers or booleans.
-
-    Raises:
-        ShapeError: for ragged, text and object data.
-    """
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ShapeError(f"{name} cannot be made one array ({error}): give all steps the same shape") from error
-    if array.dtype.kind in "US":
-        raise ShapeError(
-            f"the dtype of {name} is {array.dtype}, text; it must be bool, integer or float: read the column as "
-            f"numbers, or number the texts with np.unique({name}, return_inverse=True)[1]"
-        )
-    if array.dtype.kind not in "biuf":
-        raise ShapeError(
-            f"the dtype of {name} is {array.dtype}; it must be bool, integer or float: convert them with "
-            f"np.asarray({name}, dtype=np.float32) and give all steps the same shape"
-        )
-    return array
 
 
 def as_observation(name: str, value: npt.ArrayLike, part: str) -> Array:
@@ -49,9 +27,9 @@ def as_observation(name: str, value: npt.ArrayLike, part: str) -> Array:
         ShapeError: for ragged, text and object data. The message says how to leave the part out.
     """
     if not part:
-        return as_array(name, value)
+        return to_array(name, value)
     try:
-        return as_array(f"{name}[{part!r}]", value)
+        return to_array(f"{name}[{part!r}]", value)
     except ShapeError as error:
         raise ShapeError(f"{error}. Or leave it out by naming the other parts: observation_keys=(…)") from error
 
@@ -76,7 +54,7 @@ def check_mask_allows(observations: Tree, actions: Array, spec: Actions) -> None
 
 def as_column(name: str, value: npt.ArrayLike) -> Array:
     """Convert one number per step, ``[N]`` or ``[N, 1]``, to ``[N, 1]``."""
-    array = as_array(name, value)
+    array = to_array(name, value)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] != 1:
@@ -103,7 +81,7 @@ def as_flags(name: str, value: npt.ArrayLike, count: int | None = None) -> Array
 
 def as_masks(name: str, value: npt.ArrayLike) -> Array:
     """Convert zeros and ones ``[N, A]`` to uint8."""
-    array = as_array(name, value)
+    array = to_array(name, value)
     if array.ndim != 2:
         raise DataError(f"{name} has the shape {array.shape}; it must be zeros and ones of shape (N, A)")
     check_action_mask({MASK: array}, DataError, name)
@@ -125,7 +103,7 @@ def as_extra(extra: Mapping[str, npt.ArrayLike] | None) -> dict[str, Array]:
                 f"extra has a column {name!r:.60}; a name must be text, and none of {', '.join(RESERVED)}, which are "
                 "reserved: rename the column"
             )
-        columns[name] = np.atleast_1d(as_array(f"extra[{name!r}]", value))
+        columns[name] = np.atleast_1d(to_array(f"extra[{name!r}]", value))
         check_finite(f"extra[{name!r}]", columns[name])
     return columns
 
@@ -135,7 +113,9 @@ def as_ids(ids: npt.ArrayLike) -> Array:
 
     Raises:
         ShapeError: for ragged and structured data.
+        DataError: if an id is masked or missing.
     """
+    check_present("episode_ids", ids)
     try:
         array = np.asarray(ids)
     except ValueError as error:
@@ -224,7 +204,7 @@ def detect_action_space(actions: npt.ArrayLike) -> ActionSpace:
     Raises:
         ActionError: for floats ``[N]`` that are all whole and non-negative, and for integers ``[N, A]`` with A > 1.
     """
-    array = as_array("actions", actions)
+    array = to_array("actions", actions)
     if array.dtype.kind in "biu":
         if array.ndim == 1 or array.shape[1:] == (1,):
             return ActionSpace.DISCRETE
@@ -259,7 +239,7 @@ def actions_of_log(logged: npt.ArrayLike, kind: ActionSpace) -> Actions:
         ActionError: if there are implausibly many choices.
         EmptyDataError: if there is no action.
     """
-    array = as_array("actions", logged)
+    array = to_array("actions", logged)
     check_length(actions=array)
     return infer_actions(array, kind)
 
@@ -291,7 +271,7 @@ def prepare_actions(
         actions = flatten_actions(action_size, actions)
     elif isinstance(actions, Mapping):
         raise ShapeError(f"actions have the parts {list(actions)!s:.100}: give action_size= the action space, too")
-    array = as_array("actions", actions)
+    array = to_array("actions", actions)
     check_finite("actions", array)
     if array.ndim == 0 or array.ndim > 2:
         raise ShapeError(f"the shape of actions is {array.shape}; it must be (N,) or (N, A): flatten each action")

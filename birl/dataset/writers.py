@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from birl.dataset.episode import stack_trees
+from birl.spaces.conversion import to_array, to_arrays
 from birl.types import Array, Observation, Tree, as_parts, map_unmasked, parts_like, tree_leaves, tree_map
 
 
@@ -45,7 +46,7 @@ class LastFrameWriterPreprocess(BasicWriterPreprocess):
 
 
 def _last_frames(index: slice | tuple[slice, ...], observation: Tree) -> Tree:
-    return map_unmasked(lambda frames: tree_map(lambda leaf: np.asarray(leaf)[index], frames), observation)
+    return map_unmasked(lambda frames: tree_map(lambda leaf: to_array("observation", leaf)[index], frames), observation)
 
 
 def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> Tree:
@@ -53,19 +54,24 @@ def process_observations(method: Callable[[Tree], Tree], observations: Tree) -> 
     if not _is_overridden(method):
         return observations
     if getattr(method, "__func__", method) is LastFrameWriterPreprocess.process_observation:
-        return _last_frames(np.s_[:, -1:], tree_map(np.asarray, observations))
-    observations = tree_map(np.array, observations)  # copies, because the policy also reads the observations
+        return _last_frames(np.s_[:, -1:], observations)
+    # copies, because the policy also reads the observations
+    observations = tree_map(lambda leaf: to_array("observation", leaf).copy(), observations)
 
     def process(index: int) -> Tree:
         one = tree_map(lambda leaf: leaf[index], observations)
-        return tree_map(np.asarray, parts_like(method(one), observations))
+        return to_arrays("observation", parts_like(method(one), observations))
 
     return stack_trees(map(process, range(len(next(tree_leaves(observations))))))
 
 
 def process_rows(method: Callable[[Array], Array], rows: npt.ArrayLike) -> npt.ArrayLike:
     """Apply a writer's ``process_action`` or ``process_reward`` to each of ``rows``, which are arrays."""
-    return np.stack([np.asarray(method(row)) for row in np.array(rows)]) if _is_overridden(method) else rows
+    return (
+        np.stack([to_array("a row", method(row)) for row in to_array("rows", rows).copy()])
+        if _is_overridden(method)
+        else rows
+    )
 
 
 def _is_overridden(method: Callable[..., Any]) -> bool:

@@ -23,8 +23,9 @@ import numpy.typing as npt
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.errors import EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
+from birl.errors import DataError, EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
 from birl.spaces import Discrete, action_at, actions_from_space, all_finite, fill_empty_masks, unflatten_actions
+from birl.spaces.conversion import to_array
 from birl.spaces.observations import Choices, check_action_mask, leaf_spaces, match_parts
 from birl.spaces.specs import number_of_environments, single_spaces
 from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Environment, State, Tree, tree_leaves, tree_map
@@ -199,7 +200,7 @@ class Stepper:
 
     def _to_logged(self, action: Array) -> Array:
         """Convert actions to the logged dtype, so that repeated actions equal the original ones."""
-        return np.asarray(action, self._kind)
+        return to_array("actions", action).astype(self._kind, copy=False)
 
     def _to_environment(self, action: Array) -> Tree:
         """Convert actions to the form of the environment, as a copy, because an environment may write into it."""
@@ -215,7 +216,7 @@ class Stepper:
         """Read the results of a step, and reset the environments whose episodes ended."""
         result, reward, terminated, truncated, info = _check_result(given, "step")
         observation: Tree = self._read(result)
-        reward = np.asarray(reward)
+        reward = _numbers("rewards", reward)
         if reward.shape != (self.n,) or reward.dtype.kind not in "biuf":
             raise EnvironmentMismatchError(
                 f"the rewards are {reward!r:.80}; they must be {self.n} numbers: correct the environment"
@@ -295,11 +296,6 @@ class Stepper:
                     f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that "
                     "are finite in float32 are allowed: correct the environment"
                 )
-            if array.dtype.kind not in "biuf":
-                raise EnvironmentMismatchError(
-                    f"an environment returned the {what} {array[0].tolist()!s:.100} of dtype {array.dtype}; it must "
-                    "return numbers: correct the environment"
-                )
         if self.actions.options:
             check_action_mask(observation, EnvironmentMismatchError, "an environment returned a mask of actions that")
         for choices, rows in zip(self._choices, tree_leaves(observation), strict=False):
@@ -357,7 +353,7 @@ def _warn_of_unused_mask(where: str) -> None:
 
 def _copy(observation: Tree) -> Tree:
     """Copy an observation: vector environments may return the same array at every step."""
-    return observation.copy() if type(observation) is np.ndarray else tree_map(np.array, observation)
+    return tree_map(lambda leaf: _numbers("observation", leaf).copy(), observation)
 
 
 class _ProcessEnv(Protocol):
@@ -391,7 +387,7 @@ class _SingleEnv:
         except (ShapeError, LookupError, TypeError, ValueError) as error:
             raise EnvironmentMismatchError(
                 f"the environment returned the observation {observation!r:.200}, which is not in its observation space "
-                f"{self._space}: correct the environment"
+                f"{self._space} ({error!s:.200}): correct the environment"
             ) from error
 
 
@@ -425,19 +421,20 @@ def check_signature_of_reset(error: Exception) -> None:
 
 
 def _to_float(reward: object) -> float:
+    why = ""
     try:
         if not isinstance(reward, str | bytes):
-            return float(np.asarray(reward).reshape(())[()])
-    except (TypeError, ValueError):
-        pass
-    raise EnvironmentMismatchError(f"the environment returned the reward {reward!r:.80}; it must be a number")
+            return float(to_array("reward", reward).reshape(())[()])
+    except (TypeError, ValueError) as error:
+        why = f" ({error})" if isinstance(error, DataError) else ""
+    raise EnvironmentMismatchError(f"the environment returned the reward {reward!r:.80}; it must be a number{why}")
 
 
 def _flags(name: str, given: npt.ArrayLike, n: int) -> Array:
     """Convert flags to bool ``[n]``. Raise an error for text, which would always be true, and for ``None``."""
     try:
-        array = np.asarray(given)
-    except ValueError:  # lists of several lengths
+        array = to_array(name, given)
+    except DataError:
         array = np.empty(0)
     if array.size == n and (array.dtype == bool or (array.dtype.kind in "iuf" and ((array == 0) | (array == 1)).all())):
         return array.astype(bool).reshape(n)
@@ -473,10 +470,20 @@ def _of_gymnasium(error: Exception) -> bool:
 
 
 def _add_axis(space: Space[Any], given: npt.ArrayLike) -> Array:
-    array = np.asarray(given)
+    array = to_array("the observation", given)
     if array.shape != space.shape:
         raise ValueError(f"{array.shape} is not the shape of {space}")
     return array[None]
+
+
+def _numbers(what: str, given: object) -> Array:
+    """Return numbers of a vector environment as an array."""
+    try:
+        return to_array(what, given)
+    except DataError as error:
+        raise EnvironmentMismatchError(
+            f"an environment returned {what} that are no numbers: {error}. Correct the environment"
+        ) from error
 
 
 def _autoreset_mode(env: VectorEnv[Any, Any, Any] | _SingleEnv) -> AutoresetMode:

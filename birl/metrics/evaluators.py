@@ -18,6 +18,7 @@ from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, EmptyDataError
 from birl.preprocessing import RewardScaler
 from birl.spaces import fill_empty_masks
+from birl.spaces.conversion import to_array
 from birl.types import ActionSpace, Array, Tree
 
 
@@ -246,7 +247,7 @@ class DiscreteActionMatchEvaluator(OverTransitions):
     _sibling = "ContinuousActionDiffEvaluator"
 
     def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
-        greedy = np.asarray(algo.predict(batch.observations))
+        greedy = to_array("predicted actions", algo.predict(batch.observations))
         return (greedy == self._reference(batch).reshape(greedy.shape)).reshape(len(greedy), -1).all(1)
 
 

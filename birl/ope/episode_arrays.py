@@ -23,6 +23,7 @@ from birl.ope.linear_models import MAX_FEATURES, StepFeatures, cross_fitted_q, e
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.policies import StochasticPolicy
 from birl.spaces import Discrete
+from birl.spaces.conversion import to_array
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
 PARTS: Final = 3
@@ -390,7 +391,8 @@ def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
 
     def log_probability(x: Tree, action: Array | None) -> Array:
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(np.asarray(policy.action_probability(x, action), np.float64)))
+            given = to_array("action_probability(x, action)", policy.action_probability(x, action))
+            return np.asarray(np.log(given.astype(np.float64)))
 
     return log_probability
 

@@ -41,6 +41,7 @@ from birl.run.rollouts import RolloutAgentCore, start_rollouts
 from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.seeding import preserve_random_state
 from birl.spaces import action_at, all_finite, fill_empty_masks, unflatten_actions
+from birl.spaces.conversion import to_array
 from birl.spaces.observations import check_action_mask, check_observations, map_named_leaves, match_parts
 from birl.types import MASK, Array, Environment, State, Tree, parts_like, tree_map
 
@@ -368,8 +369,8 @@ class Agent:
             ) from error
 
     def _leaf(self, name: str, like: Array, value: npt.ArrayLike) -> Array:
-        array, wanted = np.asarray(value), like.shape[self.n == 1 :]
-        if array.shape != wanted or array.dtype.kind not in "biuf":
+        array, wanted = to_array(name, value), like.shape[self.n == 1 :]
+        if array.shape != wanted:
             batched = ": one environment's has no batch dimension" if array.shape == like.shape else ""
             raise ShapeError(f"{name} is {array.dtype} of shape {array.shape}; it must be numbers {wanted}{batched}")
         with np.errstate(all="ignore"):
@@ -384,7 +385,7 @@ class Agent:
         return self._numbers(name, value, "b", "boolean")
 
     def _numbers(self, name: str, value: npt.ArrayLike, kinds: str, noun: str) -> Array:
-        array = np.asarray(value)
+        array = to_array(name, value)
         array = array.reshape(1) if self.n == array.size == 1 else array
         if array.shape != (self.n,) or array.dtype.kind not in kinds:
             wanted = f"{self.n} {noun}s, of shape ({self.n},)" if self.n > 1 else f"a {noun}"

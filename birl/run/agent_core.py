@@ -28,6 +28,7 @@ from birl.run.protocols import (
     TransitionCounter,
 )
 from birl.spaces import actions_from_space, check_actions, read_action_mask
+from birl.spaces.conversion import to_array
 from birl.spaces.observations import leaf_spaces, match_parts, part_names
 from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
@@ -283,7 +284,9 @@ class AgentCore:
         if self._explorer is None:
             return action
         proxy = _GreedyAlgorithm(self._algorithm, action, getattr(self._actor, "values", None))
-        explored = self._explorer.sample(proxy, tree_map(np.array, observation), step)
+        explored = to_array(
+            "the explorer's actions", self._explorer.sample(proxy, tree_map(np.array, observation), step)
+        )
         return self.actions.clip(explored) if self.actions.integral else explored
 
     def observe(self, step: Step, most: int | None = None) -> None:
@@ -468,7 +471,7 @@ class ReplayAgentCore(AgentCore):
 
     def _relabel(self, expert: Callable[[Tree], Array], action: Array, observation: Tree) -> tuple[Array, Array]:
         """Return the expert's actions, to store, and the actions to execute."""
-        label = np.asarray(expert(tree_map(np.array, observation)))
+        label = to_array("the expert's actions", expert(tree_map(np.array, observation)))
         if label.shape != np.shape(action):
             raise ActionError(
                 f"the expert returned actions of shape {label.shape}; it must return {np.shape(action)}, one for each "

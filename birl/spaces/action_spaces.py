@@ -14,6 +14,7 @@ from gymnasium import Space, spaces
 
 from birl.errors import ActionError, BirlError, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.spaces.actions import Actions, Composite, Continuous, Discrete, MultiDiscrete, first_false, split_mask
+from birl.spaces.conversion import to_array
 from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves
 
 KINDS: Final = (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE, ActionSpace.MULTI_DISCRETE, ActionSpace.COMPOSITE)
@@ -184,7 +185,7 @@ def flatten_actions(space: Space[Any], actions: object) -> Array:
     def flatten(part: object, given: object) -> None:
         parts = _read_space(part)
         if not isinstance(parts, Mapping | Sequence):
-            array = np.asarray(given)
+            array = to_array("actions", given)
             if array.ndim == 0 or array.size != len(array) * math.prod(parts.shape):
                 raise ShapeError(f"actions of {part} have shape {array.shape}; it must be {('n', *parts.shape)}")
             columns.append(array.reshape(len(array), -1))
@@ -283,7 +284,7 @@ def check_actions(actions: Actions, given: npt.ArrayLike, allowed: Array | None 
     Raises:
         ActionError: naming the first action that is NaN, outside the space or masked.
     """
-    values = np.asarray(given)
+    values = to_array("actions", given)
     index = actions.first_outside(values)
     if index is not None:
         ends = "" if actions.bounds else "minimum=…, maximum=…"  # the scaler needs a range if there are no bounds

@@ -227,7 +227,7 @@ def test_rows_that_do_not_fit_store_nothing() -> None:
         ({"next_observation": np.zeros((3, 4))}, r"next_observation has shape \(3, 4\) for 2 steps"),
         ({"extra": {"x": [1, 2], "y": [1, 2, 3]}}, r"extra\['y'\] has shape \(3,\) for 2 steps"),
         ({"extra": {"x": 1}}, r"extra\['x'\] has shape \(\) for 2 steps"),
-        ({"extra": {"x": ["a", "b"]}}, r"extra.x is <U1; it must hold numbers"),
+        ({"extra": {"x": ["a", "b"]}}, r"the dtype of extra\['x'\] is <U1, text"),
         ({"extra": [1, 2]}, r"extra is \[1, 2\]; it must be a dict of arrays by name"),
         ({"extra": {"x": [1, 2]}, "mask": np.ones((2, 2), bool)}, r"the shape of mask is \(2, 2\); it must be \(N,\)"),
         ({"mask": [1, 2]}, r"mask\[1\] is 2; it must be 0 or 1"),

@@ -284,7 +284,7 @@ def test_calls_out_of_order() -> None:
         ({"b": np.zeros(2)}, ShapeError, "it must have the parts"),
         ({**FIRST, "b": np.zeros((1, 2))}, ShapeError, "no batch dimension"),
         ({**FIRST, "b": np.zeros(3)}, ShapeError, r"shape \(3,\); it must be numbers \(2,\)"),
-        ({**FIRST, "b": np.array(["x", "y"])}, ShapeError, "must be numbers"),
+        ({**FIRST, "b": np.array(["x", "y"])}, ShapeError, "is <U1, text; it must be bool, integer"),
         ({**FIRST, "b": np.array([0, np.nan])}, NonFiniteError, "finite"),
         ({**FIRST, "b": np.array([0, 1e300])}, NonFiniteError, "finite in float32"),
         ({**FIRST, "a": np.array([256])}, ShapeError, "uint8, the dtype of the observation space"),
@@ -293,7 +293,7 @@ def test_calls_out_of_order() -> None:
 )
 def test_observations_that_do_not_fit(given: Any, error: type[Exception], words: str) -> None:
     agent, buffer = replay(Drift(kind="dict"))
-    with pytest.raises(error, match=f"^observation .*{words}"):
+    with pytest.raises(error, match=f"observation .*{words}"):
         agent.act(given)
     agent.act({"b": [0, 1], "a": [255]})  # lists of numbers are arrays
     with pytest.raises(error, match=f"^next_observation .*{words}"):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, did_you_mean, require
+from birl.spaces.conversion import is_missing, to_array
 from birl.types import Array
 
 MAX_CHUNK_ROWS: Final = 65536
@@ -177,7 +179,7 @@ def check_columns(wanted: tuple[str, ...], names: tuple[str, ...], origin: str) 
 def column_from_array(given: Array | Sequence[object], name: str, where: RowLabel) -> Column:
     """Convert an array ``[n]`` or ``[n, k]``, a masked array or a list."""
     try:
-        array = np.asarray(given)
+        array = to_array(f"column {name!r:.60}", given) if isinstance(given, Tensor) else np.asarray(given)
     except ValueError as error:
         raise _ragged_error(given, name, where) from error
     if array.ndim not in (1, 2):
@@ -187,7 +189,7 @@ def column_from_array(given: Array | Sequence[object], name: str, where: RowLabe
         return column_from_array(np.array(given, object), name, where)
     missing = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else np.zeros(array.shape, bool)
     if array.dtype.kind == "O":
-        is_none = [each is None or (isinstance(each, float) and each != each) for each in array.ravel()]
+        is_none = [is_missing(each) for each in array.ravel()]
         missing = missing | np.reshape(is_none, array.shape)
         _check_text_or_numbers(array, missing, name, where)
         try:
