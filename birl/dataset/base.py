@@ -17,7 +17,7 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import Episode, EpisodeBase, PartialTrajectory, Transition
 from birl.dataset.episodes import EpisodeList, action_bounds
 from birl.dataset.flags import TERMINATED, TRUNCATED
-from birl.dataset.hdf5 import dump
+from birl.dataset.hdf5 import Layout, dump
 from birl.dataset.ingest import (
     Steps,
     add_row_axis,
@@ -325,13 +325,15 @@ class ReplayBufferBase(ABC):
         """
         return self.reader.near(device, growing=growing)
 
-    def dump(self, f: BinaryIO | str | os.PathLike[str]) -> None:
-        """Write all episodes in the HDF5 layout of d3rlpy 2, with additional data that d3rlpy ignores.
+    def dump(self, f: BinaryIO | str | os.PathLike[str], *, layout: Layout | None = None) -> None:
+        """Write all episodes to an HDF5 file in a layout of d3rlpy, with additional data that d3rlpy ignores.
 
         Args:
             f: path, or a file opened with ``"w+b"``. An existing file is replaced only after all is written.
+            layout: see `birl.dataset.dump`: by default d3rlpy's layout 2.1, and for more than 10,000 episodes its flat
+                layout 1, which d3rlpy reads with ``load_v1``.
         """
-        dump(self.episodes, f, self.dataset_info)
+        dump(self.episodes, f, self.dataset_info, layout=layout)
 
     @abstractmethod
     def get_state(self, *, contents: bool = True) -> State:

@@ -174,13 +174,16 @@ class EpisodeList(Sequence[Episode]):
     """The episodes of a storage. Each one is made when it is accessed, and slices are lists.
 
     Arrays of an episode are views of the storage, or copies if the storage is a ring.
+
+    Attributes:
+        storage: the storage.
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
 
     def __len__(self) -> int:
-        return self._storage.episode_count
+        return self.storage.episode_count
 
     @overload
     def __getitem__(self, index: int) -> Episode: ...
@@ -190,11 +193,11 @@ class EpisodeList(Sequence[Episode]):
 
     def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
         if isinstance(index, slice):
-            return [episode_at(self._storage, i) for i in range(*index.indices(len(self)))]
+            return [episode_at(self.storage, i) for i in range(*index.indices(len(self)))]
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"episode {index} of {count}")
-        return episode_at(self._storage, int(index) % count)
+        return episode_at(self.storage, int(index) % count)
 
     def __add__(self, other: Sequence[Episode]) -> list[Episode]:
         return [*self, *other]
@@ -203,4 +206,4 @@ class EpisodeList(Sequence[Episode]):
         return [*other, *self]
 
     def __repr__(self) -> str:
-        return f"<{len(self)} episodes, {int(self._storage.steps.sum())} steps>"
+        return f"<{len(self)} episodes, {int(self.storage.steps.sum())} steps>"

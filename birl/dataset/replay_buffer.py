@@ -19,6 +19,7 @@ from birl.dataset.buffers import BufferProtocol, FIFOBuffer, InfiniteBuffer, buf
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Episode, EpisodeBase, Signature, check_episodes
 from birl.dataset.flags import NO_TRANSITION
+from birl.dataset.flat_episodes import FlatEpisodes, flat_rows
 from birl.dataset.folders import (
     begin_writing,
     check_saved_actions,
@@ -242,18 +243,31 @@ class ReplayBuffer(ReplayBufferBase):
             CorruptFileError, ForeignFileError: if the file cannot be used.
         """
         check_readable(f, "ReplayBuffer.load(f, buffer)")
-        episodes, space, size, observations = read_episodes(f, episode_cls, action_space)
+        episodes, space, stored_size, observations = read_episodes(f, episode_cls, action_space)
+        size = stored_size if action_size is None else action_size
+        observations = observations if observation_space is None else observation_space
+        buffer = InfiniteBuffer() if buffer is None else buffer
+        if isinstance(episodes, FlatEpisodes):
+            self = ReplayBuffer.__new__(ReplayBuffer)
+            info = DatasetInfo.from_episodes([episodes.as_one()], space, size, observations)
+            self._make(info, buffer, storage, len(episodes.rewards) + len(episodes.lengths))
+            self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
+            rows = flat_rows(self.storage, episodes)
+            self.target.prepare(rows[1])
+            self.storage.extend(0, *rows)
+            self.flush()
+            return self
         return ReplayBuffer(
-            InfiniteBuffer() if buffer is None else buffer,
+            buffer,
             transition_picker,
             trajectory_slicer,
             writer_preprocessor,
             episodes,
             action_space=space,
-            action_size=size if action_size is None else action_size,
+            action_size=size,
             storage=storage,
             sampler=sampler,
-            observation_space=observations if observation_space is None else observation_space,
+            observation_space=observations,
         )
 
     @classmethod

@@ -134,6 +134,10 @@ def dump(folder: Path) -> None:
     example().dump(folder / "file")
 
 
+def dump_flat(folder: Path) -> None:
+    example().dump(folder / "file", layout="flat")
+
+
 def dump_plain(folder: Path) -> None:
     shutil.copy(D3RLPY / "vectors_v2.h5", folder / "file")
 
@@ -219,6 +223,7 @@ def read_run(folder: Path) -> Any:
 
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "dataset": (dump, load),
+    "dataset of flat arrays": (dump_flat, load),
     "dataset of d3rlpy": (dump_plain, load),
     "compressed dataset": (dump_packed, load),
     "folder": (save_folder, open_folder),
@@ -438,7 +443,7 @@ def mutated(draw: random.Random, kind: str, files: Files) -> tuple[Files, bool]:
         data, made_right = draw.choice((archive, state, state))(draw, data), True
     elif "dataset" in kind:
         data = h5(draw, data) if draw.random() < 0.6 else blind(draw, data.partition(b"birl-sha256:")[0])
-        data, made_right = guarded(data) if kind == "dataset" else data, True
+        data, made_right = guarded(data) if kind in ("dataset", "dataset of flat arrays") else data, True
     elif kind == "model of d3rlpy":
         data, made_right = d3rlpy(draw, data), True
     elif draw.random() < 0.3:
