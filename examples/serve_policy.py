@@ -7,16 +7,23 @@ column fills missing values with the last value of the episode (``forward``), se
 one request. For a row that does not fit, the server answers with status 400:
 
     {"error": "unknown category", "row": 0, "column": "weather", "value": "fog"}
+
+A request may have `MAX_BYTES` bytes and take `SECONDS` seconds, and `CONNECTIONS` clients are served at a time; others
+wait. The server listens on this machine only and has no authentication: put a proxy in front of it for anything else.
 """
 
 import hashlib
 import json
+import socket
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+
+MAX_BYTES, SECONDS, CONNECTIONS = 2**20, 10.0, 32
 
 
 def encode(value, column, last):
@@ -68,17 +75,53 @@ def act(rows):
 class Handler(BaseHTTPRequestHandler):
     """Answer a request."""
 
+    timeout = SECONDS  # of silence
+
+    def handle(self):
+        # A client that sends a byte now and then is never silent, so its connection is closed after the same time.
+        limit = threading.Timer(SECONDS, self.connection.shutdown, [socket.SHUT_RDWR])
+        limit.daemon = True
+        limit.start()
+        try:
+            super().handle()
+        except OSError:
+            pass  # the client has gone, or was too slow
+        finally:
+            limit.cancel()
+
     def do_POST(self):
         try:
-            rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["rows"]
+            size = int(self.headers["Content-Length"])
+            if not 0 <= size <= MAX_BYTES:
+                raise ValueError({"error": f"Content-Length is {size}; it must be from 0 to {MAX_BYTES}"})
+            rows = json.loads(self.rfile.read(size))["rows"]
             status, answer = 200, act([dict(row) for row in rows])
         except Exception as error:
             known = error.args and error.args[0]
-            status, answer = 400, known if isinstance(known, dict) else {"error": f'not {{"rows": [{{…}}]}}: {error!r}'}
+            status, answer = (
+                400,
+                known if isinstance(known, dict) else {"error": f'not {{"rows": [{{…}}]}}: {error!r:.500}'},
+            )
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
+
+
+class Server(ThreadingHTTPServer):
+    """A thread for each connection, with a limit."""
+
+    places = threading.BoundedSemaphore(CONNECTIONS)
+
+    def process_request(self, request, client_address):
+        self.places.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address):
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
 
 
 path = Path(sys.argv[1])
@@ -89,6 +132,6 @@ roles = {"observation", "action_mask", "noise"}
 if any(each["role"] not in roles or each.get("frames", 1) > 1 for each in schema["inputs"]):
     sys.exit(f"{path} needs earlier rows, which this server does not keep")
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
+server = Server(("127.0.0.1", int(sys.argv[2])), Handler)
 print(f"http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()

@@ -58,7 +58,7 @@ class GroupStore(Protocol):
 
 
 class GlooStore(GroupStore):
-    """Store of groups that communicate by gloo.
+    """Store of groups that communicate by gloo. It has no authentication, and listens at one address only.
 
     Args:
         host: address at which other learners reach this machine.
@@ -66,7 +66,12 @@ class GlooStore(GroupStore):
 
     def __init__(self, host: str) -> None:
         self._host, self._number = host, 0
-        self._store = _dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        # Torch's own socket would listen at every address of this machine.
+        with socket.create_server((host, 0), backlog=128) as listening:
+            port = listening.getsockname()[1]
+            self._store = _dist.TCPStore(
+                host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+            )
 
     def new_rendezvous(self, size: int, timeout: float) -> Rendezvous:
         self._number += 1

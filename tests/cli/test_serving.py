@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -128,6 +129,21 @@ def post(address: str, body: Any) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
+def check_limits(address: str) -> None:
+    """No client takes the server's memory, all of its threads, or its time."""
+    host, port = address.removeprefix("http://").split(":")
+    for size in (-1, 2**20 + 1, 10**30, "x"):
+        with socket.create_connection((host, int(port)), 60) as client:
+            client.sendall(f"POST / HTTP/1.0\r\nContent-Length: {size}\r\n\r\n".encode())
+            assert b" 400 " in client.makefile("rb").readline()
+    silent = [socket.create_connection((host, int(port)), 60) for _ in range(40)]
+    silent[0].sendall(b"POST / HTTP/1.0\r\nContent-Length: 9\r\n\r\n{")
+    for client in silent[:2]:
+        assert client.recv(1) == b""  # the server has closed the connection
+    for client in silent:
+        client.close()
+
+
 def observed(data: str) -> np.ndarray:
     return np.concatenate([episode.observations for episode in ReplayBuffer.open(data).episodes])
 
@@ -180,6 +196,8 @@ def test_rows_of_a_log_get_the_actions_of_the_policy(birl_: Any, trips: list[dic
         for nothing in (b"", b"{", b"[]", b'{"rows": 3}', b'{"rows": [1]}', b'{"row": []}'):
             status, answer = post(address, nothing)
             assert status == 400 and "error" in answer
+        assert post(address, {"rows": [row]})[0] == 200
+        check_limits(address)
         assert post(address, {"rows": [row]})[0] == 200
 
     Path("policy.onnx").write_bytes(Path("policy.onnx").read_bytes() + b" ")

@@ -132,6 +132,7 @@ def die(buffer: ReplayBuffer) -> None:
     """What the system does when a process ends."""
     place: Any = buffer.storage.place
     place.lock._lock.release()
+    (place.folder / ".storage.holder").unlink()  # it is there, but names a process that is gone
 
 
 @pytest.mark.parametrize(("limit", "lanes"), slow_but([(0, 2)], [(0, 2), (10, 1), (0, 1), (11, 2)]))

@@ -157,6 +157,21 @@ def test_resume_does_not_stretch_a_file_that_lost_its_end(tmp_path: Path) -> Non
     assert (tmp_path / "loss.csv").read_text() == ""
 
 
+@pytest.mark.parametrize("line", ["[1]", "1", '"x"', "null", "[" * 100_000, "{", '{"gradients": 3}', "\xff"])
+def test_foreign_lines_among_the_metrics_are_no_metrics(line: str, tmp_path: Path) -> None:
+    adapter = FileAdapter(tmp_path)
+    write(adapter, 1, loss=0.5)
+    state = adapter.get_state()
+    for later in ("", line + "\n"):  # written after the checkpoint, and before
+        with open(tmp_path / "metrics.jsonl", "a", encoding="latin-1") as file:
+            file.write(line + "\n")
+        again = FileAdapter(tmp_path)
+        again.set_state(state)
+        write(again, 2, loss=0.25)
+        assert rows(tmp_path / "loss.csv") == [["1", "10", "0.5"], ["2", "20", "0.25"]]
+        Path(tmp_path / "metrics.jsonl").write_text(later)
+
+
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="run folder"):

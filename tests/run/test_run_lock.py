@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +143,29 @@ def test_nothing_is_removed_during_an_active_run(holder: subprocess.Popen[str], 
     assert half.exists()
 
 
+def refuse_call(number: int) -> None:
+    raise OSError(number, os.strerror(number))
+
+
+def test_removing_the_file_of_the_lock_does_not_allow_two_runs(
+    holder: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run" / LOCK).unlink()
+    for _ in range(2):  # the attempt makes a new file
+        with pytest.raises(ResumeError, match=f"process {holder.pid}"):
+            run(tmp_path / "run")
+    kept = (tmp_path / "run/.run.holder").read_text()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert run(tmp_path / "copy").grad_step == 20
+    holder.kill()
+    holder.wait()
+    assert run(tmp_path / "run").grad_step == 20
+    # A killed run's id may be given to another process: here to this one.
+    for other in (kept.replace(f'"pid": {holder.pid}', f'"pid": {os.getpid()}'), "[1]", "[" * 100_000, '{"pid": []}'):
+        (tmp_path / "run/.run.holder").write_text(other)
+        assert run(tmp_path / "run").grad_step == 20
+
+
 def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int) -> None:
         def acquire(self: Any) -> None:
@@ -148,6 +173,12 @@ def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(FileLock, "acquire", acquire)
 
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).touch()  # of an earlier run
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", lambda *_: refuse_call(errno.ENOSYS))
+        with pytest.warns(RuntimeWarning, match="cannot be locked"):
+            assert run(tmp_path / "run", n_steps=10).grad_step == 10
     refuse(errno.ENOTSUP)
     with pytest.warns(RuntimeWarning, match="cannot be locked"):
         assert run(tmp_path / "run").grad_step == 20

@@ -104,7 +104,10 @@ def test_a_schema_is_proposed_for_a_query(table: pyarrow.Table) -> None:
     [
         ("selec 1", ConfigError, "duckdb cannot answer 'selec 1': .*syntax error.*: correct it"),
         ("select * from nowhere", ConfigError, "Table with name nowhere does not exist"),
-        ("", ConfigError, "'' gives no rows: write a query"),
+        ("", ConfigError, r"'' gives no rows alone \(it is: nothing\); it must be one select statement: write a query"),
+        ("copy (select 42) to 'written.csv'", ConfigError, r"it is: copy\)"),
+        ("select 1 as a; copy (select 42) to 'written.csv'", ConfigError, r"it is: select, copy\)"),
+        ("attach 'log.duckdb' as it", ConfigError, r"it is: attach\)"),
         ("select * from 'no.parquet'", FileError, "cannot read its data: .*no.parquet"),
         ("select * from 'bad.parquet'", ConfigError, "No magic bytes.*: correct it, or its data"),
         ("select 1 as a", DataError, "the query has no column 'trip'"),
@@ -136,8 +139,25 @@ def test_unreadable_databases_are_reported(table: pyarrow.Table) -> None:
     for name in ("nowhere.duckdb", "log.parquet"):
         with pytest.raises(FileError, match=name):
             import_files([Query("select 1 as a", name)], SCHEMA, "data")
-    with pytest.raises(ConfigError, match="read-only"):
+    with pytest.raises(ConfigError, match=r"it is: drop\)"):
         import_files([Query("drop table steps", "log.duckdb")], SCHEMA, "data")
+
+
+def test_a_database_reads_no_files(table: pyarrow.Table) -> None:
+    """Its views and macros may come from elsewhere."""
+    Path("secret.txt").write_text("secret")
+    with duckdb.connect("log.duckdb") as database:
+        database.execute("create view spy as select content as trip from read_text('secret.txt')")
+        database.execute("create macro spying() as table select * from read_csv('secret.txt')")
+        database.execute("create view fine as select trip from steps")
+    assert sum(batch.num_rows for batch in Query("select * from fine", "log.duckdb").read(None)) == 500
+    for sql in ("select * from spy", "select * from spying()", "select * from 'log.parquet'"):
+        with pytest.raises(
+            ConfigError, match="reads a file .*only its tables are read: import the file's rows"
+        ) as found:
+            list(Query(sql, "log.duckdb").read(None))
+        assert "secret'" not in str(found.value)
+    assert sum(batch.num_rows for batch in Query("select * from 'log.parquet'").read(None)) == 500
 
 
 def test_the_error_without_duckdb_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

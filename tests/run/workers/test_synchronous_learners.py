@@ -24,7 +24,7 @@ from birl.algos import (
 )
 from birl.dataset import PrioritizedSampler, create_fifo_replay_buffer
 from birl.distributed.inline_allreduce import InlineAllReduce
-from birl.distributed.process_group import GlooGroup, GroupBroken
+from birl.distributed.process_group import GlooGroup, GlooStore, GroupBroken
 from birl.distributed.transport import WorkerLost
 from birl.engine import Engine
 from birl.errors import ConfigError, CorruptFileError, UnsupportedError, WorkerError
@@ -423,3 +423,17 @@ def test_nothing_is_retuned_meanwhile() -> None:
 
     with pytest.raises(UnsupportedError, match="several learners learn together cannot be combined with retune"):
         run(cluster(), callback=callback)
+
+
+def test_learners_listen_on_this_machine_only() -> None:
+    """Torch's store has no authentication, so it must not be reachable from elsewhere."""
+    store = GlooStore("127.0.0.1")
+    port = store.new_rendezvous(2, 5.0).port
+    files = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    rows = [line.split() for file in files if file.exists() for line in file.read_text().splitlines()[1:]]
+    listening = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    assert listening == ["0100007F"]
+    members = [threading.Thread(target=GlooGroup, args=(store.new_rendezvous(1, 5.0), 0)) for _ in range(2)]
+    for member in members:
+        member.start()
+        member.join()
