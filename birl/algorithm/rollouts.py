@@ -130,7 +130,9 @@ class Rollouts(Experience):
             yield flat.map(lambda x, start=start: x[start : start + size])  # type: ignore[misc]
 
     def expected_updates(self, config: Any, count: int, lanes: int = 1) -> int:
-        if not self.n_passes:  # rollouts of whole episodes differ in length, and each length is compiled again
+        if not self.n_passes:  # rollouts that end with episodes differ in length, and each length is compiled again
+            if lanes == 1 and getattr(config, "end_with_episode", False):
+                return 0
             return count // (config.rollout_length * lanes) if hasattr(config, "rollout_length") else 0
         return int(count * getattr(config, self.n_passes) // config.batch_size)
 

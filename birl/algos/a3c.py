@@ -35,6 +35,8 @@ class A3CConfig(A2CConfig):
     in the order in which they arrive; without ``workers``, one process alternates between rollouts and gradient steps.
     Seeded runs with several workers are not reproducible. With one process and many environments, use A2C.
 
+    A rollout also ends where the episode ends, as in the paper, if each process has one environment.
+
     Logs ``loss``, which is a sum over steps, and the means ``policy_loss``, ``value_loss`` and ``entropy``.
 
     Differs from the paper: gradients are clipped to a norm of 40, and the learning rate is constant unless a schedule
@@ -43,6 +45,9 @@ class A3CConfig(A2CConfig):
 
     optim_factory: OptimizerFactory = field(shared_rmsprop)
     value_coefficient: float = 0.25
+    end_with_episode: bool = field(
+        True, "Whether a rollout also ends where an episode ends. Only for one environment in each process."
+    )
 
 
 def loss(nets: A2CNets, batch: Batch, cfg: A3CConfig) -> Loss:

@@ -27,6 +27,7 @@ from birl.algorithm import (
     field,
     weighted_mean,
 )
+from birl.algos.a3c import A3CConfig
 from birl.algos.ppo import PPOConfig
 from birl.errors import ConfigError
 from birl.losses import last_steps, old_policy, retrace
@@ -100,6 +101,7 @@ class DiscreteACERConfig(ReplayedPolicyConfig):
     tau: float = field(
         0.01, "Share of the newest policy in each update of the average policy (1 - alpha of the paper).", low=0, high=1
     )
+    end_with_episode: bool = field(False, like=A3CConfig)
 
 
 class DiscreteACERNets(PolicyAndCritics):

@@ -13,13 +13,12 @@ from birl.algorithm import (
     Batch,
     Gradient,
     GreedyCritic,
-    HardCopy,
     Loss,
     Transitions,
     config,
     field,
 )
-from birl.algos.dqn import DQNConfig, DQNNets
+from birl.algos.dqn import TARGET, DQNConfig, DQNNets
 from birl.losses import td_loss
 from birl.models import Returns, eval_mode
 
@@ -72,13 +71,13 @@ class DoublePALConfig(PALConfig):
 
 
 def advantage_loss(nets: DQNNets, batch: Batch, cfg: ALConfig) -> Loss:
-    """Huber loss with threshold 1 against ``y = r + discount * V'(s') - alpha * [V'(s) - Q'(s, a)]``."""
+    """Huber loss against ``y = r + discount * V'(s') - alpha * [V'(s) - Q'(s, a)]``."""
     with torch.no_grad():
         gap = nets.critic_target(batch.inputs).gap(batch.action)
         next_returns = nets.critic_target(batch.next_inputs)
         best = next_returns.best()
         target = next_returns.gather(best).min().backup(batch.reward - cfg.alpha * gap, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 def persistent_gap(nets: DQNNets, batch: Batch, next_returns: Returns) -> Tensor:
@@ -88,7 +87,7 @@ def persistent_gap(nets: DQNNets, batch: Batch, next_returns: Returns) -> Tensor
 
 
 def persistent_advantage_loss(nets: DQNNets, batch: Batch, cfg: PALConfig) -> Loss:
-    """Huber loss with threshold 1 against ``y = r + discount * V'(s') - alpha * gap``, with `persistent_gap`.
+    """Huber loss against ``y = r + discount * V'(s') - alpha * gap``, with `persistent_gap`.
 
     It is the paper's sampled form: the larger one of two errors, AL's and that with the next state's gap.
     """
@@ -97,18 +96,18 @@ def persistent_advantage_loss(nets: DQNNets, batch: Batch, cfg: PALConfig) -> Lo
         reward = batch.reward - cfg.alpha * persistent_gap(nets, batch, next_returns)
         best = next_returns.best()
         target = next_returns.gather(best).min().backup(reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 def double_persistent_advantage_loss(nets: DQNNets, batch: Batch, cfg: DoublePALConfig) -> Loss:
-    """Huber loss with threshold 1 against ``y = r + discount * Q'(s', argmax_a Q(s', a)) - alpha * gap``."""
+    """Huber loss against ``y = r + discount * Q'(s', argmax_a Q(s', a)) - alpha * gap``."""
     with torch.no_grad():
         with eval_mode(nets.critic):
             best = nets.critic(batch.next_inputs).best()
         next_returns = nets.critic_target(batch.next_inputs)
         reward = batch.reward - cfg.alpha * persistent_gap(nets, batch, next_returns)
         target = next_returns.gather(best).min().backup(reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 @final
@@ -118,7 +117,7 @@ class AL(Algorithm[ALConfig, DQNNets]):
     actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
-    steps = (Gradient("critic", advantage_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (Gradient("critic", advantage_loss, optimizer="", metric="loss"), TARGET)
 
 
 @final
@@ -130,7 +129,7 @@ class PAL(Algorithm[PALConfig, DQNNets]):
     acts = GreedyCritic()
     steps = (
         Gradient("critic", persistent_advantage_loss, optimizer="", metric="loss"),
-        HardCopy("critic", "critic_target"),
+        TARGET,
     )
 
 
@@ -143,5 +142,5 @@ class DoublePAL(Algorithm[DoublePALConfig, DQNNets]):
     acts = GreedyCritic()
     steps = (
         Gradient("critic", double_persistent_advantage_loss, optimizer="", metric="loss"),
-        HardCopy("critic", "critic_target"),
+        TARGET,
     )

@@ -14,7 +14,6 @@ from birl.algorithm import (
     Algorithm,
     Batch,
     Gradient,
-    HardCopy,
     ImitatorConfig,
     Inputs,
     Loss,
@@ -30,7 +29,7 @@ from birl.algorithm import (
     q_value,
     weighted_mean,
 )
-from birl.algos.dqn import DQNConfig, DQNNets
+from birl.algos.dqn import TARGET, DQNConfig, DQNNets
 from birl.losses import td_loss, vae_loss
 from birl.models import (
     ActorCriticNets,
@@ -228,7 +227,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
             best = constrained_action(nets, batch.next_inputs)
         target = nets.critic_target(batch.next_inputs).gather(best).min().backup(batch.reward, batch.discount)
     returns, imitator = returns_and_imitator(nets, batch.inputs)
-    td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
+    td = td_loss(returns.gather(batch.action), target, batch, delta=cfg.huber_threshold)
     penalty = cfg.beta * imitator.mean_square()
     imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)
     return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation}, priority=td.priority)
@@ -243,5 +242,5 @@ class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
     acts = Policy(constrained_action, constrained_action, q_value, "critic", stateful_networks=("imitator",))
     steps = (
         Gradient("critic", discrete_loss, ("critic", "imitator"), optimizer="", metric="loss"),
-        HardCopy("critic", "critic_target"),
+        TARGET,
     )

@@ -14,7 +14,6 @@ from birl.algorithm import (
     Batch,
     Gradient,
     GreedyCritic,
-    HardCopy,
     Loss,
     Spec,
     StochasticActor,
@@ -26,7 +25,7 @@ from birl.algorithm import (
     rate,
     weighted_mean,
 )
-from birl.algos.dqn import DQNConfig, DQNNets, double_q_target
+from birl.algos.dqn import TARGET, DQNConfig, DQNNets, double_q_target
 from birl.algos.sac import SAC, SACConfig, SACNets
 from birl.errors import ConfigError
 from birl.losses import shared, td_loss
@@ -187,7 +186,7 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
     """Double DQN's loss plus ``alpha * E[log sum_a exp Q(s, a) - Q(s, a_data)]`` (eq. 4)."""
     target = double_q_target(nets, batch)
     returns = nets.critic(batch.inputs)
-    td = td_loss(returns.gather(batch.action), target, batch, delta=1.0)
+    td = td_loss(returns.gather(batch.action), target, batch, delta=cfg.huber_threshold)
     value = returns.mean()  # [N, B, A]
     taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
     gap = weighted_mean(torch.logsumexp(returns.scores(), -1) - taken, batch.weight).sum()
@@ -201,4 +200,4 @@ class DiscreteCQL(Algorithm[DiscreteCQLConfig, DQNNets]):
     actions = ActionSpace.DISCRETE
     learns_from = Transitions()
     acts = GreedyCritic()
-    steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), TARGET)

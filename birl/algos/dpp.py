@@ -12,7 +12,6 @@ from birl.algorithm import (
     Algorithm,
     Batch,
     Gradient,
-    HardCopy,
     Inputs,
     Loss,
     Policy,
@@ -23,7 +22,7 @@ from birl.algorithm import (
     q_action,
     q_value,
 )
-from birl.algos.dqn import DQNConfig, DQNNets
+from birl.algos.dqn import TARGET, DQNConfig, DQNNets
 from birl.errors import ConfigError
 from birl.losses import td_loss
 from birl.models import C51QFunctionFactory, Returns
@@ -92,7 +91,7 @@ def state_value(preferences: Returns, cfg: DPPConfig) -> tuple[Returns, Tensor |
 
 
 def preference_loss(nets: DPPNets, batch: Batch, cfg: DPPConfig) -> Loss:
-    """Huber loss with threshold 1 against ``y = Q'(s, a) + r + discount * M'(s') - M'(s)`` (algorithm 1)."""
+    """Huber loss against ``y = Q'(s, a) + r + discount * M'(s') - M'(s)`` (algorithm 1)."""
     with torch.no_grad():
         preferences = nets.critic_target(batch.inputs)
         value, more = state_value(preferences, cfg)
@@ -100,7 +99,7 @@ def preference_loss(nets: DPPNets, batch: Batch, cfg: DPPConfig) -> Loss:
         advantage = advantage if more is None else advantage - more
         following, more = state_value(nets.critic_target(batch.next_inputs), cfg)
         target = following.min().backup(batch.reward + advantage, batch.discount, more)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 def preference_policy(nets: DPPNets, inputs: Inputs) -> Categorical:
@@ -120,4 +119,4 @@ class DPP(Algorithm[DPPConfig, DPPNets]):
     actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = Policy(q_action, sampled_preference, q_value, network="critic", distribution=preference_policy)
-    steps = (Gradient("critic", preference_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (Gradient("critic", preference_loss, optimizer="", metric="loss"), TARGET)

@@ -14,17 +14,27 @@ from birl.algorithm import (
     Batch,
     Gradient,
     GreedyCritic,
-    HardCopy,
     Loss,
+    Polyak,
     SharedFields,
     Spec,
     Transitions,
     ValueConfig,
+    When,
     config,
     field,
 )
+from birl.errors import ConfigError
 from birl.losses import td_loss
-from birl.models import DiscreteQFunction, Returns, eval_mode
+from birl.models import (
+    C51QFunctionFactory,
+    DiscreteQFunction,
+    IQNQFunctionFactory,
+    QFunctionFactory,
+    QRQFunctionFactory,
+    Returns,
+    eval_mode,
+)
 
 
 @config
@@ -45,6 +55,36 @@ class DQNConfig(ValueConfig):
     batch_size: int = 32
     learning_rate: float = 6.25e-5
     target_update_interval: int = field(8000, like=SharedFields)
+    tau: float = field(
+        1.0, "Share of the online network in each update of the target network; 1 copies it.", low=0, high=1
+    )
+    huber_threshold: float | None = field(
+        1.0,
+        "Error above which the loss is linear, also called delta or kappa. `None` for the squared error, without a "
+        "factor of 1/2; quantile losses need a number.",
+        above=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_threshold(self.q_func_factory, self.huber_threshold)
+
+
+def check_threshold(head: QFunctionFactory, threshold: float | None) -> None:
+    """Raise `ConfigError` if the loss of a head has no such Huber threshold."""
+    if threshold is None and isinstance(head, QRQFunctionFactory | IQNQFunctionFactory):
+        raise ConfigError(
+            f"huber_threshold is None, but the quantile loss of {type(head).__name__} has a threshold: give a number "
+            "above 0, which is 1 in the papers"
+        )
+    if threshold != 1.0 and isinstance(head, C51QFunctionFactory):
+        raise ConfigError(
+            f"huber_threshold is {threshold}, but the loss of C51QFunctionFactory is a cross-entropy, which has none: "
+            "leave it out"
+        )
+
+
+TARGET = Polyak("critic", "critic_target", When(every="target_update_interval"))
 
 
 @config
@@ -65,12 +105,12 @@ class DQNNets(nn.Module):
 
 
 def q_loss(nets: DQNNets, batch: Batch, cfg: DQNConfig) -> Loss:
-    """``y = r + discount * max_a Q'(s', a)``; the error is clipped, that is, a Huber loss with threshold 1."""
+    """``y = r + discount * max_a Q'(s', a)``; the error is clipped, that is, a Huber loss."""
     with torch.no_grad():
         next_returns = nets.critic_target(batch.next_inputs)
         best = next_returns.best()
         target = next_returns.gather(best).min().backup(batch.reward, batch.discount)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
@@ -82,9 +122,9 @@ def double_q_target(nets: DQNNets, batch: Batch) -> Returns:
 
 
 def double_q_loss(nets: DQNNets, batch: Batch, cfg: DoubleDQNConfig) -> Loss:
-    """Huber loss with threshold 1 against `double_q_target`."""
+    """Huber loss against `double_q_target`."""
     target = double_q_target(nets, batch)
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 @final
@@ -94,7 +134,7 @@ class DQN(Algorithm[DQNConfig, DQNNets]):
     actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
-    steps = (Gradient("critic", q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (Gradient("critic", q_loss, optimizer="", metric="loss"), TARGET)
 
 
 @final
@@ -104,4 +144,4 @@ class DoubleDQN(Algorithm[DoubleDQNConfig, DQNNets]):
     actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
-    steps = (Gradient("critic", double_q_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (Gradient("critic", double_q_loss, optimizer="", metric="loss"), TARGET)

@@ -12,14 +12,13 @@ from birl.algorithm import (
     Batch,
     Gradient,
     GreedyCritic,
-    HardCopy,
     Loss,
     NetworkConfig,
     Transitions,
     config,
     field,
 )
-from birl.algos.dqn import DQNConfig, DQNNets
+from birl.algos.dqn import TARGET, DQNConfig, DQNNets
 from birl.losses import td_loss
 from birl.optimizers import AdamFactory, OptimizerFactory
 
@@ -53,7 +52,7 @@ class MunchausenDQNConfig(DQNConfig):
 
 
 def munchausen_loss(nets: DQNNets, batch: Batch, cfg: MunchausenDQNConfig) -> Loss:
-    """Huber loss with threshold 1 against the target of section 2, ``pi = softmax(Q' / t)``.
+    """Huber loss against the target of section 2, ``pi = softmax(Q' / t)``.
 
     ``y = r + alpha [t log pi(a|s)]_l^0 + discount * pi(s')^T (Q'(s') - t log pi(s'))``.
     """
@@ -65,7 +64,7 @@ def munchausen_loss(nets: DQNNets, batch: Batch, cfg: MunchausenDQNConfig) -> Lo
         bonus = cfg.munchausen_scaling_term * (temperature * log_policy).clamp(cfg.clipping_value, 0)
         following = next_returns.mix(next_policy.log_probs.exp()).min()
         target = following.backup(batch.reward + bonus, batch.discount, temperature * next_policy.entropy())
-    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=1.0)
+    return td_loss(nets.critic(batch.inputs, batch.action), target, batch, delta=cfg.huber_threshold)
 
 
 @final
@@ -75,4 +74,4 @@ class MunchausenDQN(Algorithm[MunchausenDQNConfig, DQNNets]):
     actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
-    steps = (Gradient("critic", munchausen_loss, optimizer="", metric="loss"), HardCopy("critic", "critic_target"))
+    steps = (Gradient("critic", munchausen_loss, optimizer="", metric="loss"), TARGET)

@@ -26,7 +26,7 @@ from birl.algorithm import (
 )
 from birl.algos import dqn
 from birl.algos.a2c import A2CConfig
-from birl.algos.a3c import shared_rmsprop
+from birl.algos.a3c import A3CConfig, shared_rmsprop
 from birl.algos.ppo import PPOConfig
 from birl.errors import UnsupportedError
 from birl.losses import backward_recursion, lambda_returns
@@ -56,6 +56,12 @@ class NStepDQNConfig(ValueConfig):
     optim_factory: OptimizerFactory = field(shared_rmsprop, like=NetworkConfig)
     rollout_length: int = field(5, like=PPOConfig)
     target_update_interval: int = field(2000, like=SharedFields)
+    huber_threshold: float | None = field(1.0, like=dqn.DQNConfig)
+    end_with_episode: bool = field(False, like=A3CConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dqn.check_threshold(self.q_func_factory, self.huber_threshold)
 
 
 class NStepDQNNets(dqn.DQNNets):
@@ -86,7 +92,7 @@ def prepare(nets: NStepDQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig
 
 def loss(nets: NStepDQNNets, batch: Batch, cfg: NStepDQNConfig) -> Loss:
     """Algorithm S2: ``sum_t (R_t - Q(s_t, a_t))^2``, clipped, with ``R`` from ``max_a Q'(s_T, a)`` on backwards."""
-    mean = dqn.q_loss(nets, batch, cfg)  # type: ignore[arg-type]  # of DQN's fields it reads none
+    mean = dqn.q_loss(nets, batch, cfg)  # type: ignore[arg-type]  # of DQN's fields it reads the threshold
     return replace(mean, value=mean.value * batch.weight.count_nonzero())
 
 

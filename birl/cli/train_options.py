@@ -246,6 +246,9 @@ class TrainOptions:
         "Online: also log the median, standard deviation, minimum and maximum of the returns of evaluations.",
         value=False,
     )
+    eval_sample: bool = _evaluation(
+        "Online: sample the policy's actions in evaluations instead of taking the greedy ones.", value=False
+    )
     target_return: float | None = _schedule("Return that a sequence model aims at in evaluations.", needs="env_id")
     stop_at: float | None = _schedule(
         "Stop as soon as the mean return of an evaluation reaches this score.",

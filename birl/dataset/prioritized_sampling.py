@@ -16,6 +16,7 @@ from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
 from birl.files.state_restore import check_array
 from birl.types import FLOAT32_MAX, Array, State
 
+_BLOCK: Final = 256  # leaves with one minimum
 _TOP: Final = 1024  # sums in the highest level: their cumulative sum is faster than descending from one root
 
 
@@ -26,7 +27,7 @@ class PrioritizedSampler(Sampler):
     its latest TD error. Distributional critics use the loss instead, and sequences 0.9 of the largest error plus 0.1 of
     the mean error of their steps, as in R2D2. A minibatch has one step from each of ``batch_size`` equal parts of the
     total (appendix B.2.1). New steps have the largest priority so far. Importance weights ``(N * P)**-beta``, divided
-    by the largest one of the minibatch, correct the losses (section 3.4).
+    by the largest one of the minibatch or of the memory, correct the losses (section 3.4).
 
     Every algorithm that learns from TD errors updates the priorities, in every training loop and in ``update``.
 
@@ -35,17 +36,26 @@ class PrioritizedSampler(Sampler):
         beta: exponent of importance weights, in [0, 1]; 1 corrects all of the bias.
         beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` for a constant ``beta``.
         epsilon: added to every error, above 0, so that every step can be drawn.
+        normalize_over: ``"minibatch"`` or ``"memory"``, whose largest possible weight all weights are divided by. With
+            the memory, a step has the same weight in every minibatch.
 
     The paper uses ``alpha=0.6``, ``beta=0.4`` rising to 1 over the run, and a quarter of the learning rate.
     """
 
     def __init__(
-        self, alpha: float = 0.6, beta: float = 0.4, beta_steps: int | None = None, epsilon: float = 1e-6
+        self,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_steps: int | None = None,
+        epsilon: float = 1e-6,
+        *,
+        normalize_over: str = "minibatch",
     ) -> None:
         self.alpha = float(check("alpha", alpha, float, low=0, high=1))
         self.beta = float(check("beta", beta, float, low=0, high=1))
         self.beta_steps = check("beta_steps", beta_steps, int, optional=True, low=1)
         self.epsilon = float(check("epsilon", epsilon, float, above=0))
+        self.normalize_over: str = check("normalize_over", normalize_over, str, choices=("minibatch", "memory"))
         self._forget(0, 0)
 
     def _forget(self, lanes: int, capacity: int) -> None:
@@ -117,6 +127,8 @@ class PrioritizedSampler(Sampler):
             rows[incomplete] = self._find(generators.host.random(len(incomplete)), storage)
         priority = self._tree.values(rows)
         smallest, beta = priority[priority.argmin()], self._annealed_beta()
+        if self.normalize_over == "memory":
+            smallest = self._tree.smallest()
         weight = (smallest / priority) ** beta  # N and the total cancel
         self._draws += 1
         scale = float((self._tree.total / smallest) ** beta)
@@ -214,6 +226,8 @@ class SumTree:
         self._top = min(self._count, _TOP)  # number of sums in the highest level, and its first node
         self._depth = (self._count // self._top).bit_length() - 1
         self._sums: Array | None = None
+        self._minima: Array | None = None  # of blocks of leaves; `smallest` makes them
+        self._changed = np.zeros(0, bool)  # blocks with a leaf that was set since
 
     @property
     def total(self) -> float:
@@ -231,12 +245,26 @@ class SumTree:
         """Return the values of leaves ``[k]``."""
         return self._nodes[self._count :].take(leaf)
 
+    def smallest(self) -> float:
+        """Return the smallest leaf above 0. Minima of blocks are kept until a leaf of the block is set."""
+        leaves = self._nodes[self._count :].reshape(-1, min(_BLOCK, self._count))
+        if self._minima is None:
+            self._minima, self._changed = np.full(len(leaves), np.inf), np.ones(len(leaves), bool)
+        changed = np.flatnonzero(self._changed)
+        if len(changed):
+            block = leaves[changed]
+            self._minima[changed] = np.where(block > 0, block, np.inf).min(1)
+            self._changed[changed] = False
+        return float(self._minima.min())
+
     def set(self, leaf: Array, value: Array | float) -> None:
         """Set leaves ``[k]``. A leaf that occurs twice gets one of its values."""
         if not len(leaf):
             return
         nodes, node = self._nodes, leaf + self._count
         self._sums, nodes[node] = None, value
+        if self._minima is not None:
+            self._changed[leaf // min(_BLOCK, self._count)] = True
         sparse = min((self._count // (8 * len(leaf))).bit_length(), self._depth + 1)  # levels much wider than k
         pairs = nodes.view(np.complex128)  # element n holds the two children of node n
         for above in node >> np.arange(1, sparse)[:, None]:

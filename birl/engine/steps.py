@@ -285,6 +285,9 @@ class Polyak(TargetUpdate):
     def update_parameters(self, target: list[Tensor], source: list[Tensor], config: object) -> None:
         """Update the target's parameters in place."""
         tau = getattr(config, self.tau)
+        if tau == 1:
+            torch._foreach_copy_(target, source)
+            return
         if not (torch.compiler.is_compiling() and target[0].is_cuda):
             torch._foreach_lerp_(target, source, tau)
             return

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import torch
 
 from birl.checks import check
-from birl.envs import Stepper, as_environment, reset_generator
-from birl.errors import CorruptFileError
+from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
+from birl.errors import ConfigError, CorruptFileError
+from birl.seeding import preserve_random_state
 from birl.spaces import read_action_mask
 from birl.types import Array, Environment, State, Tree
 
@@ -33,6 +35,7 @@ def evaluate(
     n_steps: int | None = None,
     seed: int | None = None,
     actor: SelectActions | None = None,
+    sample: bool = False,
 ) -> list[float]:
     """Run greedy episodes and return their undiscounted returns. A sequence model acts with its action sampler.
 
@@ -52,6 +55,8 @@ def evaluate(
             for each reset, so that episodes differ. In a plain environment, the first reset is
             ``env.reset(seed=int(numpy.random.default_rng(seed).integers(2**31 - 1)))``.
         actor: actor to use instead of ``learner.actor(greedy=True, n=number of environments)``.
+        sample: whether the policy samples its actions instead of acting greedily. The random numbers of the samples
+            follow from ``seed``, and the global generators continue as if nothing had been drawn.
 
     Returns:
         The return of each episode, in the order in which the episodes started.
@@ -62,6 +67,16 @@ def evaluate(
     """
     _check("n_episodes", n_episodes, epsilon, n_steps)
     environment: Environment = as_environment(env)
+    if check("sample", sample, bool):
+        if actor is not None or learner is None:
+            raise ConfigError(
+                "sample is True, which is for the policy of an algorithm, but actor= is given: leave one out"
+            )
+        with preserve_random_state():
+            if seed is not None:
+                torch.manual_seed(seed)
+            actor = learner.actor(greedy=False, n=number_of_environments(environment))
+            return evaluate(learner, environment, n_episodes, epsilon, n_steps=n_steps, seed=seed, actor=actor)
     if learner is not None and hasattr(learner, "check_env"):
         learner.check_env(environment)
     generator = reset_generator(environment, seed)
@@ -146,15 +161,18 @@ class _GreedyEpisodes:
         *,
         n_steps: int | None = None,
         seed: int | None = None,
+        sample: bool = False,
     ) -> None:
         _check("n_trials", n_trials, epsilon, n_steps)
+        self._sample = check("sample", sample, bool)
         self._env, self._n_trials, self._epsilon, self._n_steps = as_environment(env), n_trials, epsilon, n_steps
         seed = check("seed", seed, int, optional=True, low=0)
         self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
 
     def returns(self, algo: ActingAlgorithm) -> list[float]:
         """Return the return of each episode."""
-        return evaluate(algo, self._env, self._n_trials, self._epsilon, n_steps=self._n_steps, seed=self._seed)
+        options: dict[str, Any] = {"n_steps": self._n_steps, "seed": self._seed, "sample": self._sample}
+        return evaluate(algo, self._env, self._n_trials, self._epsilon, **options)
 
     def get_state(self) -> State:
         """Return the seed of the episodes."""
@@ -177,6 +195,7 @@ class EnvironmentEvaluator(_GreedyEpisodes):
         epsilon: share of uniformly random actions, in [0, 1].
         n_steps: number of steps, instead of episodes; see `evaluate`.
         seed: fixes the episodes, see `evaluate`; by default derived from `seed_env` or `birl.seed`.
+        sample: whether the policy samples its actions; see `evaluate`.
 
     Raises:
         ConfigError: if ``n_trials``, ``n_steps`` or ``epsilon`` is out of range.
@@ -193,7 +212,7 @@ class EnvironmentStatistics(_GreedyEpisodes):
     In a loop they are the metrics ``<name>`` (the mean), ``<name>_median`` and so on.
 
     Args:
-        env, n_trials, epsilon, n_steps, seed: see `EnvironmentEvaluator`.
+        env, n_trials, epsilon, n_steps, seed, sample: see `EnvironmentEvaluator`.
     """
 
     def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> dict[str, float]:

@@ -127,6 +127,7 @@ class ImplicitQuantileHead(Random):
         embed_size: number of cosines.
         n_choice_quantiles: number of separate levels by which actions are selected in training; ``None`` for
             ``n_quantiles`` levels with a risk measure, and for the levels of the returns without one.
+        n_target_quantiles: number of levels drawn without gradients, as targets are; ``None`` for ``n_quantiles``.
         risk: risk measure for the selection of actions; ``None`` for their means.
 
     Attributes:
@@ -146,13 +147,14 @@ class ImplicitQuantileHead(Random):
         n_greedy_quantiles: int,
         embed_size: int,
         n_choice_quantiles: int | None = None,
+        n_target_quantiles: int | None = None,
         risk: RiskMeasure | None = None,
         last: LastLayers = _LINEAR,
     ) -> None:
         super().__init__()
         self.embedding = EnsembleLinear(n, embed_size, feature_size, last.noisy)
         self.linear = last.build(n, feature_size, n_actions)
-        self.n_quantiles = n_quantiles
+        self.n_quantiles, self.n_target_quantiles = n_quantiles, n_target_quantiles or n_quantiles
         self.is_discrete = n_actions is not None
         self.register_buffer("frequencies", math.pi * torch.arange(1.0, embed_size + 1.0), persistent=False)
         self.register_buffer("greedy_taus", midpoints(n_greedy_quantiles), persistent=False)
@@ -162,7 +164,8 @@ class ImplicitQuantileHead(Random):
 
     def forward(self, features: Tensor, choose: bool = True) -> QuantileReturns:
         """Return the returns of ``features``; with ``choose`` also the preferences of actions, if they differ."""
-        taus = self.greedy_taus if self.greedy else self._drawn(features, self.n_quantiles, None)
+        count = self.n_quantiles if torch.is_grad_enabled() else self.n_target_quantiles
+        taus = self.greedy_taus if self.greedy else self._drawn(features, count, None)
         choice = None
         if choose and self.is_discrete:
             choice = self.choice_taus if self.greedy else None

@@ -23,13 +23,24 @@ def _identity(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Activation] = {
+    "celu": F.celu,
+    "elu": F.elu,
     "gelu": F.gelu,
+    "hardtanh": F.hardtanh,
+    "leaky_relu": F.leaky_relu,
+    "mish": F.mish,
     "none": _identity,
     "relu": torch.relu,
+    "relu6": F.relu6,
+    "selu": F.selu,
+    "sigmoid": torch.sigmoid,
     "silu": F.silu,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
     "swish": F.silu,
     "tanh": torch.tanh,
 }
+"""Activation functions by their names in ``torch.nn.functional``, with its default arguments."""
 
 
 def activation_named(name: str) -> Activation:
@@ -39,7 +50,9 @@ def activation_named(name: str) -> Activation:
         ConfigError: if there is no such function.
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ConfigError(f"activation is {name!r:.80}; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
+        near = [known for known in ACTIVATIONS if known.replace("_", "") == str(name).lower().replace("_", "")]
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"activation is {name!r:.80}{hint}; it must be one of {', '.join(map(repr, ACTIVATIONS))}")
     return ACTIVATIONS[name]
 
 

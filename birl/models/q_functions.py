@@ -168,6 +168,8 @@ class IQNQFunctionFactory(_HeadFactory, type="iqn"):
         embed_size: number of cosines in the embedding of a level.
         n_choice_quantiles: number of separate random quantile levels by which actions of targets are selected (K in the
             paper, 32); ``None`` for the levels that also estimate their values.
+        n_target_quantiles: number of random quantile levels of targets (N' in the paper, where ``n_quantiles`` is N);
+            ``None`` for ``n_quantiles``.
         risk: see `QRQFunctionFactory`.
     """
 
@@ -175,13 +177,15 @@ class IQNQFunctionFactory(_HeadFactory, type="iqn"):
     n_greedy_quantiles: int = 32
     embed_size: int = 64
     n_choice_quantiles: int | None = field(default=None, kw_only=True)
+    n_target_quantiles: int | None = field(default=None, kw_only=True)
     risk: RiskMeasure | None = field(default=None, kw_only=True)
 
     _head = ImplicitQuantileHead
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("IQNQFunctionFactory.n_choice_quantiles", self.n_choice_quantiles, int, low=1, optional=True)
+        for name in ("n_choice_quantiles", "n_target_quantiles"):
+            check(f"IQNQFunctionFactory.{name}", getattr(self, name), int, low=1, optional=True)
 
 
 @dataclass(frozen=True)

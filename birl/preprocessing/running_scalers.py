@@ -209,6 +209,8 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
         clip: largest absolute value, above 0; ``None`` for no clipping.
         eps: positive constant that keeps constant elements finite.
         statistics: JSON form of another scaler's statistics; ``None`` to start without any.
+        until: number of steps after which the statistics stay as they are; ``None`` for no end. A call of `update` adds
+            all of its steps or none.
     """
 
     _structure: Tree = None  # structure of the networks' observations, if known; `set_state` keeps it
@@ -218,8 +220,11 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
         clip: float | None = 10.0,
         eps: float = 1e-8,
         statistics: Sequence[Mapping[str, npt.ArrayLike] | None] | None = None,
+        *,
+        until: int | None = None,
     ) -> None:
         self._set_limits(clip, eps)
+        self.until = check(f"{type(self).__name__}.until", until, int, optional=True, low=1)
         self._leaves: list[Moments | None] | None = None  # None for arrays that are not scaled
         if statistics is not None:
             name = type(self).__name__
@@ -230,7 +235,7 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
     def get_params(self) -> dict[str, Any]:
         """Return limits and statistics."""
         statistics = None if self._leaves is None else [each and each.parts for each in self._leaves]
-        return {"clip": self.clip, "eps": self.eps, "statistics": statistics}
+        return {"clip": self.clip, "eps": self.eps, "statistics": statistics, "until": self.until}
 
     @property
     def built(self) -> bool:
@@ -291,6 +296,8 @@ class RunningObservationScaler(_RunningScaler, ObservationScaler, type="running"
             if each is not None:
                 self._as_rows(leaf, (None, *each.shape))
         self._leaves = leaves
+        if self.until is not None and self.count >= self.until:
+            return
         for each, leaf in zip(leaves, rows, strict=True):
             if each is not None and len(leaf):
                 each.add(leaf)

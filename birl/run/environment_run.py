@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -369,13 +369,17 @@ def checked_environments(env: EnvironmentLike, options: OnlineOptions) -> Enviro
     return training
 
 
+_IDLE_WITHOUT_ENV: Final = ("eval_n_steps", "eval_statistics", "eval_epsilon", "eval_sample")
+
+
 def online_evaluators(options: OnlineOptions) -> dict[str, Evaluator]:
     """Make the evaluator of a run in environments, if it has an ``eval_env``."""
     env = options["eval_env"]
     if env is None:
-        idle = [name for name in ("eval_n_steps", "eval_statistics", "eval_epsilon") if options[name]]  # type: ignore[literal-required]
+        idle = [name for name in _IDLE_WITHOUT_ENV if options[name]]  # type: ignore[literal-required]
         if idle:
             raise ConfigError(f"{', '.join(idle)} cannot be used without eval_env=: give it, or leave them out")
         return {}
     kind = EnvironmentStatistics if options["eval_statistics"] else EnvironmentEvaluator
-    return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], n_steps=options["eval_n_steps"])}
+    more: dict[str, Any] = {"n_steps": options["eval_n_steps"], "sample": options["eval_sample"]}
+    return {"evaluation": kind(env, options["eval_n_trials"], options["eval_epsilon"], **more)}

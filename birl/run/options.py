@@ -116,6 +116,7 @@ class EnvironmentOptions(NamedOptions, total=False):
     eval_n_trials: int
     eval_n_steps: int | None
     eval_statistics: bool
+    eval_sample: bool
     seed: int | None
     demonstrations: ReplayBufferBase | None
     workers: int | None
@@ -140,6 +141,7 @@ class OnlineOptions(EnvironmentOptions, Options, total=False):
         eval_n_trials: number of episodes of an evaluation.
         eval_n_steps: number of steps of an evaluation, instead of episodes; see `birl.metrics.evaluate`.
         eval_statistics: whether ``evaluation_median``, ``_std``, ``_min``, ``_max`` and ``_episodes`` are also metrics.
+        eval_sample: whether evaluations sample the policy's actions instead of taking the greedy ones.
         seed: fixes the environment's resets; by default derived from `seed_env` or `birl.seed`.
         demonstrations: dataset of an expert's steps, for algorithms that imitate them in the environment: GAIL.
         workers: number of processes that act in their own environments and compute gradients at the newest parameters;
@@ -188,6 +190,7 @@ ONLINE_DEFAULTS: Final[OnlineOptions] = {
     "eval_n_trials": 10,
     "eval_n_steps": None,
     "eval_statistics": False,
+    "eval_sample": False,
     "seed": None,
     "demonstrations": None,
     "workers": None,
@@ -200,7 +203,7 @@ _ALLOWED: Final = {
     **dict.fromkeys(("update_interval", "n_updates", "eval_n_trials"), Allowed(int, low=1)),
     **dict.fromkeys(("update_start_step", "random_steps"), Allowed(int, low=0)),
     **dict.fromkeys(("with_timestamp", "show_progress", "log_gradients", "go_on", "keep_best"), Allowed(bool)),
-    **dict.fromkeys(("overlap", "deterministic", "eval_statistics"), Allowed(bool)),
+    **dict.fromkeys(("overlap", "deterministic", "eval_statistics", "eval_sample"), Allowed(bool)),
     "experiment_name": Allowed(str, optional=True),
     "keep_models": Allowed(int, low=1, optional=True),
     "score": Allowed(str, optional=True),

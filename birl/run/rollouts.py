@@ -215,7 +215,8 @@ class RolloutAgentCore(AgentCore):
 
     Args:
         algorithm: algorithm that acts. Its configuration sets the length of a rollout: ``rollout_length`` rows, or the
-            rows until ``n_episodes`` episodes have ended. Steps of running episodes are kept for the next rollout.
+            rows until ``n_episodes`` episodes have ended. Steps of running episodes are kept for the next rollout. With
+            ``end_with_episode``, a rollout of one environment also ends where an episode ends.
         observation, action_space, explorer: see `AgentCore`.
         experience: the additional data of the updates.
 
@@ -236,6 +237,7 @@ class RolloutAgentCore(AgentCore):
         config = algorithm.config
         self._length: int | None = getattr(config, "rollout_length", None)
         self._episodes: int = getattr(config, "n_episodes", 0)
+        self._end_with_episode: bool = getattr(config, "end_with_episode", False)
         self._n_ended, self._has_rollout = 0, False  # episodes that ended in the rows; whether there was a rollout
         self._scaling = algorithm.learner if algorithm.learner.running_observation_scaler else None
         self._rows: list[dict[str, Tree]] = []
@@ -293,8 +295,8 @@ class RolloutAgentCore(AgentCore):
                 )
             if self._n_ended >= self._episodes or (last and self._n_ended):
                 yield from self._inputs(self._pop_episodes(), measure)
-        elif len(self._rows) == self._length or last:
-            yield from self._inputs(self._pop_rollout(self._length), measure)
+        elif len(self._rows) >= self._length or last or self._ends_early():
+            yield from self._inputs(self._pop_rollout(self._length, last), measure)
 
     def _inputs(self, rollout: Rollout, measure: MeasureTime) -> Iterator[Minibatch]:
         """Yield a rollout, and minibatches of older steps that are due after it."""
@@ -302,10 +304,14 @@ class RolloutAgentCore(AgentCore):
         for _ in range(self._experience.replays_due()):
             yield self._experience.sample_replay(measure)
 
-    def _pop_rollout(self, length: int) -> Rollout:
+    def _ends_early(self) -> bool:
+        """Return whether the rollout ends because the episode of the only environment has ended."""
+        return self._end_with_episode and self.n == 1 and bool(self._rows) and _count_ends(self._rows[-1]) > 0
+
+    def _pop_rollout(self, length: int, last: bool) -> Rollout:
         """Return the rollout so far, and start the next one."""
         rollout = Rollout(**self._columns())
-        self.cut = self.cut or len(self._rows) < length
+        self.cut = self.cut or (len(self._rows) < length and last and not self._ends_early())
         self._rows, self._n_ended = [], 0
         return rollout
 

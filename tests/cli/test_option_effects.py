@@ -123,6 +123,7 @@ EFFECTS: list[tuple[tuple[Any, ...], tuple[Any, ...], Callable[[Seen], Any], Any
     (DQN_RUN, ("--eval-steps", 30), option("eval_n_steps"), None, 30),
     (DQN_RUN, ("--eval-epsilon", 0.2), option("eval_epsilon"), None, 0.2),
     (DQN_RUN, ("--eval-statistics",), option("eval_statistics"), None, True),
+    (DQN_RUN, ("--eval-sample",), option("eval_sample"), None, True),
     (DQN_RUN, ("--stop-at", 30), option("stop_at"), None, 30),
     (DQN_RUN, ("--keep-models", 2), option("keep_models"), None, 2),
     (DQN_RUN, ("--logging-steps", 20), option("logging_steps"), None, 20),

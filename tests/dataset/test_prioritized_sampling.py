@@ -139,6 +139,26 @@ def test_draws_and_weights_follow_the_paper() -> None:
     np.testing.assert_allclose(counts / counts.sum(), chance, atol=0.003)
 
 
+def test_weights_are_those_of_the_memory() -> None:
+    sampler = PrioritizedSampler(0.7, 0.5, epsilon=0.01, normalize_over="memory")
+    buffer = data(600, sampler=sampler)
+    everything = buffer.reader.sample(TransitionView(), 600)
+    error, rng = np.ones(600), np.random.default_rng(0)
+    error[marks(everything).astype(int)] = 1.0
+    for _ in range(20):
+        batch = buffer.reader.sample(TransitionView(), 16)
+        drawn = marks(batch).astype(int)
+        seen = error + 0.01
+        seen[error == 1.0] = 1.0  # new steps have the largest priority so far, which starts at 1
+        largest = ((seen**0.7).min() / (seen**0.7).sum() * 600) ** -0.5
+        weight = (600 * seen[drawn] ** 0.7 / (seen**0.7).sum()) ** -0.5
+        np.testing.assert_allclose(batch.weights[:, 0], weight / largest, rtol=1e-5)
+        error[drawn] = 0.5 * rng.random(16)
+        batch.update_priorities(error[drawn])
+    with pytest.raises(ConfigError, match="normalize_over is 'batch'; it must be 'minibatch' or 'memory'"):
+        PrioritizedSampler(normalize_over="batch")
+
+
 def test_beta_rises_to_one() -> None:
     sampler = PrioritizedSampler(1.0, 0.2, beta_steps=4)
     buffer = data(sampler=sampler)

@@ -539,3 +539,19 @@ def test_parts_move_by_name_whatever_their_order() -> None:
     with pytest.raises(ShapeError, match="it must have a, b"):
         scaler.update({"b": rows["b"]})
     assert scaler.count == 8
+
+
+def test_statistics_stay_after_a_number_of_steps() -> None:
+    scaler, rows = RunningObservationScaler(until=5), np.random.default_rng(0).normal(size=(9, 2))
+    scaler.prepare((2,), 0.99)
+    for start in (0, 3, 6):
+        scaler.update(rows[start : start + 3])
+    assert scaler.count == 6
+    x = torch.tensor(rows, dtype=torch.float32)
+    expected = (rows - rows[:6].mean(0)) / np.sqrt(rows[:6].var(0) + 1e-8)
+    np.testing.assert_allclose(scaler.transform(x), expected, rtol=1e-4, atol=1e-5)
+    again = RunningObservationScaler.deserialize(scaler.serialize())
+    again.update(rows)
+    assert again == scaler and again.until == 5
+    with pytest.raises(ConfigError, match="until is 0"):
+        RunningObservationScaler(until=0)

@@ -220,7 +220,12 @@ def test_the_error_of_an_evaluation_says_where_it_was() -> None:
 
 def test_evaluation_environment() -> None:
     env = Drift()
-    idle: list[dict[str, Any]] = [{"eval_n_steps": 5}, {"eval_statistics": True}, {"eval_epsilon": 0.1}]
+    idle: list[dict[str, Any]] = [
+        {"eval_n_steps": 5},
+        {"eval_statistics": True},
+        {"eval_epsilon": 0.1},
+        {"eval_sample": True},
+    ]
     for given in idle:
         with pytest.raises(ConfigError, match=f"{next(iter(given))} cannot be used without eval_env="):
             fit_online(FakeLearner(), env, n_steps=10, **given, **quiet())
