@@ -13,9 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from birl._version import __version__
-from birl.errors import BirlError, missing_name
-from birl.seeding import seed
-from birl.types import ActionSpace
+from birl.errors import BirlError, import_name
 
 if TYPE_CHECKING:
     from birl import (
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
     from birl.logging import LoggingStrategy
     from birl.models import PositionEncodingType
     from birl.run.cluster import Cluster
+    from birl.seeding import seed
+    from birl.types import ActionSpace
 
 __all__ = [
     "ActionSpace",
@@ -85,11 +85,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "ActionSpace": "birl.types",
     "Cluster": "birl.run.cluster",
     "LoggingStrategy": "birl.logging",
     "PositionEncodingType": "birl.models",
     "fit_many": "birl.algorithm.multi_seed",
     "load_learnable": "birl.base",  # it imports all algorithms, any of which a saved model may be of
+    "seed": "birl.seeding",
 }
 """Modules of the names that are imported on first use; all other names of ``__all__`` that are missing are packages."""
 
@@ -98,11 +100,11 @@ _RENAMED: Final = {"observations": "birl.spaces"}
 
 def __getattr__(name: str) -> object:
     """Import a public package or name on first use."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    if name in __all__ or name == "actions":  # a former path, which gives the new name of each of its names
+    if name not in _HOMES and (
+        name in __all__ or name == "actions"
+    ):  # a former path, which gives the new name of each of its names
         return import_module(f"birl.{name}")
-    raise missing_name("birl", name, __all__, _RENAMED)
+    return import_name("birl", name, _HOMES, __all__, _RENAMED)
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 import birl.algos  # a saved model may be of any of these algorithms
-import birl.ope  # noqa: F401
+import birl.ope.fqe  # noqa: F401
 from birl.algorithm import Algorithm as LearnableBase
 from birl.algorithm import load_learnable
 from birl.config import AlgorithmConfig as LearnableConfig

@@ -204,6 +204,30 @@ def missing_name(
     return AttributeError(f"{text}{did_you_mean(name, known)}", name=name, obj=sys.modules[module])
 
 
+def import_name(
+    module: str,
+    name: str,
+    homes: Mapping[str, str],
+    known: Iterable[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> object:
+    """Return a public name that a package imports on first use, so that importing the package is cheap.
+
+    A package calls it in its ``__getattr__``.
+
+    Args:
+        module: full name of the package.
+        name: the name.
+        homes: modules of the names that are imported on first use.
+        known, renamed: see `missing_name`, whose error is raised for any other name.
+    """
+    if name not in homes:
+        raise missing_name(module, name, known, renamed)
+    value = getattr(importlib.import_module(homes[name]), name)
+    setattr(sys.modules[module], name, value)  # not found again
+    return value
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import an optional module. If it is missing, the error names the extra of birl that installs it.
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
     import gymnasium
     from gymnasium.vector import VectorEnv
+    from torch import Tensor
 
 __all__ = [
     "FLOAT32_MAX",
@@ -158,7 +158,11 @@ def parts_like(value: Tree, like: Tree) -> Tree:
 
 def as_parts(value: Tree) -> Tree:
     """Convert a list of two or more arrays (d3rlpy's form of an observation) to a tuple."""
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(part, np.ndarray | Tensor) for part in value):
+    if (
+        isinstance(value, list)
+        and len(value) > 1
+        and all(isinstance(part, np.ndarray | torch.Tensor) for part in value)
+    ):
         return tuple(value)
     return value
 
@@ -363,7 +367,7 @@ class Loss:
 
     def compute_priority(self) -> Tensor | None:
         """Return `priority` without a gradient, and call it if it is a function."""
-        if self.priority is None or isinstance(self.priority, Tensor):
+        if self.priority is None or isinstance(self.priority, torch.Tensor):
             priority = self.priority
         else:
             with torch.no_grad():

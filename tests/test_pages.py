@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import birl
-from birl.cli.common import algorithm_classes
+from birl.cli.loading import algorithm_classes
 from birl.ope.estimators import ESTIMATORS
 from scripts import api_pages
 from scripts import draw_architecture as architecture

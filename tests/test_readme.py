@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from birl.cli import main
-from birl.cli.common import algorithm_classes
+from birl.cli.loading import algorithm_classes
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from birl.cli import lazy_torch as lazy_torch  # first, before anything imports torch
+
+# isort: split
 import contextlib
 import functools
 import logging
@@ -9,63 +12,100 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from types import FrameType, ModuleType
+from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from birl._version import __version__
-from birl.cli.algos import algos
-from birl.cli.collect import collect
-from birl.cli.common import algorithm_classes, note
-from birl.cli.convert import convert
-from birl.cli.data import app as data
-from birl.cli.evaluate import evaluate
-from birl.cli.export import export
-from birl.cli.install import install
-from birl.cli.ope import app as ope
-from birl.cli.play import play
-from birl.cli.plot import plot
-from birl.cli.plot_all import plot_all
-from birl.cli.record import record
-from birl.cli.stats import stats
-from birl.cli.train import train
-from birl.cli.train_options import GroupedCommand
-from birl.cli.tune import COMMAND, tune
-from birl.config import hyperparameters
+from birl.cli.common import note
 from birl.errors import BirlError
-from birl.ope.html_page import printable
 from birl.run.signals import handled_by
+from birl.text import printable
 
 __all__ = ["main"]
 
+
+@dataclass(frozen=True)
+class _Command:
+    """A subcommand.
+
+    Attributes:
+        name: name of the command. Its module in this package has the same name, with ``_`` for ``-``.
+        summary: what ``birl --help`` says about it.
+        arguments: returns arguments of typer, from the module.
+    """
+
+    name: str
+    summary: str
+    arguments: Callable[[ModuleType], dict[str, Any]] = lambda module: {}
+
+    def load(self) -> Any:
+        """Import the module of the command, and make the command, or the group of commands that is called ``app``."""
+        module = import_module(f"birl.cli.{self.name.replace('-', '_')}")
+        if hasattr(module, "app"):
+            return typer.main.get_command(module.app)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        function = getattr(module, module.__name__.rpartition(".")[2])
+        single.command(self.name, short_help=self.summary, **self.arguments(module))(function)
+        return typer.main.get_command(single)
+
+
+_COMMANDS: Final = {
+    command.name: command
+    for command in (
+        _Command("train", "Train from logged data or in an environment.", lambda module: module.COMMAND),
+        _Command("tune", "Search for hyper-parameters with many runs.", lambda module: module.COMMAND),
+        _Command("evaluate", "Play episodes and print their returns."),
+        _Command("collect", "Write a policy's episodes as a dataset."),
+        _Command("stats", "Print statistics of a metric, run or dataset."),
+        _Command("plot", "Plot curves of one or more runs."),
+        _Command("plot-all", "Plot all metrics of a run in one picture."),
+        _Command("record", "Write a policy's episodes as videos."),
+        _Command("play", "Show a policy's episodes in a window."),
+        _Command("export", "Write a policy as a file that runs without birl."),
+        _Command("convert", "Convert a model of d3rlpy."),
+        _Command("algos", "List the algorithms."),
+        _Command("install", "Install optional packages."),
+        _Command("data", "Make episodes of logs: schema, import, report, split."),
+        _Command("ope", "From logs to a decision: report, rank, choose."),
+    )
+}
+
+
+class _Commands(TyperGroup):
+    """The subcommands, each of which is imported when it is used: ``birl --help`` and ``birl data`` need no PyTorch."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name) for name in _COMMANDS}  # for the order, and to suggest names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command."""
+        return _load(cmd_name) if cmd_name in _COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(command.name, command.summary) for command in _COMMANDS.values()])
+
+
+@functools.cache
+def _load(name: str) -> Any:
+    return _COMMANDS[name].load()
+
+
 app = typer.Typer(
+    cls=_Commands,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Deep reinforcement learning from logs and in live environments.",
 )
-_COMMANDS: dict[Callable[..., None], str] = {
-    train: "Train from logged data or in an environment.",
-    tune: "Search for hyper-parameters with many runs.",
-    evaluate: "Play episodes and print their returns.",
-    collect: "Write a policy's episodes as a dataset.",
-    stats: "Print statistics of a metric, run or dataset.",
-    plot: "Plot curves of one or more runs.",
-    plot_all: "Plot all metrics of a run in one picture.",
-    record: "Write a policy's episodes as videos.",
-    play: "Show a policy's episodes in a window.",
-    export: "Write a policy as a file that runs without birl.",
-    convert: "Convert a model of d3rlpy.",
-    algos: "List the algorithms.",
-    install: "Install optional packages.",
-}
-_SPECIAL: dict[Callable[..., None], dict[str, Any]] = {train: {"cls": GroupedCommand}, tune: COMMAND}
-for _command, _summary in _COMMANDS.items():
-    app.command(short_help=_summary, **_SPECIAL.get(_command, {}))(_command)
-app.add_typer(data, name="data", short_help="Make episodes of logs: schema, import, report, split.")
-app.add_typer(ope, name="ope", short_help="From logs to a decision: report, rank, choose.")
 
 
 def _print_version(asked: bool) -> None:
@@ -114,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @functools.cache
 def _command_line() -> Any:
-    """Make the commands with their options from their signatures, once."""
+    """Make the group of commands, once."""
     return typer.main.get_command(app)
 
 
@@ -195,8 +235,13 @@ def _option_hint(error: Exception, words: Sequence[str]) -> str:
     if option in _RENAMED:
         return f"no option is called {option}: it is {_RENAMED[option]} now"
     name = option.lstrip("-").replace("-", "_")
+    if words[0] not in ("train", "tune"):
+        return ""
+    from birl.cli.loading import algorithm_classes
+    from birl.config import hyperparameters
+
     configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
-    if words[0] not in ("train", "tune") or not any(name in hyperparameters(config) for config in configs):
+    if not any(name in hyperparameters(config) for config in configs):
         return ""
     position = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
     value = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2]) or "…"

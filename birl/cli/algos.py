@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from birl.cli.common import algorithm_classes, print_table
+from birl.cli.common import print_table
+from birl.cli.loading import algorithm_classes
 
 _LEARNS = {"fit": "offline", "fit_online": "online"}
 _INDENTED: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}

@@ -1,9 +1,8 @@
-"""Arguments, messages, and loading of models, datasets and environments, shared by the subcommands."""
+"""Arguments, messages and paths that the subcommands share. They need no PyTorch, see `birl.cli`."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import inspect
@@ -11,26 +10,17 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 import typer
 from tqdm import tqdm
 
-from birl import algos, datasets, ope
-from birl.algorithm import Algorithm, load_learnable
-from birl.algorithm.aliases import alias_hint
-from birl.config import AlgorithmConfig
-from birl.dataset import InfiniteBuffer, ReplayBuffer, Sampler, TransitionPickerProtocol
-from birl.dataset.logs.files import table_format
-from birl.envs import make_env
-from birl.errors import ConfigError, FileError, ForeignFileError
-from birl.ope.html_page import printable
-from birl.types import Environment
+from birl.errors import ConfigError
+from birl.text import printable
 
-AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 BEST_MODEL: Final = "model_best.d3"
 
 _MODEL: Final = re.compile(r"model_(\d+)\.d3")
@@ -149,7 +139,7 @@ def import_user_module(name: str) -> object:
     Raises:
         ConfigError: if there is no such module or attribute.
     """
-    _find_modules_here()
+    find_modules_here()
     module_name, colon, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -160,66 +150,14 @@ def import_user_module(name: str) -> object:
         ) from error
 
 
-def _find_modules_here() -> None:
+def find_modules_here() -> None:
+    """Let Python find modules in the working folder."""
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)
 
 
-# -- algorithms --------------------------------------------------------------------------------------------------------
-
-
-def algorithm_classes() -> dict[str, type[AnyAlgorithm]]:
-    """Return all algorithms of birl by name, sorted."""
-    found = {name: getattr(algos, name) for name in sorted(algos.__all__)}
-    return {name: value for name, value in found.items() if hasattr(value, "config_class")}
-
-
-def algorithm_class(name: str) -> type[AnyAlgorithm]:
-    """Find an algorithm by its name, ignoring case, ``_`` and ``-``, or the user's own by ``module:Class``.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    if ":" in name:
-        return _user_algorithm(name)
-    known = {_plain(key): value for key, value in algorithm_classes().items()}
-    algorithm = known.get(_plain(name))
-    for evaluation in ope.__all__:
-        if _plain(name) == _plain(evaluation):
-            raise ConfigError(
-                f"{evaluation} evaluates the policy of a trained algorithm and is not trained by itself: in Python, "
-                f"birl.ope.{evaluation}(algo).fit(dataset, …)"
-            )
-    if algorithm is None:
-        if alias := alias_hint(name):
-            raise ConfigError(f"no algorithm is called {name!r}{alias}")
-        near = difflib.get_close_matches(_plain(name), known, 2)
-        hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""
-        names = ", ".join(value.__name__ for value in known.values())
-        raise ConfigError(
-            f"no algorithm is called {name!r}. {hint}The algorithms are: {names}; for one of your own give module:Class"
-        )
-    return algorithm
-
-
-def _user_algorithm(name: str) -> type[AnyAlgorithm]:
-    found = import_user_module(name)
-    if isinstance(found, type) and issubclass(found, AlgorithmConfig) and hasattr(found, "algorithm"):
-        return found.algorithm
-    if isinstance(found, type) and issubclass(found, Algorithm) and hasattr(found, "config_class"):
-        return found
-    raise ConfigError(f"{name} is {found!r:.80}; it must be a class derived from birl.Algorithm, or its configuration")
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
-
-
-# -- models and policies -----------------------------------------------------------------------------------------------
-
-_NO_BEST = "the folder {} has no model_best.d3: only runs that are evaluated in an environment (--env-id) keep one"
-_NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
+# -- run folders -----------------------------------------------------------------------------------------------
 
 
 def runs_of_seeds(folder: Path) -> list[Path]:
@@ -255,146 +193,3 @@ def newest_model(folder: Path) -> Path | None:
     """Return the model of a run folder with the most steps, or ``None``."""
     models = models_of(folder)
     return models[-1] if models else None
-
-
-def load_model(path: Path, device: str, module: str | None = None, best: bool = False) -> tuple[Path, AnyAlgorithm]:
-    """Load a model file, or the newest or best model of a run folder.
-
-    Args:
-        path: file or folder.
-        device: device of the networks.
-        module: the user's ``module`` or ``module:Class`` that defines classes which the file names.
-        best: whether to load the best model of the folder.
-
-    Returns:
-        The file and the algorithm.
-
-    Raises:
-        FileError: if there is no model.
-    """
-    if module is not None:
-        import_user_module(module)
-    file: Path | None = path
-    if path.is_dir():
-        file = path / BEST_MODEL if best else newest_model(path)
-        if file is None or not file.exists():
-            missing = _NO_BEST if best and newest_model(path) else _NO_MODEL
-            raise FileError(several_runs(path) or missing.format(path))
-    elif best:
-        raise FileError(f"--best: {path} is no folder of a run; leave it out")
-    elif not path.exists():
-        raise FileError(f"there is no {path}: give a model file (.d3) or the folder of a run")
-    assert file is not None
-    try:
-        return file, load_learnable(file, device)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
-
-
-_SAMPLED_POLICIES: Final[Mapping[str, Callable[[AnyAlgorithm, float], ope.StochasticPolicy]]] = {
-    "epsilon": ope.EpsilonGreedy,
-    "temperature": ope.Softmax,
-    "std": ope.Gaussian,
-}
-
-
-def load_policy(
-    path: Path, device: str, sampling: Mapping[str, float | None], module: str | None = None, best: bool = False
-) -> tuple[Path, AnyAlgorithm | ope.StochasticPolicy]:
-    """Load the policy that a command evaluates or exports.
-
-    Args:
-        path: saved policy, model file, or folder of a run.
-        device, module, best: see `load_model`.
-        sampling: at most one of ``epsilon``, ``temperature`` and ``std``, which make a stochastic policy of a model.
-
-    Returns:
-        The file, and the saved policy, the stochastic policy, or the algorithm itself, whose policy is greedy.
-
-    Raises:
-        ConfigError: if several policies are asked for, or a saved policy is to be changed.
-    """
-    asked = {name: value for name, value in sampling.items() if value is not None}
-    if len(asked) > 1:
-        raise ConfigError(f"give one of {flags(asked)}: they make different policies")
-    if path.is_file() and not best:
-        try:
-            policy = ope.load_policy(path, device)
-        except ForeignFileError:
-            pass  # a model; load_model reports other files
-        else:
-            if asked:
-                raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(asked)}")
-            return path, policy
-    file, algorithm = load_model(path, device, module, best)
-    for name, value in asked.items():
-        return file, _SAMPLED_POLICIES[name](algorithm, value)
-    return file, algorithm
-
-
-# -- datasets and environments -----------------------------------------------------------------------------------------
-
-
-def load_dataset(
-    name: str, picker: TransitionPickerProtocol | None = None, sampler: Sampler | None = None
-) -> ReplayBuffer:
-    """Load an h5 file, a folder of steps, or a dataset by its name for `birl.datasets.get_dataset`.
-
-    Args:
-        name: file, folder or name.
-        picker: makes transitions from steps; by default the picker of the dataset.
-        sampler: samples the steps of minibatches; uniformly by default.
-
-    Raises:
-        ConfigError, FileError: if neither exists.
-    """
-    path = Path(name)
-    if path.suffix in (".h5", ".hdf5") and not path.exists():
-        raise FileError(f"there is no file {name!r}: give the path of an .h5 file or the name of a dataset")
-    if (path / "storage.json").is_file():
-        return ReplayBuffer.open(path, picker, sampler=sampler)
-    if table_format(path) and path.is_file():
-        raise ForeignFileError(
-            f"{name!r} is a table: birl data schema {name} > schema.toml describes its columns, and birl data import "
-            f"{name} --schema schema.toml --out episodes makes the folder to give here"
-        )
-    if name not in datasets.NAMES and path.is_file():
-        return ReplayBuffer.load(name, InfiniteBuffer(), transition_picker=picker, sampler=sampler)
-    # Names of Minari have a slash. Its files name an environment, which is not needed here, so it is not made.
-    options: dict[str, Any] = {"make_environment": False} if "/" in name else {}
-    try:
-        return datasets.get_dataset(name, transition_picker=picker, sampler=sampler, **options)[0]
-    except ConfigError as error:
-        if path.is_dir():
-            raise FileError(
-                f"{name!r} is a folder without episodes: give one that birl data import or birl data split wrote, the "
-                "path of an .h5 file, or the name of a dataset"
-            ) from error
-        raise ConfigError(
-            f"there is no file or folder {name!r} (birl data import and birl data split write folders), and {error}"
-        ) from error
-
-
-def make_environment(
-    name: str,
-    num_envs: int | None = None,
-    wrapper: Callable[[Environment], Environment] | None = None,
-    action_mask: bool = False,
-    **options: Any,
-) -> Environment:
-    """Call `birl.envs.make_env`, with ``module:factory`` also from the working folder.
-
-    Args:
-        name, num_envs, wrapper, action_mask: see `birl.envs.make_env`.
-        **options: options of the environment; a factory that does not take them is called without them.
-    """
-    if ":" in name:
-        _find_modules_here()
-    try:
-        return make_env(name, num_envs, wrapper=wrapper, action_mask=action_mask, **options)
-    except TypeError as error:
-        if not any(option in str(error) for option in options):
-            raise
-        if ":" not in name:
-            raise ConfigError(f"the environment {name} cannot be made with {options}: {error}") from error
-        return make_env(name, num_envs, wrapper=wrapper, action_mask=action_mask)

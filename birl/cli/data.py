@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import load_dataset, note, print_table
+from birl.cli.common import note, print_table
+from birl.cli.datasets import load_dataset
 from birl.dataset import LogSchema, write_parquet
 from birl.dataset.log_record import IMPORT
 from birl.dataset.logs.files import import_files
@@ -18,8 +19,8 @@ from birl.dataset.logs.splits import split as split_folder
 from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
-from birl.ope import report_data
-from birl.ope.html_page import printable
+from birl.ope.audit.report import report_data
+from birl.text import printable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 

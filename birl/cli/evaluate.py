@@ -15,7 +15,6 @@ from birl import metrics
 from birl.acting.sequence_context import StatefulTransformerWrapper
 from birl.algorithm.sequence import TransformerAlgorithm
 from birl.cli.common import (
-    AnyAlgorithm,
     Best,
     Device,
     EnvHeader,
@@ -26,10 +25,10 @@ from birl.cli.common import (
     Model,
     TargetReturn,
     UseGymnasium,
-    load_model,
     note,
     with_options,
 )
+from birl.cli.loading import AnyAlgorithm, load_model
 from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError

@@ -7,17 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import (
-    AnyAlgorithm,
-    Best,
-    Import,
-    PolicyEpsilon,
-    PolicyStd,
-    PolicyTemperature,
-    import_user_module,
-    load_policy,
-    note,
-)
+from birl.cli.common import Best, Import, PolicyEpsilon, PolicyStd, PolicyTemperature, import_user_module, note
+from birl.cli.loading import AnyAlgorithm, load_policy
 from birl.dataset.log_record import LogRecord, check_same_columns, load_record
 from birl.errors import ConfigError, ForeignFileError
 from birl.ope import StochasticPolicy

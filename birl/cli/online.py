@@ -23,7 +23,8 @@ from birl.acting.explorers import (
     epsilon_ladder,
 )
 from birl.algorithm import Algorithm
-from birl.cli.common import flags, import_user_module, make_environment
+from birl.cli.common import flags, import_user_module
+from birl.cli.loading import make_environment
 from birl.cli.train_options import BUFFER_SIZE, TABLE, ExplorerName, TrainOptions
 from birl.config import AlgorithmConfig
 from birl.dataset import (

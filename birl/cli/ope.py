@@ -24,9 +24,6 @@ from birl.cli.common import (
     PolicyStd,
     PolicyTemperature,
     import_user_module,
-    load_dataset,
-    load_model,
-    load_policy,
     models_of,
     newest_model,
     note,
@@ -34,6 +31,8 @@ from birl.cli.common import (
     step_of,
     with_options,
 )
+from birl.cli.datasets import load_dataset
+from birl.cli.loading import load_model, load_policy
 from birl.cli.run_folder import settings_of
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import BirlError, ConfigError, FileError

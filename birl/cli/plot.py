@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from birl.cli.common import Save, ShowSteps, Title, note, runs_of
-from birl.cli.run_folder import RETURNS, read_curve
+from birl.cli.curves import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 from birl.types import Array
 

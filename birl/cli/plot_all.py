@@ -12,8 +12,8 @@ import numpy as np
 import typer
 
 from birl.cli.common import Save, ShowSteps, Title, note, runs_of
+from birl.cli.curves import metric_files, read_curve
 from birl.cli.plot import draw_curve, show_or_save
-from birl.cli.run_folder import metric_files, read_curve
 from birl.errors import FileError, require
 
 

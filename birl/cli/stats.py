@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import load_dataset, print_table
-from birl.cli.run_folder import metric_files, read_curve
+from birl.cli.common import print_table
+from birl.cli.curves import metric_files, read_curve
+from birl.cli.datasets import load_dataset
 from birl.errors import ForeignFileError
 from birl.types import ActionSpace, Array
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from birl.cli.common import note, print_table
-from birl.cli.run_folder import RETURNS, read_curve
+from birl.cli.curves import RETURNS, read_curve
 from birl.cli.run_processes import Process, end_processes, last_line, process_starter
 from birl.errors import BirlError
 from birl.run.run_lock import only_run

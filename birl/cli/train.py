@@ -18,16 +18,10 @@ import typer
 
 from birl.algorithm import Algorithm
 from birl.algorithm.multi_seed import check_many, checked_seeds, fit_many
-from birl.cli.common import (
-    algorithm_class,
-    flags,
-    import_user_module,
-    load_dataset,
-    load_model,
-    note,
-    with_options,
-)
+from birl.cli.common import flags, import_user_module, note, with_options
+from birl.cli.datasets import load_dataset
 from birl.cli.evaluate import acting_algorithm, check_target
+from birl.cli.loading import algorithm_class, load_model
 from birl.cli.online import (
     EnvironmentSettings,
     collector_environment,
@@ -46,6 +40,7 @@ from birl.cli.train_options import (
     N_STEPS,
     N_TRIALS,
     TABLE,
+    GroupedCommand,
     TrainOptions,
     check_conflicts,
     check_needs,
@@ -77,6 +72,9 @@ _LONGEST_EPOCH: Final = 10_000
 _LITERALS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
 
 AlgorithmClass = type[Algorithm[Any, Any]]
+
+COMMAND: Final[dict[str, Any]] = {"cls": GroupedCommand}
+"""Arguments of typer for `train`."""
 
 
 @with_options(TrainOptions, typer_option)

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from birl.cli.common import AnyAlgorithm, algorithm_class, flags, import_user_module
+from birl.cli.common import flags, import_user_module
+from birl.cli.loading import AnyAlgorithm, algorithm_class
 from birl.cli.run_folder import read_settings
 from birl.cli.run_processes import process_starter
 from birl.cli.study import HyperparameterSearch, SearchRange

@@ -12,23 +12,24 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.lib.format import open_memmap
-from torch import Tensor
 
 from birl.errors import ConfigError
 from birl.files.atomic import convert_to_write_error
 from birl.files.locks import FolderLock
 from birl.types import Array, ArrayOrTensor
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _FLOAT32, _UINT8 = (
     np.dtype(np.float32),
     np.dtype(np.uint8),
 )  # dtypes compare several times faster than types
-_CPU = torch.device("cpu")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 A = TypeVar("A", bound=ArrayOrTensor)
@@ -247,7 +248,7 @@ class PinnedPlace(MemoryPlace):
         return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
 
-class TorchPlace(Place[Tensor]):
+class TorchPlace(Place["Tensor"]):
     """Tensors on a device, where row numbers are drawn and rows are gathered."""
 
     device: torch.device
@@ -274,7 +275,7 @@ class TorchPlace(Place[Tensor]):
         return torch.empty_like(tensor, device=self.device).copy_(tensor, non_blocking=True)
 
     def take(self, array: Tensor, rows: Tensor | Array) -> Tensor:
-        if not isinstance(rows, Tensor):
+        if not isinstance(rows, torch.Tensor):
             rows = self.indices(np.asarray(rows))
         if array.device.type == "cpu":  # numpy is several times faster, on bytes ten times
             return torch.from_numpy(array.numpy().take(rows.numpy(), axis=0))
@@ -286,7 +287,7 @@ class TorchPlace(Place[Tensor]):
         return array.cpu().numpy()
 
     def indices(self, rows: Array) -> Tensor:
-        return torch.from_numpy(rows) if self.device == _CPU else self.send(rows)
+        return torch.from_numpy(rows) if self.device.type == "cpu" else self.send(rows)
 
     def concatenate(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
         return torch.cat(list(parts), axis)
@@ -335,7 +336,10 @@ def make_place(storage: str | os.PathLike[str] | torch.device) -> AnyPlace:
     """
     if isinstance(storage, str) and storage == "memory":
         return MemoryPlace()
-    if isinstance(storage, torch.device) or (isinstance(storage, str) and _DEVICE.fullmatch(storage)):
+    if isinstance(storage, str | os.PathLike) and not _is_device(storage):
+        if os.fspath(storage):
+            return FolderPlace(storage)
+    elif isinstance(storage, str | torch.device):
         try:
             return TorchPlace(torch.empty(0, device=storage).device)
         except (RuntimeError, AssertionError) as error:
@@ -343,8 +347,10 @@ def make_place(storage: str | os.PathLike[str] | torch.device) -> AnyPlace:
                 f"storage={str(storage)!r} is not available here ({str(error).splitlines()[0]}): use 'memory', the "
                 "path of a folder, or a device that torch lists"
             ) from error
-    if isinstance(storage, str | os.PathLike) and os.fspath(storage):
-        return FolderPlace(storage)
     raise ConfigError(
         f"storage is {storage!r}; it must be 'memory', the path of a folder or a torch device: give one of them"
     )
+
+
+def _is_device(storage: object) -> bool:
+    return isinstance(storage, str) and _DEVICE.fullmatch(storage) is not None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from birl.checks import check
 from birl.dataset.dataset_info import DatasetInfo
 from birl.errors import ConfigError
 from birl.types import Array, Tree, leaf_shapes, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _IMAGE: Final = 3  # dimensions: channels, height, width
 

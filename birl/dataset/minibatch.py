@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Never, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from birl.dataset.arrays import HOST
 from birl.dataset.discounted_returns import DiscountedReturns
@@ -17,6 +16,9 @@ from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.errors import ShapeError, UnsupportedError
 from birl.spaces.conversion import to_array
 from birl.types import Array, ArrayOrTensor, Shape, Tree, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _concatenate(axis: int, *leaves: ArrayOrTensor | None) -> ArrayOrTensor | None:

@@ -29,13 +29,11 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 import safetensors
-import safetensors.torch
 import torch
-from torch import Tensor
 
 from birl.errors import ConfigError, ForeignFileError
 from birl.files.atomic import write_binary
@@ -52,24 +50,27 @@ from birl.files.state_tree import pack, unpack
 from birl.files.strict_json import dump_json, parse_json
 from birl.types import Array, State
 
-ReadArrays: TypeAlias = Callable[[], dict[str, Tensor]]
+if TYPE_CHECKING:
+    from torch import Tensor
 
-DTYPES: Final = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.uint16: "U16",
-    torch.int16: "I16",
-    torch.uint32: "U32",
-    torch.int32: "I32",
-    torch.uint64: "U64",
-    torch.int64: "I64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
+ReadArrays: TypeAlias = "Callable[[], dict[str, Tensor]]"
+
+DTYPES: Final = {  # by name, as torch may not be imported yet
+    "torch.bool": "BOOL",
+    "torch.uint8": "U8",
+    "torch.int8": "I8",
+    "torch.uint16": "U16",
+    "torch.int16": "I16",
+    "torch.uint32": "U32",
+    "torch.int32": "I32",
+    "torch.uint64": "U64",
+    "torch.int64": "I64",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.float32": "F32",
+    "torch.float64": "F64",
 }
 _NUMPY_DTYPES: Final = "?bBhHiIlLqQefd"
 _MAX_DIMENSIONS: Final = 32  # of numpy 1
@@ -125,7 +126,7 @@ def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: Sta
     }
     position = 0
     for name, dtype, shape, data in encoded:
-        header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [position, position + data.nbytes]}
+        header[name] = {"dtype": DTYPES[str(dtype)], "shape": shape, "data_offsets": [position, position + data.nbytes]}
         position += data.nbytes
     text = dump_json(header, "the state").encode("utf-8")
     covered = text[_DIGEST_END - 8 :] + b" " * (-len(text) % 8)
@@ -246,7 +247,7 @@ def array_bytes(name: str, value: Tensor | Array) -> tuple[torch.dtype, tuple[in
         dtype = torch.from_numpy(np.empty(0, value.dtype.newbyteorder("="))).dtype
         little_endian = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
         return dtype, value.shape, little_endian.reshape(-1).view(np.uint8).data
-    if value.layout != torch.strided or value.device.type == "meta" or value.dtype not in DTYPES:
+    if value.layout != torch.strided or value.device.type == "meta" or str(value.dtype) not in DTYPES:
         raise ConfigError(
             f"cannot save {name!r:.200}: a {value.layout} tensor of {value.dtype} on {value.device}; "
             "allowed: dense tensors of bool, ints and floats"
@@ -276,7 +277,9 @@ def load_tensors(source: str | os.PathLike[str] | bytes, header: object, label: 
             raise corrupt_file_error(label, f"array {name!r:.100} is described as {entry!r:.200}")
     try:
         if isinstance(source, bytes):
-            tensors = safetensors.torch.load(source)
+            from safetensors.torch import load  # imports torch
+
+            tensors = load(source)
         else:  # pread: a mapped file that shrinks while it is read would kill the process
             with safetensors.safe_open(source, framework="pt", backend="pread") as file:
                 tensors = file.get_tensors()

@@ -8,7 +8,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+import torch
 
 from birl.errors import BirlError, CorruptFileError, NonFiniteError
 from birl.types import Array, State
@@ -106,7 +106,7 @@ def compare_states(saved: object, present: object, where: str, label: object) ->
     Raises:
         CorruptFileError: naming the value that does not fit.
     """
-    if present is None or (saved is None and not isinstance(present, dict | Tensor | np.ndarray)):
+    if present is None or (saved is None and not isinstance(present, dict | torch.Tensor | np.ndarray)):
         return
     if isinstance(present, dict) and isinstance(saved, dict):
         for key in present.keys() & saved.keys() - {*_UNCOMPARED}:
@@ -120,8 +120,8 @@ def compare_states(saved: object, present: object, where: str, label: object) ->
 
 
 def _matches(saved: object, present: object) -> bool:
-    if isinstance(present, Tensor):
-        return isinstance(saved, Tensor) and saved.dtype == present.dtype and saved.shape == present.shape
+    if isinstance(present, torch.Tensor):
+        return isinstance(saved, torch.Tensor) and saved.dtype == present.dtype and saved.shape == present.shape
     if isinstance(present, np.ndarray):
         return isinstance(saved, np.ndarray) and saved.dtype == present.dtype and saved.ndim == present.ndim
     if isinstance(present, list | tuple):
@@ -133,7 +133,7 @@ def _matches(saved: object, present: object) -> bool:
 
 
 def _format(value: object) -> str:
-    if isinstance(value, Tensor | np.ndarray):
+    if isinstance(value, torch.Tensor | np.ndarray):
         return f"{type(value).__name__} {value.dtype} {tuple(value.shape)}"
     return f"{value!r:.60}"
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from birl.errors import ConfigError
 from birl.files.reading import corrupt_file_error
 from birl.types import Array, JSONValue, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAX_DEPTH: Final = 64
 
@@ -33,7 +36,7 @@ def pack(state: Mapping[str, object]) -> tuple[dict[str, JSONValue], dict[str, T
 def _pack(value: object, path: str, depth: int, arrays: dict[str, Tensor | Array]) -> JSONValue:
     if depth > _MAX_DEPTH:
         raise ConfigError(f"the state is nested more than {_MAX_DEPTH} levels deep at {path!r:.200}")
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return {"$tensor": _store(value, path, arrays)}
     if isinstance(value, np.ndarray):
         return {"$array": _store(value, path, arrays)}

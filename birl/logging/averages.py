@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor
 
 from birl.checks import check
 from birl.errors import CorruptFileError, NonFiniteError, StalledError
 from birl.types import GRADIENT_STATISTICS, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FAILED_SEARCH: Final = "failed_search"
 """Metric that is 1 if the line search of an update found no step although there was something to learn."""
@@ -41,7 +43,7 @@ class Averages:
         self._searches += FAILED_SEARCH in metrics
         for name, value in metrics.items():
             self._count[name] = self._count.get(name, 0) + 1
-            if not isinstance(value, Tensor):
+            if not isinstance(value, torch.Tensor):
                 self._total[name] = self._total.get(name, 0.0) + value
             elif name in self._sums:
                 if self._sums[name].device != value.device:  # a resumed sum

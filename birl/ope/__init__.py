@@ -1,15 +1,10 @@
 """Off-policy evaluation: estimators, intervals, audits of logs, and verdicts."""
 
-from birl.errors import missing_name
+from typing import TYPE_CHECKING, Final
+
+from birl.errors import import_name
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data
-from birl.ope.bootstrap import (
-    BootstrapEstimate,
-    bootstrap_counts,
-    bootstrap_linear_fqe,
-    bootstrap_returns,
-)
-from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
 from birl.ope.diagnostics import (
     Diagnostics,
     calibration_error,
@@ -34,8 +29,6 @@ from birl.ope.estimators import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
-from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
-from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig, bootstrap_fqe
 from birl.ope.importance_weights import (
     Trajectories,
     clip_ratios,
@@ -58,10 +51,7 @@ from birl.ope.intervals import (
 )
 from birl.ope.magic import magic
 from birl.ope.marginalized_ratios import marginal_ratios
-from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
 from birl.ope.mrdr import more_robust_q
-from birl.ope.policies import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, StochasticPolicy, load_policy
-from birl.ope.ranking import Ranking, rank
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.validity_limits import (
     CAPPED,
@@ -75,6 +65,15 @@ from birl.ope.validity_limits import (
     tail_facts,
     weight_facts,
 )
+
+if TYPE_CHECKING:
+    from birl.ope.bootstrap import BootstrapEstimate, bootstrap_counts, bootstrap_linear_fqe, bootstrap_returns
+    from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
+    from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
+    from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig, bootstrap_fqe
+    from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
+    from birl.ope.policies import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, StochasticPolicy, load_policy
+    from birl.ope.ranking import Ranking, rank
 
 __all__ = [
     "CAPPED",
@@ -168,6 +167,43 @@ __all__ = [
     "weighted_per_decision",
 ]
 
+_HOMES: Final = {
+    "BootstrapEstimate": "birl.ope.bootstrap",
+    "Choice": "birl.ope.model_selection",
+    "DECIDERS": "birl.ope.evaluation",
+    "DiscreteFQE": "birl.ope.fqe",
+    "DiscreteFQEConfig": "birl.ope.fqe",
+    "EpsilonGreedy": "birl.ope.policies",
+    "Evaluation": "birl.ope.evaluation",
+    "FQE": "birl.ope.fqe",
+    "FQEConfig": "birl.ope.fqe",
+    "Gaussian": "birl.ope.policies",
+    "Mixture": "birl.ope.policies",
+    "Ranking": "birl.ope.ranking",
+    "Row": "birl.ope.evaluation",
+    "STATUS": "birl.ope.decisions",
+    "Sampled": "birl.ope.policies",
+    "Softmax": "birl.ope.policies",
+    "StochasticPolicy": "birl.ope.policies",
+    "Verdict": "birl.ope.decisions",
+    "bootstrap_counts": "birl.ope.bootstrap",
+    "bootstrap_fqe": "birl.ope.fqe",
+    "bootstrap_linear_fqe": "birl.ope.bootstrap",
+    "bootstrap_returns": "birl.ope.bootstrap",
+    "choose": "birl.ope.model_selection",
+    "decide": "birl.ope.decisions",
+    "evaluate": "birl.ope.evaluation",
+    "holm": "birl.ope.decisions",
+    "load_policy": "birl.ope.policies",
+    "mean_ranks": "birl.ope.model_selection",
+    "p_value": "birl.ope.decisions",
+    "rank": "birl.ope.ranking",
+    "turns_down": "birl.ope.model_selection",
+    "verdict": "birl.ope.decisions",
+    "verdicts": "birl.ope.decisions",
+}
+"""Modules of the names that are imported on first use, as they need PyTorch: reports on logs do not."""
+
 _RENAMED = {
     "DrawnPolicy": "birl.ope.StochasticPolicy",
     "Refits": "birl.ope.BootstrapEstimate",
@@ -181,4 +217,9 @@ _RENAMED = {
 
 
 def __getattr__(name: str) -> object:
-    raise missing_name("birl.ope", name, __all__, _RENAMED)
+    """Import a name on first use."""
+    return import_name("birl.ope", name, _HOMES, __all__, _RENAMED)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

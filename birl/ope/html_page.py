@@ -10,7 +10,6 @@ in ``templates/page.html`` and ``templates/page.css``.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from birl.errors import DataError, require
+from birl.text import printable
 from birl.types import Array
 
 MAX_ROWS: Final = 60
@@ -27,9 +27,6 @@ MAX_TEXT: Final = 300
 MAX_BYTES: Final = 1_000_000
 """Size limit of a page."""
 
-_UNPRINTABLE: Final = re.compile(  # control characters, and those that reverse the direction of text
-    "[^\x20-\x7e\xa0-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 220, 64, 44, 12
 _MAX_NAME: Final = 34  # characters of a name next to an interval
 
@@ -164,11 +161,6 @@ def plain_text(text: str) -> str:
     """Replace unprintable characters, and cut long texts."""
     text = printable(text[: MAX_TEXT + 1])
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
-
-
-def printable(text: str) -> str:
-    """Replace characters that control a terminal or reverse the direction of text."""
-    return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def json_value(value: object) -> object:

@@ -7,10 +7,15 @@ and decides where steps and updates are made. `session` handles everything aroun
 checkpoints and signals. `options` defines the options of the loops, and `protocols` the interfaces that loops use.
 """
 
-from birl.run.agent import Agent
-from birl.run.hooks import Hook
-from birl.run.options import AgentOptions, OnlineOptions, Options
-from birl.run.protocols import Actor, Callback, Evaluator, Learner, Rollout, Stateful, Trainable
+from typing import TYPE_CHECKING, Final
+
+from birl.errors import import_name
+
+if TYPE_CHECKING:
+    from birl.run.agent import Agent
+    from birl.run.hooks import Hook
+    from birl.run.options import AgentOptions, OnlineOptions, Options
+    from birl.run.protocols import Actor, Callback, Evaluator, Learner, Rollout, Stateful, Trainable
 
 __all__ = [
     "Actor",
@@ -26,3 +31,28 @@ __all__ = [
     "Stateful",
     "Trainable",
 ]
+
+_HOMES: Final = {
+    "Actor": "birl.run.protocols",
+    "Agent": "birl.run.agent",
+    "AgentOptions": "birl.run.options",
+    "Callback": "birl.run.protocols",
+    "Evaluator": "birl.run.protocols",
+    "Hook": "birl.run.hooks",
+    "Learner": "birl.run.protocols",
+    "OnlineOptions": "birl.run.options",
+    "Options": "birl.run.options",
+    "Rollout": "birl.run.protocols",
+    "Stateful": "birl.run.protocols",
+    "Trainable": "birl.run.protocols",
+}
+"""Modules of the names, which are imported on first use."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a name on first use."""
+    return import_name("birl.run", name, _HOMES, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from birl.errors import ActionError
 from birl.types import FLOAT32_MAX, ActionSpace, Array, ArraySpec, fill_empty_mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TOLERANCE: Final = 1e-5
 """Largest distance of a valid action from the bounds, relative to the bound (or to 1)."""
@@ -415,7 +416,8 @@ class MultiDiscrete:
         if len(set(self.sizes)) == 1:
             return values.unflatten(-1, (len(self.sizes), self.sizes[0]))
         most = max(self.sizes)
-        return torch.stack([F.pad(each, (0, most - each.shape[-1])) for each in values.split(self.sizes, -1)], -2)
+        pad = torch.nn.functional.pad
+        return torch.stack([pad(each, (0, most - each.shape[-1])) for each in values.split(self.sizes, -1)], -2)
 
     def mask_to_branches(self, mask: Tensor | None, like: Tensor) -> Tensor | None:
         """Arrange a mask ``[..., size]`` by choice: bool ``[..., D, A]``.

@@ -13,15 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
-from torch import Tensor
 
 from birl.errors import BirlError, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.types import MASK, Array, Shape, Tree, tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_VALUES: Final = 1_000_000
 """More values are likely ids or times: a network needs an input for each."""

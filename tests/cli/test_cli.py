@@ -21,8 +21,8 @@ import torch
 import birl
 from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig, DQNConfig, PPOConfig
 from birl.cli import _RENAMED, main
-from birl.cli.common import algorithm_classes
 from birl.cli.install import EXTRAS
+from birl.cli.loading import algorithm_classes
 from birl.cli.train import configure
 from birl.dataset import InfiniteBuffer, ReplayBuffer
 from birl.errors import ConfigError

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import birl
-from birl.cli.run_folder import metric_files, read_curve
+from birl.cli.curves import metric_files, read_curve
 from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.dataset import FIFOBuffer, InfiniteBuffer, ReplayBuffer, Signature
 from birl.errors import BirlError

@@ -767,7 +767,7 @@ def test_ope_is_imported_when_it_is_needed(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, birl\n"
         "print('birl.ope' in sys.modules)\n"
-        "from birl.cli.common import load_model\n"
+        "from birl.cli.loading import load_model\n"
         f"print(type(load_model(pathlib.Path({str(tmp_path / 'fqe.d3')!r}), 'cpu')[1].algo).__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
