@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from birl.errors import DataError, ShapeError
 from birl.types import Array, Tree, tree_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ADVICE: Final = {
     "M": "subtract the first time and convert to seconds, such as (x - x[0]) / np.timedelta64(1, 's')",
@@ -106,7 +108,7 @@ def _read(name: str, value: object, nan: bool) -> Array:
     """Return ``value`` as an array of any dtype."""
     if isinstance(value, np.ma.MaskedArray):
         data: Any = value.data
-    elif isinstance(value, Tensor):
+    elif isinstance(value, torch.Tensor):
         return _from_tensor(name, value)
     elif (columns := _columns(value)) is not None:
         return _from_columns(name, columns, nan)
@@ -193,7 +195,7 @@ def _dense_column(value: Any) -> Any:
 def _holds_wrapped(values: Iterable[object]) -> bool:
     """Return whether nested lists hold tensors or masked arrays, which NumPy reads slowly or without their masks."""
     kinds = set(map(type, values))
-    if any(issubclass(kind, Tensor | np.ma.MaskedArray) for kind in kinds):
+    if any(issubclass(kind, torch.Tensor | np.ma.MaskedArray) for kind in kinds):
         return True
     return bool(kinds & {list, tuple}) and any(
         _holds_wrapped(each) for each in values if isinstance(each, list | tuple)
@@ -214,7 +216,7 @@ def _from_objects(name: str, array: Array, nan: bool) -> Array:
     if nan:
         values = [np.nan if type(each).__name__ in _MISSING else each for each in values]
         kinds = set(map(type, values))
-    if kinds and all(issubclass(kind, list | tuple | np.ndarray | Tensor) for kind in kinds):
+    if kinds and all(issubclass(kind, list | tuple | np.ndarray | torch.Tensor) for kind in kinds):
         rows = _stack(name, [to_array(f"{name}[{index}]", each, nan=nan) for index, each in enumerate(values)])
         return rows.reshape(*array.shape, *rows.shape[1:])
     if kinds & {Decimal, Fraction}:
