@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, did_you_mean, require
 from birl.spaces.conversion import is_missing, to_array
@@ -179,7 +179,10 @@ def check_columns(wanted: tuple[str, ...], names: tuple[str, ...], origin: str) 
 def column_from_array(given: Array | Sequence[object], name: str, where: RowLabel) -> Column:
     """Convert an array ``[n]`` or ``[n, k]``, a masked array or a list."""
     try:
-        array = to_array(f"column {name!r:.60}", given) if isinstance(given, Tensor) else np.asarray(given)
+        if not isinstance(given, np.ndarray) and isinstance(given, torch.Tensor):
+            array = to_array(f"column {name!r:.60}", given)
+        else:
+            array = np.asarray(given)
     except ValueError as error:
         raise _ragged_error(given, name, where) from error
     if array.ndim not in (1, 2):
