@@ -39,6 +39,7 @@ from birl.run.options import AgentOptions, EnvironmentOptions, FitOptions, Optio
 from birl.run.protocols import (
     EnvironmentLike,
     Evaluator,
+    Exploration,
     ExplorerProtocol,
     Minibatch,
     StepBuffer,
@@ -63,6 +64,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         learns_from: what it learns from.
         acts: how it acts.
         steps: what an update does, in order.
+        exploration: the explorer of the last `fit_online` and its number of steps, with which the next one continues.
     """
 
     actions: ClassVar[ActionSpace]
@@ -99,6 +101,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         self.torch_device = resolve_device(device)
         self.enable_ddp = check("enable_ddp", enable_ddp, bool)
         self._learner: Learner | None = None
+        self.exploration: Exploration | None = None
 
     @classmethod
     def definition(cls) -> Definition:

@@ -27,7 +27,7 @@ from birl.engine.stacked_engine import StackedEngine, check_stackable
 from birl.errors import ConfigError, NonFiniteError
 from birl.incompatible import check_compatible
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
-from birl.logging.logger import EpochAdapter, optional
+from birl.logging.logger import EpochAdapter, holds_run, optional
 from birl.run import offline
 from birl.run.hooks import Hook
 from birl.run.protocols import Callback, Evaluator, Stateful
@@ -115,7 +115,7 @@ def fit_many(
             n_steps_per_epoch=n_steps_per_epoch,
             experiment_name=experiment_name or f"{type(stack.algorithms[0]).__name__}_seeds",
             with_timestamp=with_timestamp,
-            logger_adapter=SimpleNamespace(create=partial(_Adapters, logger_adapter or FileAdapterFactory())),
+            logger_adapter=cast(Any, _AdapterFactory(logger_adapter or FileAdapterFactory(), values)),
             show_progress=show_progress,
             save_interval=save_interval,
             keep_models=keep_models,
@@ -361,6 +361,19 @@ class _Remembering(partial):  # type: ignore[type-arg]
 
     def set_state(self, state: State) -> None:
         self.args[1].set_state(state)
+
+
+class _AdapterFactory:
+    """Factory of `_Adapters` of some seeds."""
+
+    def __init__(self, factory: LoggerAdapterFactory, seeds: list[int]) -> None:
+        self._factory, self._seeds = factory, seeds
+
+    def create(self, algo: _Stack, experiment_name: str, n_steps_per_epoch: int) -> _Adapters:
+        return _Adapters(self._factory, algo, experiment_name, n_steps_per_epoch)
+
+    def holds_run(self, experiment_name: str) -> bool:
+        return any(holds_run(self._factory, f"{experiment_name}/seed_{seed}") for seed in self._seeds)
 
 
 class _Adapters(EpochAdapter):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, SavableModel, _create, optional
+from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, SavableModel, _create, holds_run, optional
 from birl.types import Array, State
 
 
@@ -114,3 +114,7 @@ class CombineAdapterFactory(LoggerAdapterFactory):
     def create(self, algo: SavableModel | None, experiment_name: str, n_steps_per_epoch: int) -> CombineAdapter:  # type: ignore[override]
         """Make all adapters."""
         return CombineAdapter([_create(f, experiment_name, algo, n_steps_per_epoch) for f in self._factories])
+
+    def holds_run(self, experiment_name: str) -> bool:
+        """Return whether one of the factories holds a run of this name."""
+        return any(holds_run(factory, experiment_name) for factory in self._factories)

@@ -187,6 +187,11 @@ class FileAdapterFactory(LoggerAdapterFactory):
         """Make the folder and the adapter."""
         return FileAdapter(self._root / experiment_name)
 
+    def holds_run(self, experiment_name: str) -> bool:
+        """Return whether the folder holds metrics or models."""
+        folder = self._root / experiment_name
+        return (folder / _LINES).exists() or any(folder.glob("model_*.d3"))
+
 
 def _logged(line: dict[str, Any]) -> set[str]:
     """Return the names of the CSV files of a line, without their suffix."""

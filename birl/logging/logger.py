@@ -6,6 +6,7 @@ Loggers write only the values that are passed to them: no environment variables,
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -125,7 +126,9 @@ class EpochAdapter(LoggerAdapter):
 class LoggerAdapterFactory(Protocol):
     """Factory that makes the adapter at the start of a run.
 
-    The newer form of d3rlpy, ``create(algo, experiment_name, n_steps_per_epoch)``, is also accepted.
+    The newer form of d3rlpy, ``create(algo, experiment_name, n_steps_per_epoch)``, is also accepted. A method
+    ``holds_run(experiment_name) -> bool`` is optional: if it returns True, a new run gets another name, so that it does
+    not overwrite the one that is there.
     """
 
     def create(self, experiment_name: str) -> LoggerAdapter:
@@ -139,6 +142,7 @@ class BirlLogger:
         adapter_factory: makes the adapter.
         experiment_name: name of the run.
         with_timestamp: whether to append the time to the name.
+        new_run: whether to append a number to the name if there is a run of this name already.
         algo, n_steps_per_epoch: arguments for factories of d3rlpy's newer form.
 
     Attributes:
@@ -152,12 +156,15 @@ class BirlLogger:
         adapter_factory: LoggerAdapterFactory,
         experiment_name: str,
         with_timestamp: bool = True,
+        new_run: bool = False,
         *,
         algo: SavableModel | None = None,
         n_steps_per_epoch: int = 1,
     ) -> None:
         if with_timestamp:
             experiment_name += datetime.now().strftime("_%Y%m%d%H%M%S")
+        if new_run:
+            experiment_name = _unused_name(adapter_factory, experiment_name)
         self.experiment_name = experiment_name
         self.adapter = _create(adapter_factory, experiment_name, algo, n_steps_per_epoch)
         self.averages = Averages()
@@ -236,6 +243,21 @@ class BirlLogger:
 def optional(adapter: object, method: str) -> Callable[..., None]:
     """Return a method of an adapter, or the method of `LoggerAdapter` if the adapter does not have it."""
     return getattr(adapter, method, partial(getattr(LoggerAdapter, method), adapter))  # type: ignore[no-any-return]
+
+
+def holds_run(factory: LoggerAdapterFactory, experiment_name: str) -> bool:
+    """Return whether a factory's adapters have written a run of this name, as far as it knows."""
+    ask: Callable[[str], bool] | None = getattr(factory, "holds_run", None)
+    return ask is not None and ask(experiment_name)
+
+
+def _unused_name(factory: LoggerAdapterFactory, name: str) -> str:
+    """Return the name of a new run: ``name``, or the first of ``<name>_2``, ``<name>_3``, … that no run has."""
+    if not holds_run(factory, name):
+        return name
+    unused = next(each for i in itertools.count(2) if not holds_run(factory, each := f"{name}_{i}"))
+    LOG.warning("there is a run %s already; this new run is called %s", name, unused)
+    return unused
 
 
 def _create(

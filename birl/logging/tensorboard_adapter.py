@@ -94,6 +94,10 @@ class TensorboardAdapterFactory(LoggerAdapterFactory):
         """Make the adapter."""
         return TensorboardAdapter(self._root, experiment_name)
 
+    def holds_run(self, experiment_name: str) -> bool:
+        """Return whether there are events of a run of this name."""
+        return any((Path(self._root) / "runs" / experiment_name).glob("events.out.tfevents.*"))
+
 
 def flat(value: object, prefix: str = "") -> list[tuple[str, Any]]:
     """Flatten nested parameters to pairs of a dotted name and a value."""

@@ -212,6 +212,7 @@ class AgentCore:
         example: example observation.
         uncounted_steps: number of steps that are stored but not yet counted.
         cut: whether ``most`` left out environments in the last call of `record`.
+        explored: number of steps of earlier runs, at which the explorer's schedule continues.
     """
 
     def __init__(
@@ -244,6 +245,7 @@ class AgentCore:
         self.selected: SelectedActions | None = None
         self.uncounted_steps = 0
         self.cut = False
+        self.explored = 0
 
     @property
     def rows_left(self) -> int | None:
@@ -284,6 +286,7 @@ class AgentCore:
         if self._explorer is None:
             return action
         proxy = _GreedyAlgorithm(self._algorithm, action, getattr(self._actor, "values", None))
+        step += self.explored
         explored = to_array(
             "the explorer's actions", self._explorer.sample(proxy, tree_map(np.array, observation), step)
         )
@@ -339,6 +342,8 @@ class AgentCore:
     def get_state(self) -> State:
         """Return the state of the actor and the explorer, and selected actions; stored steps are not included."""
         state = {"actor": self._actor.get_state(), "pending": self.uncounted_steps}
+        if self._explorer is not None:
+            state["explored"] = self.explored
         if isinstance(self._explorer, Stateful):
             state["explorer"] = self._explorer.get_state()
         return state if self.selected is None else {**state, "selected": tree_map(np.array, self.selected._asdict())}
@@ -352,6 +357,8 @@ class AgentCore:
         self._actor.set_state(state["actor"])
         if "explorer" in state and isinstance(self._explorer, Stateful):
             self._explorer.set_state(state["explorer"])
+        if "explored" in state:
+            self.explored = check("explored", state["explored"], int, low=0, error=CorruptFileError)
         self.uncounted_steps = check("pending", state["pending"], int, low=0, error=CorruptFileError)
         self.selected = selected
 

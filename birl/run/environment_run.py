@@ -7,6 +7,7 @@ same with both.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self, TypeAlias
@@ -32,6 +33,7 @@ from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import (
     EnvironmentLike,
     Evaluator,
+    Exploration,
     ExplorerProtocol,
     Minibatch,
     ReplaySource,
@@ -125,6 +127,7 @@ class EnvironmentRun:
         given_env: the argument ``env``.
         options: all options, checked.
         settings: settings that a resumed run must share.
+        explored: number of steps of earlier runs with the same explorer.
         execution: strategy that decides which processes take steps and make updates.
     """
 
@@ -146,6 +149,7 @@ class EnvironmentRun:
         self.execution = LocalExecution() if cluster is None else ClusterExecution(cluster.with_default_order(order))
         self.execution.check_inputs(buffer, explorer, batch_size)
         self.algorithm, self.given_env = algorithm, env
+        self._explorer, self.explored = explorer, _steps_so_far(algorithm, explorer)
         self.env = checked_environments(self.execution.template_environment(env), self.options)
         self.execution.check_environment(self.env, buffer, self.options["overlap"])
         self.settings = run_settings(algorithm, loop, **environment_settings(self.env, self.options["seed"]))
@@ -161,7 +165,10 @@ class EnvironmentRun:
         """
         evaluators = online_evaluators(self.options)
         name = f"{type(self.algorithm).__name__}_online"
-        return Session(self.algorithm, name, self.n_steps, parts, self.settings, evaluators, dataset, self.options)
+        session = Session(self.algorithm, name, self.n_steps, parts, self.settings, evaluators, dataset, self.options)
+        if self.explored and session.step == 0:
+            session.report(f"the explorer's schedule continues at step {self.explored}; a new explorer starts at 0")
+        return session
 
     def epochs(
         self, session: Session, steps: StepSource, updates: Updates, *, exact: bool, timed: bool
@@ -186,8 +193,11 @@ class EnvironmentRun:
                     updates.update(session, minibatch)
             session.tick()
 
-        with updates.context, steps:
-            yield from session.epochs(step)
+        try:
+            with updates.context, steps:
+                yield from session.epochs(step)
+        finally:
+            self.algorithm.exploration = Exploration(_listed(self._explorer), steps.agent.explored + session.step)
 
 
 class LocalExecution:
@@ -252,7 +262,9 @@ class LocalExecution:
                 "processes of their own can be stepped in the meantime: use gymnasium.vector.AsyncVectorEnv without a "
                 "wrapper around it (birl.envs.make_env(name, num_envs=…, asynchronous=True)), or leave overlap out"
             )
-        return Collector(stepper, make_agent(stepper.observation, _first(explorer), random), overlap)
+        agent = make_agent(stepper.observation, _first(explorer), random)
+        agent.explored = run.explored
+        return Collector(stepper, agent, overlap)
 
 
 class ClusterExecution(LocalExecution):
@@ -328,6 +340,7 @@ class ClusterExecution(LocalExecution):
         generators = _generators(run, cluster.collectors, rollouts=rollouts)
         observation = example_observation(observations, run.env, cluster.lanes)
         agent = make_agent(observation, _first(explorer), generators[0][1])
+        agent.explored = run.explored
         length = getattr(algorithm.config, "rollout_length", None) if rollouts else None
         return make_collectors(
             *(algorithm, run.given_env, agent, cluster, explorer, generators, run.n_steps),
@@ -336,6 +349,19 @@ class ClusterExecution(LocalExecution):
             random_steps=run.options["random_steps"],
             rollouts=rollouts,
         )
+
+
+def _listed(explorer: Explorers) -> Sequence[ExplorerProtocol]:
+    return list(explorer) if isinstance(explorer, Sequence) else [] if explorer is None else [explorer]
+
+
+def _steps_so_far(algorithm: Trainable, explorer: Explorers) -> int:
+    """Return the number of steps of earlier runs of an algorithm with the same explorers."""
+    last: Exploration | None = getattr(algorithm, "exploration", None)
+    explorers = _listed(explorer)
+    if last is None or not explorers or len(last.explorers) != len(explorers):
+        return 0
+    return last.steps if all(map(operator.is_, last.explorers, explorers)) else 0
 
 
 def _first(explorer: Explorers) -> ExplorerProtocol | None:

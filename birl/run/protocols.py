@@ -199,8 +199,27 @@ class Learner(Protocol):
         """Make ``count`` updates. Metrics are tensors ``[k]`` with values of the ``k`` updates that computed them."""
 
 
+@dataclass(frozen=True)
+class Exploration:
+    """The explorers of an algorithm's last run, whose schedules continue if its next run has the same ones.
+
+    Attributes:
+        explorers: the explorers.
+        steps: number of steps in all runs with them.
+    """
+
+    explorers: Sequence[ExplorerProtocol]
+    steps: int
+
+
 class Trainable(Protocol):
-    """The interface of an algorithm that loops use."""
+    """The interface of an algorithm that loops use.
+
+    Attributes:
+        exploration: the explorers of the last run in environments; ``None`` if there was none.
+    """
+
+    exploration: Exploration | None
 
     @property
     def config(self) -> LearnerConfig: ...

@@ -132,7 +132,7 @@ class Session:
         if state is not None:
             experiment_name, with_timestamp = self._set_counters(state, experiment_name, options["go_on"]), False
         factory = options["logger_adapter"] or FileAdapterFactory()
-        self._logger = self._open_logger(factory, experiment_name, with_timestamp)
+        self._logger = self._open_logger(factory, experiment_name, with_timestamp, new=state is None)
         self.averages, self.time = self._logger.averages, self._logger.measure_time
         if state is not None:
             self._set_state(state)
@@ -162,11 +162,11 @@ class Session:
         self._locks.enter_context(only_run(self._checkpoint))
         return load_checkpoint(self._checkpoint, settings)
 
-    def _open_logger(self, factory: LoggerAdapterFactory, name: str, with_timestamp: bool) -> BirlLogger:
+    def _open_logger(self, factory: LoggerAdapterFactory, name: str, with_timestamp: bool, new: bool) -> BirlLogger:
         """Make the logger, and lock its folder."""
         while True:
             logger = BirlLogger(
-                factory, name, with_timestamp, algo=self._algorithm, n_steps_per_epoch=self._epoch_length
+                factory, name, with_timestamp, new, algo=self._algorithm, n_steps_per_epoch=self._epoch_length
             )
             folder = getattr(logger.adapter, "logdir", None)
             if folder is None or (self._checkpoint is not None and _same_path(folder, self._checkpoint)):
@@ -295,7 +295,7 @@ class Session:
         if epoch % self._save_interval == 0 or self._done:
             self._save()
         if self._end_reason:
-            self._report(f"the run ended after {self.step} steps: {self._end_reason}")
+            self.report(f"the run ended after {self.step} steps: {self._end_reason}")
         self._act_on_signal()
         return epoch, metrics
 
@@ -381,7 +381,8 @@ class Session:
             )
         return score
 
-    def _report(self, text: str) -> None:
+    def report(self, text: str) -> None:
+        """Log a line, and show it above the progress bar."""
         LOG.info("%s", text)
         self._progress.write(text)
 
@@ -400,7 +401,7 @@ class Session:
         names = " and ".join(dict.fromkeys(str(Path(folder)) for folder in folders if folder is not None))
         if names:
             text = f"the run is in {names}" + (f"; it continues from step {self.step}" if resumed else "")
-            (self._report if above_bar else LOG.info)(text)
+            (self.report if above_bar else LOG.info)(text)
 
     def _report_finished(self) -> None:
         """Warn that the run has no steps left."""

@@ -471,6 +471,7 @@ def make_collectors(
             env_numbers=range(i * n, (i + 1) * n),
             observed=observed,
             explorer=own_explorer,
+            explored=agent.explored,
             random_steps=random_steps,
             rollouts=rollouts,
             reset_states=[_generator_state(each) for each in (resets, *resets.spawn(n - 1))],

@@ -47,6 +47,7 @@ class CollectorSpec(NamedTuple):
         seed: seed of all other random numbers.
         max_failures: number of times in a row that an environment may fail; ``None`` if none may fail.
         state: state to continue from; ``None`` at the start.
+        explored: number of steps of earlier runs with the explorer.
     """
 
     collector: int
@@ -62,6 +63,7 @@ class CollectorSpec(NamedTuple):
     seed: int
     max_failures: int | None = None
     state: State | None = None
+    explored: int = 0
 
 
 class CollectorTask(NamedTuple):
@@ -178,6 +180,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         else:
             random = {"generator": make_generator(spec.action_state), "random_steps": spec.random_steps}
             self._agent = _RecordingReplayAgent(*acting, None, spec.explorer, **random)
+        self._agent.explored = spec.explored
         self._collector = Collector(self._stepper, self._agent)  # type: ignore[arg-type]
         if spec.state is not None:
             with convert_to_corrupt_error("the checkpoint", "the state of a collector cannot be used"):
