@@ -18,7 +18,7 @@ from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
 from birl.envs import ExternalEnv
 from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
-from birl.run.hooks import Hooks
+from birl.run.hooks import Hooks, with_run
 from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import Actions, Composite, parse_actions
 from birl.spaces.observations import (
@@ -39,12 +39,15 @@ def check_fit_arguments(
     Hooks.of(callback)
     if epoch_callback is not None and not callable(epoch_callback):
         raise ConfigError(f"epoch_callback is {epoch_callback!r:.80}; it must be a function (algo, epoch, step)")
+    if epoch_callback is not None:
+        with_run(epoch_callback, 3)
     check_source("fit", dataset)
     if evaluators is not None and not (isinstance(evaluators, Mapping) and all(map(callable, evaluators.values()))):
         raise ConfigError("evaluators must be a dict from names to evaluators: {'td_error': TDErrorEvaluator()}")
     for name, evaluator in (evaluators or {}).items():
         if inspect.isclass(evaluator):
             raise ConfigError(f"the evaluator {name!r} is a class: give an object, {evaluator.__name__}(…)")
+        with_run(evaluator, 2)
 
 
 def summary(algorithm: Any) -> str:

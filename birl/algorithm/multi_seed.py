@@ -29,7 +29,7 @@ from birl.incompatible import check_compatible
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, holds_run, optional
 from birl.run import offline
-from birl.run.hooks import Hook
+from birl.run.hooks import Hook, Run, with_run
 from birl.run.protocols import Callback, Evaluator, Stateful
 from birl.run.session import requests_stop
 from birl.types import Batch, State
@@ -324,17 +324,17 @@ class _Stack:
             for name, each in run.evaluators.items()
         }
 
-    def _evaluate(self, run: _Run, evaluator: Evaluator, _: object, dataset: object) -> float | Mapping[str, float]:
+    def _evaluate(self, seed: _Run, evaluator: Evaluator, _: object, dataset: object, run: Run) -> object:
         self.engine.publish()
-        with run.acting(keep=False):  # evaluations do not advance the generators
-            return evaluator(run.algorithm, dataset)
+        with seed.acting(keep=False):  # evaluations do not advance the generators
+            return with_run(evaluator, 2)(seed.algorithm, dataset, run)
 
-    def call_back(self, callback: Callback, _: object, epoch: int, step: int) -> bool:
+    def call_back(self, callback: Callback, _: object, epoch: int, step: int, run: Run) -> bool:
         """Call a user's callback for each algorithm. Return ``False`` if one of them returned ``False``."""
-        answers = []
-        for run in self.runs():
-            with run.acting(keep=True):
-                answers.append(callback(run.algorithm, epoch, step))
+        answers, call = [], with_run(callback, 3)
+        for seed in self.runs():
+            with seed.acting(keep=True):
+                answers.append(call(seed.algorithm, epoch, step, run))
         return not any(map(requests_stop, answers))
 
     def runs(self) -> list[_Run]:

@@ -47,6 +47,7 @@ class Step(NamedTuple):
         truncated: bool ``[n]``, never where ``terminated`` is.
         valid: bool ``[n]``: False where the step was only a reset (`AutoresetMode.NEXT_STEP`).
         returns: undiscounted returns of the episodes that ended, by index of the environment.
+        lengths: lengths of the episodes that ended, in the same order.
     """
 
     next_observation: Tree
@@ -55,6 +56,11 @@ class Step(NamedTuple):
     truncated: Array
     valid: Array
     returns: dict[int, float]
+    lengths: Sequence[int] = ()
+
+
+STEP_COLUMNS: Final = Step._fields[:5]
+"""The fields of a `Step` that have a row for each environment."""
 
 
 def reset_seed(generator: np.random.Generator, n: int = 1) -> int:
@@ -131,7 +137,7 @@ class Stepper:
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
         self._done = np.zeros(self.n, dtype=bool)
-        self._returns = np.zeros(self.n)
+        self._returns, self._lengths = np.zeros(self.n), np.zeros(self.n, np.int64)
 
     def _next_seed(self) -> int:
         self.seed = reset_seed(self._generator, self.n)
@@ -233,10 +239,13 @@ class Stepper:
         self._check(observation, reward)
 
         self._returns += reward
+        self._lengths += valid
         returns: dict[int, float] = {}
+        lengths: list[int] = []
         if ended:
             returns = {int(i): float(self._returns[i]) for i in np.flatnonzero(done)}
-            self._returns[done] = 0.0
+            lengths = self._lengths[done].tolist()
+            self._returns[done], self._lengths[done] = 0.0, 0
 
         restart = self._log_limit and len(self._log) >= self._log_limit
         if restart:
@@ -249,7 +258,7 @@ class Stepper:
                     stacklevel=2,
                 )
             truncated = truncated | (valid & ~terminated)
-            self._returns[:] = 0.0
+            self._returns[:], self._lengths[:] = 0.0, 0
 
         following = observation
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -268,7 +277,7 @@ class Stepper:
         self.observation, self._done = following, done
         reward = reward.astype(np.float32)
         self.reward = np.where(self.is_first, np.float32(0.0), reward) if self.is_first.any() else reward.copy()
-        return Step(observation, reward, terminated, truncated, valid, returns)
+        return Step(observation, reward, terminated, truncated, valid, returns, lengths)
 
     def _reset_done(self, done: Array) -> Tree:
         """Reset the environments in the mask. If it holds all, earlier actions no longer matter."""

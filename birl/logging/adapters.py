@@ -54,6 +54,10 @@ class CombineAdapter(LoggerAdapter):
         for adapter in self._adapters:
             adapter.write_metric(epoch, step, name, value)
 
+    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
+        for adapter in self._adapters:
+            optional(adapter, "write_episodes")(origin, episodes)
+
     def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:
         for adapter in self._adapters:
             optional(adapter, "write_histogram")(epoch, step, name, values)

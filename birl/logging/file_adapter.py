@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ MAX_NAME: Final = 200
 """Largest number of characters in the name of a metric, which names a file."""
 
 _LINES = "metrics.jsonl"
+_EPISODES = "time_monitor.csv"
 _GRADIENTS = "gradients"
 
 
@@ -36,6 +37,10 @@ class FileAdapter(EpochAdapter):
     ``metrics.jsonl``
         ``{"epoch": …, "step": …, "<metric>": value, …}``, one line per epoch; a value that is not finite is ``null``.
         Statistics of gradients are in ``"gradients": {"<parameter>": {"min": …, …}, …}``
+    ``time_monitor.csv``
+        training episodes in the form of Stable-Baselines3's ``Monitor``: a comment, ``#{"t_start": …, "env_id": …}``,
+        and the columns ``r`` (return), ``l`` (length) and ``t`` (seconds since the start), and ``step``, at which the
+        episode ended. As in all files whose names begin with ``time_``, values differ if a run is repeated
     ``model_<step>.d3``
         models
     ``model_best.d3``, ``model_best.json``
@@ -97,6 +102,13 @@ class FileAdapter(EpochAdapter):
                 self._append(file, ",".join(["epoch", "step", *GRADIENT_STATISTICS]))
             self._append(file, ",".join(map(str, [epoch, step, *statistics.values()])))
 
+    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
+        """Append to ``time_monitor.csv``."""
+        lines = [f"{value},{length},{seconds:.6f},{step}" for step, value, length, seconds in episodes]
+        if not (self._folder / _EPISODES).exists():
+            lines = [f"#{json.dumps(dict(origin))}", "r,l,t,step", *lines]
+        self._append(_EPISODES, "\n".join(lines))
+
     def _append(self, name: str, line: str) -> None:
         try:
             with open(self._folder / name, "a", encoding="utf-8") as file:
@@ -130,7 +142,7 @@ class FileAdapter(EpochAdapter):
 
     def get_state(self) -> State:
         """Return the lengths of the files that grow, and the steps of the models."""
-        files = [_LINES, *map(_csv, sorted(self._names))]
+        files = [_LINES, _EPISODES, *map(_csv, sorted(self._names))]
         lengths = {n: (self._folder / n).stat().st_size for n in files if (self._folder / n).exists()}
         return {"bytes": lengths, "models": list(self._models)}
 
@@ -146,7 +158,7 @@ class FileAdapter(EpochAdapter):
             )
         self._models = models
         later = {_csv(name) for name in self._written_after(lengths.get(_LINES, 0))}
-        for name in sorted({_LINES, *lengths} | later):
+        for name in sorted({_LINES, _EPISODES, *lengths} | later):
             path = self._folder / name
             if not path.exists():
                 continue
@@ -154,7 +166,7 @@ class FileAdapter(EpochAdapter):
                 path.unlink()
             elif path.stat().st_size > lengths[name]:
                 os.truncate(path, lengths[name])
-        self._names = {name.removesuffix(".csv") for name in lengths if name != _LINES}
+        self._names = {name.removesuffix(".csv") for name in lengths if name not in (_LINES, _EPISODES)}
 
     def _written_after(self, offset: int) -> set[str]:
         """Return the names of the metrics in the lines after ``offset``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -40,8 +40,8 @@ class LoggerAdapter:
     """Adapter that writes the metrics, parameters and models of one run. Methods that are not overridden do nothing.
 
     Subclass it, or implement the same methods. A class that does not inherit from it may omit ``write_origin``,
-    ``write_histogram``, ``write_image``, ``save_best_model``, ``keep_models``, ``watch_model`` (which adapters for
-    older versions of d3rlpy do not have) and ``write_gradient`` (gradient statistics are then written as metrics).
+    ``write_episodes``, ``write_histogram``, ``write_image``, ``save_best_model``, ``keep_models``, ``watch_model``
+    (which adapters for older versions of d3rlpy do not have) and ``write_gradient`` (gradient statistics are then written as metrics).
     ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint, ``set_state``
     receives the result of ``get_state`` at the time of the checkpoint, and should drop everything that was written
     later.
@@ -72,6 +72,15 @@ class LoggerAdapter:
         """
         for key, value in statistics.items():
             self.write_metric(epoch, step, f"{name}_grad_{key}", value)
+
+    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
+        """Write training episodes that have ended, if the adapter can.
+
+        Args:
+            origin: ``t_start``, the start of the run in seconds since 1970, and ``env_id``, the environment's name.
+            episodes: the ``step`` at which each ended, its undiscounted return, its length, and the seconds since the
+                start of the run.
+        """
 
     def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:
         """Write the distribution of numbers of any shape, if the adapter can. For hooks."""

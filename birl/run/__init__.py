@@ -13,7 +13,7 @@ from birl.errors import import_name
 
 if TYPE_CHECKING:
     from birl.run.agent import Agent
-    from birl.run.hooks import Hook
+    from birl.run.hooks import Hook, Run
     from birl.run.options import AgentOptions, OnlineOptions, Options
     from birl.run.protocols import Actor, Callback, Evaluator, Learner, Rollout, Stateful, Trainable
 
@@ -28,6 +28,7 @@ __all__ = [
     "OnlineOptions",
     "Options",
     "Rollout",
+    "Run",
     "Stateful",
     "Trainable",
 ]

@@ -56,6 +56,7 @@ class _Episodes:
         closed: bool ``[n]``: whether an episode ended in a state without an allowed action and no other has started.
         reward: float32 ``[n]``: reward of the previous step, 0 where ``is_first``.
         returns: float64 ``[n]``: sums of the rewards so far.
+        lengths: int64 ``[n]``: numbers of steps so far.
     """
 
     core: AgentCore
@@ -63,12 +64,14 @@ class _Episodes:
     closed: Array
     reward: Array
     returns: Array
+    lengths: Array
 
     @classmethod
     def start(cls, core: AgentCore) -> Self:
         """Start new episodes everywhere."""
         n = core.n
-        return cls(core, np.ones(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.float32), np.zeros(n))
+        flags, zeros = (np.ones(n, np.bool_), np.zeros(n, np.bool_)), (np.zeros(n, np.float32), np.zeros(n))
+        return cls(core, *flags, *zeros, np.zeros(n, np.int64))
 
     def arrays(self) -> dict[str, Array]:
         """Return all arrays by name."""
@@ -204,16 +207,18 @@ class Agent:
         cut = self._flags("truncated", np.zeros(n, np.bool_) if truncated is None else truncated)
         cut = cut & made & ~terminal
         done, rewards = terminal | cut, np.where(made, rewards, 0.0)
-        sums = now.returns + rewards
+        sums, counts = now.returns + rewards, now.lengths + made
         returns = {int(i): float(sums[i]) for i in np.flatnonzero(done)}
         stored = rewards.astype(np.float32)
-        now.core.observe(Step(following, stored, terminal, cut, made, returns))
+        lengths = counts[done].tolist()
+        now.core.observe(Step(following, stored, terminal, cut, made, returns, lengths))
         now.is_first = np.where(made, done, now.is_first)
         now.closed = fill_empty_masks(now.core.actions, following, done)[1]
         now.reward, now.returns = np.where(now.is_first, np.float32(0), stored), np.where(done, 0.0, sums)
+        now.lengths = np.where(done, 0, counts)
         if now is self._training:
-            for value in returns.values():
-                self._averages.add({"rollout_return": value})
+            for value, length in zip(returns.values(), lengths, strict=True):
+                self._averages.add({"rollout_return": value, "episode_length": float(length)})
             self._make_updates()
 
     def _make_updates(self) -> None:
@@ -232,7 +237,9 @@ class Agent:
         self.algorithm.learner.check_finite()
 
     def metrics(self) -> dict[str, float]:
-        """Return the means of losses and of returns of ended episodes (``rollout_return``) since the last call.
+        """Return the means of losses, and of returns and lengths of ended episodes, since the last call.
+
+        Returns are called ``rollout_return``, lengths ``episode_length``.
 
         Raises:
             NonFiniteError: if a loss became NaN or infinite. `observe` raises it as well, within a hundred steps.

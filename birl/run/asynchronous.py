@@ -33,7 +33,7 @@ from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import part_settings
 from birl.run.options import OnlineOptions
-from birl.run.protocols import ExplorerProtocol
+from birl.run.protocols import EndedEpisode, ExplorerProtocol
 from birl.run.workers.gradient_worker import (
     GradientResult,
     GradientWorker,
@@ -44,7 +44,7 @@ from birl.run.workers.gradient_worker import (
 )
 from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm, StepGradients
 from birl.seeding import is_seed
-from birl.types import Array, Environment, State
+from birl.types import Environment, State
 
 MAX_RESTARTS: Final = 5
 """Number of workers lost in a row, for each worker of the run, after which the run ends."""
@@ -111,8 +111,7 @@ def asynchronous_fitter(
     def step() -> None:
         with session.time("step"):
             while workers.uncounted_steps == 0:
-                for value in workers.next_result(session.step, session.left):
-                    session.averages.add({"rollout_return": float(value)})
+                session.add_episodes(workers.next_result(session.step, session.left))
                 if workers.uncounted_steps == 0:  # a result of older steps, which do not count
                     update()
             workers.uncounted_steps -= 1
@@ -195,8 +194,8 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         assigned = sum(task.max_steps == 0 for index in self.slots for task in self._rollouts(index))
         return received + assigned + sum(worker.replays_due for worker in self._workers.values())
 
-    def next_result(self, step: int, left: int) -> Array:
-        """Wait for the next result to count and learn from. Return the returns of its episodes.
+    def next_result(self, step: int, left: int) -> list[EndedEpisode]:
+        """Wait for the next result to count and learn from. Return its episodes.
 
         A result of older steps has no steps to count: then ``uncounted_steps`` is 0.
 
@@ -206,12 +205,12 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         """
         while not self._results:
             if left == self.replays_due == 0:  # the worker with the last update has been killed
-                return np.zeros(0)
+                return []
             self._assign_tasks(step, left)
             self.receive()
         result = self._results[0][1]
         self.uncounted_steps = result.steps
-        return result.returns
+        return list(zip(result.returns.tolist(), result.lengths.tolist(), strict=True))
 
     def update(self) -> Mapping[str, Tensor | float]:
         """Apply the gradients of the current result, if there is one, and return metrics."""
@@ -329,7 +328,13 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
             "replays_due": {str(index): worker.replays_due for index, worker in self._workers.items()},
             "workers": workers,
             "results": {
-                str(i): {"worker": n, **result.gradients._asdict(), "returns": result.returns, "steps": result.steps}
+                str(i): {
+                    "worker": n,
+                    **result.gradients._asdict(),
+                    "returns": result.returns,
+                    "lengths": result.lengths,
+                    "steps": result.steps,
+                }
                 for i, (n, result) in enumerate(self._results)
             },
         }
@@ -378,4 +383,5 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         (step,) = self._algorithm.engine.gradient_steps
         gradients = StepGradients.load(saved, step.name, self._algorithm.engine.parameters[step.name])
         steps = check("steps", saved["steps"], int, low=0, error=CorruptFileError)
-        return int(saved["worker"]), GradientResult(gradients, np.asarray(saved["returns"], np.float64), steps, 0)
+        returns, lengths = np.asarray(saved["returns"], np.float64), np.asarray(saved["lengths"], np.int64)
+        return int(saved["worker"]), GradientResult(gradients, returns, lengths, steps, 0)

@@ -6,6 +6,7 @@ from typing import Self
 
 from birl.envs import Step, Stepper
 from birl.run.agent_core import AgentCore, MeasureTime, measure_nothing
+from birl.run.protocols import EndedEpisode
 from birl.types import Array, State
 
 
@@ -59,20 +60,21 @@ class Collector:
         self.stepper.step_async(action)
         self._in_step = True
 
-    def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
+    def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[EndedEpisode]:
         """Count one more step, and make it first if necessary. For the arguments see `interact`.
 
         A vector environment makes several steps at once. They are counted one by one, so that updates, epochs and the
         end of a run happen at exact numbers of steps.
 
         Returns:
-            Returns of the episodes that have ended.
+            The episodes that have ended.
         """
-        returns: list[float] = []
+        episodes: list[EndedEpisode] = []
         while self.agent.uncounted_steps == 0:  # a step may consist of resets only
-            returns += self.interact(step, most, measure).returns.values()
+            made = self.interact(step, most, measure)
+            episodes += zip(made.returns.values(), made.lengths, strict=True)
         self.agent.uncounted_steps -= 1
-        return returns
+        return episodes
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ from birl.run.collector import Collector
 from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import (
+    EndedEpisode,
     EnvironmentLike,
     Evaluator,
     Exploration,
@@ -69,7 +70,7 @@ class StepSource(Stateful, Protocol):
     def attach(self, session: Session) -> None:
         """Send reports to a session, and warn if the resumed run will differ from an uninterrupted one."""
 
-    def count(self, step: int, most: int | None = None, measure: MeasureTime = ...) -> list[float]:
+    def count(self, step: int, most: int | None = None, measure: MeasureTime = ...) -> list[EndedEpisode]:
         """Count one more step; see `Collector.count`."""
 
     def __enter__(self) -> Self: ...
@@ -187,8 +188,7 @@ class EnvironmentRun:
         def step() -> None:
             with session.time("step"):
                 updates.before_step()
-                for value in steps.count(session.step, most=session.left if exact else None, measure=measure):
-                    session.averages.add({"rollout_return": value})
+                session.add_episodes(steps.count(session.step, session.left if exact else None, measure))
                 for minibatch in steps.agent.minibatches(session.step + 1, session.left == 1, session.time):
                     updates.update(session, minibatch)
             session.tick()

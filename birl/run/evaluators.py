@@ -5,25 +5,31 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, SupportsFloat, SupportsIndex
 
 from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, EvaluationWarning
 from birl.logging.file_adapter import MAX_NAME
+from birl.run.hooks import Run
 from birl.run.options import DIRECTIONS
 from birl.run.protocols import Evaluator
 
 
 def evaluate_with(
-    name: str, evaluator: Evaluator, algorithm: object, dataset: ReplayBufferBase | None
+    name: str, evaluator: Callable[..., object], algorithm: object, dataset: ReplayBufferBase | None, run: Run
 ) -> dict[str, float]:
     """Return the metrics of an evaluator: ``name``, or several, where ``mean`` is renamed to ``name``.
+
+    Args:
+        name: its name.
+        evaluator: the result of `birl.run.hooks.with_run`.
+        algorithm, dataset, run: its arguments.
 
     Errors of the evaluator or its environment get a note with the evaluator's name.
     """
     try:
-        result = evaluator(algorithm, dataset)
+        result = evaluator(algorithm, dataset, run)
     except Exception as error:
         error.add_note(f"This was in the evaluator {name!r}, not in the steps or updates of training.")
         raise

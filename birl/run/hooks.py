@@ -1,13 +1,124 @@
-"""Hooks: callbacks with their own interval and state."""
+"""Callbacks and evaluators: what they know of the run, and hooks with their own interval and state."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from birl.checks import check
 from birl.errors import ConfigError
+from birl.files.state_restore import check_array
 from birl.logging import LoggerAdapter
-from birl.run.protocols import Callback, Stateful
+from birl.run.protocols import Callback, EndedEpisode, Stateful
+from birl.types import State
+
+
+class Run:
+    """A training run, as its callbacks and evaluators see it.
+
+    A callback or hook receives it as the fourth argument and an evaluator as the third, if they have such an argument
+    without a default value, or one called ``run``::
+
+        def stop_without_improvement(algo, epoch, step, run):
+            if run.best is not None and step - run.best["step"] >= 50_000:
+                run.stop("no improvement in 50,000 steps")
+
+    Attributes:
+        step: number of steps made so far.
+        n_steps: number of steps of the whole run.
+        n_steps_per_epoch: length of an epoch.
+        metrics: metrics of the newest epoch, by name. Evaluators see those of the ending epoch so far.
+        scores: score of each epoch that has one, by the step at its end; see ``score`` in `Options`.
+        best: the best score so far: its ``metric``, ``score``, ``step`` and ``direction``; ``None`` if there is none.
+        episode_returns: undiscounted returns of the training episodes that ended in the current epoch.
+        episode_lengths: their lengths, in the same order.
+        adapter: the run's logger adapter, for `LoggerAdapter.write_histogram` and others.
+        stop_reason: why the run ends; empty if it does not.
+    """
+
+    adapter: LoggerAdapter
+
+    def __init__(self, n_steps: int, n_steps_per_epoch: int) -> None:
+        self.n_steps, self.n_steps_per_epoch, self.step = n_steps, n_steps_per_epoch, 0
+        self.metrics: dict[str, float] = {}
+        self.scores: dict[int, float] = {}
+        self.best: Mapping[str, Any] | None = None
+        self.episode_returns: list[float] = []
+        self.episode_lengths: list[int] = []
+        self.stop_reason = ""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current epoch, from 1. Epochs end at multiples of their length, whatever ``n_steps`` is."""
+        return max(self.step - 1, 0) // self.n_steps_per_epoch + 1
+
+    @property
+    def score(self) -> float | None:
+        """The newest score; ``None`` if there is none."""
+        return next(reversed(self.scores.values()), None)
+
+    def stop(self, reason: str = "stop() was called") -> None:
+        """End the run: after this step, or after this epoch if an evaluator calls it. Its model is saved."""
+        self.stop_reason = self.stop_reason or str(reason)
+
+    def add_episodes(self, episodes: Sequence[EndedEpisode]) -> None:
+        """Add training episodes that ended."""
+        for value, length in episodes:
+            self.episode_returns.append(value)
+            self.episode_lengths.append(length)
+
+    def start_epoch(self) -> None:
+        """Start a new epoch, in which no episode has ended."""
+        self.episode_returns, self.episode_lengths = [], []
+
+    def get_state(self) -> State:
+        """Return the metrics, scores and episodes."""
+        return {
+            "metrics": dict(self.metrics),
+            "scores": {str(step): score for step, score in self.scores.items()},
+            "returns": np.array(self.episode_returns, np.float64),
+            "lengths": np.array(self.episode_lengths, np.int64),
+        }
+
+    def set_state(self, state: State) -> None:
+        """Inverse of `get_state`."""
+        metrics = {str(name): float(value) for name, value in state["metrics"].items()}
+        scores = {int(step): float(score) for step, score in state["scores"].items()}
+        returns = check_array(state["returns"], (None,), np.float64, "returns")
+        lengths = check_array(state["lengths"], returns.shape, np.int64, "lengths")
+        self.metrics, self.scores = metrics, scores
+        self.episode_returns, self.episode_lengths = returns.tolist(), lengths.tolist()
+
+
+def with_run(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Return a function of ``count`` arguments and a `Run`, which passes the run on if ``function`` takes it.
+
+    Raises:
+        ConfigError: if the function cannot be called with ``count`` arguments or one more.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # such as some functions of C extensions
+        return lambda *arguments: function(*arguments[:count])
+    parameters = list(signature.parameters.values())
+    named = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if "run" in {each.name for each in parameters if each.kind is each.KEYWORD_ONLY or each in named[count:]}:
+        return lambda *arguments: function(*arguments[:count], run=arguments[count])
+    starred = len(named) == count and any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    required = len(named) > count and named[count].default is inspect.Parameter.empty
+    takes = starred or required
+    try:
+        signature.bind(*range(count + takes))
+    except TypeError as error:
+        names = ", ".join(("algo", "epoch", "step") if count == 3 else ("algo", "dataset"))
+        raise ConfigError(
+            f"{getattr(function, '__qualname__', type(function).__name__)}{signature} cannot be called with "
+            f"({names}) or ({names}, run): {error}. Give it these arguments"
+        ) from error
+    return function if takes else lambda *arguments: function(*arguments[:count])
 
 
 class Hook:
@@ -29,7 +140,10 @@ class Hook:
         self.every = check("every", every, int, low=1)
 
     def __call__(self, algo: Any, epoch: int, step: int) -> object:
-        """React to a step, given the epoch number and the number of steps so far. Return ``False`` to end the run."""
+        """React to a step, given the epoch number and the number of steps so far. Return ``False`` to end the run.
+
+        A subclass may add an argument ``run``, a `Run`.
+        """
         raise NotImplementedError
 
 
@@ -38,6 +152,7 @@ class Hooks(NamedTuple):
 
     hooks: tuple[Callback, ...]
     every: tuple[int, ...]
+    calls: tuple[Callable[..., object], ...]
 
     @classmethod
     def of(cls, callback: object) -> Hooks:
@@ -55,7 +170,8 @@ class Hooks(NamedTuple):
                     f"callback is {each!r:.80}; it must be a function (algo, epoch, step), a birl.run.Hook, or a list "
                     "of them"
                 )
-        return cls(tuple(listed), tuple(check("every", getattr(each, "every", 1), int, low=1) for each in listed))
+        every = tuple(check("every", getattr(each, "every", 1), int, low=1) for each in listed)
+        return cls(tuple(listed), every, tuple(with_run(each, 3) for each in listed))
 
     def parts(self) -> dict[str, Stateful]:
         """Return the hooks with a state, by their names in checkpoints."""
@@ -70,7 +186,8 @@ class Hooks(NamedTuple):
             if isinstance(each, Hook):
                 each.adapter = adapter
 
-    def call(self, algo: Any, epoch: int, step: int) -> list[object]:
+    def call(self, algo: Any, run: Run) -> list[object]:
         """Call the hooks that are due, and return their results."""
-        due = zip(self.hooks, self.every, strict=True)
-        return [hook(algo, epoch, step) for hook, every in due if step % every == 0]
+        epoch, step = run.epoch, run.step
+        due = zip(self.calls, self.every, strict=True)
+        return [call(algo, epoch, step, run) for call, every in due if step % every == 0]

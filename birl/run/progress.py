@@ -9,12 +9,53 @@ from collections.abc import Mapping, Sequence
 
 from tqdm import tqdm
 
+from birl.types import State
+
 _HIDDEN_PREFIX = "time_"
 _WIDTH = 80
 """Columns of a terminal whose width is unknown."""
 
 _BAR = 10
 """Minimum columns of the bar itself, with room for growing numbers."""
+
+
+class Clock:
+    """The time that a run has taken, including earlier processes."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.monotonic(), 0.0
+        self._last = 0, 0.0  # step and elapsed time when `metrics` was last called
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start of the run, without the time between processes."""
+        return self._before + time.monotonic() - self._began
+
+    def origin(self, settings: Mapping[str, object]) -> dict[str, object]:
+        """Return the start of the run in seconds since 1970, and the name of its environment."""
+        return {"t_start": time.time() - self.elapsed, "env_id": settings.get("environment")}
+
+    def metrics(self, step: int, left: int) -> dict[str, float]:
+        """Return the steps per second since the last call, the elapsed time, and an estimate of the remaining time.
+
+        Args:
+            step: number of steps made so far.
+            left: number of steps left.
+        """
+        elapsed, (last_step, last_time) = self.elapsed, self._last
+        rate = (step - last_step) / max(elapsed - last_time, 1e-9)
+        self._last = step, elapsed
+        remaining = left / rate if rate > 0 else 0.0
+        return {"time_steps_per_second": rate, "time_elapsed": elapsed, "time_remaining": remaining}
+
+    def get_state(self) -> State:
+        """Return the elapsed time."""
+        return {"elapsed": self.elapsed, "last_step": self._last[0], "last_time": self._last[1]}
+
+    def set_state(self, state: State) -> None:
+        """Continue from the result of `get_state`."""
+        self._before, self._began = float(state["elapsed"]), time.monotonic()
+        self._last = int(state["last_step"]), float(state["last_time"])
 
 
 class Progress:

@@ -273,7 +273,7 @@ class RolloutAgentCore(AgentCore):
         if not step.valid.any():  # only resets: no row
             return
         row = {**selected._asdict(), **step._asdict()}
-        del row["returns"]
+        del row["returns"], row["lengths"]
         if self._scaling is not None:
             row["inputs"] = self._scaling.scaled_observation(selected.observation)
             if not self._in_fragment:

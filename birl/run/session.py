@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
 from birl.files.state_restore import compare_states, convert_to_corrupt_error, restore_states
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.averages import GradientStatistics
-from birl.logging.logger import LOG
+from birl.logging.logger import LOG, optional
 from birl.run.checkpoint import (
     check_checkpoint_folder,
     checkpoint_path,
@@ -40,10 +40,10 @@ from birl.run.checkpoint import (
 )
 from birl.run.evaluators import check_names, check_new_names, default_direction, evaluate_with
 from birl.run.fingerprint import ACTIONS
-from birl.run.hooks import Hooks
+from birl.run.hooks import Hooks, Run, with_run
 from birl.run.options import Options
-from birl.run.progress import Progress
-from birl.run.protocols import Evaluator, Minibatch, ReplaySource, Stateful, Trainable
+from birl.run.progress import Clock, Progress
+from birl.run.protocols import EndedEpisode, Evaluator, Minibatch, ReplaySource, Stateful, Trainable
 from birl.run.run_lock import only_run
 from birl.run.signals import Abandoned, Interrupt
 from birl.seeding import preserve_random_state
@@ -67,7 +67,7 @@ class Session:
         options: checked options, including all of `Options`; others are ignored.
 
     Attributes:
-        step: number of steps made so far.
+        run: what callbacks and evaluators know of the run.
         averages: metrics of the current epoch.
         time: `BirlLogger.measure_time`.
     """
@@ -88,6 +88,7 @@ class Session:
         self._algorithm, self._n_steps, self._epoch_length = algorithm, n_steps, n_steps_per_epoch
         self._evaluators, self._dataset = evaluators or {}, dataset
         check_names(self._evaluators)
+        self._evaluate_with = {name: with_run(each, 2) for name, each in self._evaluators.items()}
         self._score, self._stop_at = self._check_score(options["score"], settings["loop"]), options["stop_at"]
         if self._stop_at is not None and self._score is None:
             raise ConfigError(f"stop_at={self._stop_at} needs a score: give eval_env=, or score=, the name of a metric")
@@ -97,11 +98,12 @@ class Session:
                 f"score_direction={self._direction!r} needs a score: give eval_env=, or score=, the name of a metric"
             )
         self._keep_best = options["keep_best"]
-        self._best: State | None = None  # metric, score, step, direction
         self._end_reason = ""  # why the run ended before its last step
         self._stalled: StalledError | None = None  # raised after everything is saved
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
-        self._hooks = Hooks.of(options["callback"])
+        self.run, self._hooks = Run(n_steps, n_steps_per_epoch), Hooks.of(options["callback"])
+        self._pending: list[tuple[int, float, int, float]] = []  # rows of episodes that are not written yet
+        self._clock = Clock()
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state, **self._hooks.parts()}
         actions = algorithm.describe().get("action_size")  # a population of seeds has none
         settings = {**settings, "n_steps_per_epoch": n_steps_per_epoch, ACTIONS: actions}
@@ -113,8 +115,8 @@ class Session:
             self._parts["gradients"] = self._gradients
         self._save_interval, self._checkpoint = options["save_interval"], options["checkpoint"]
         self._keep_models = options["keep_models"]
-        self._epoch_callback = options["epoch_callback"]
-        self.step = 0
+        after = options["epoch_callback"]
+        self._epoch_callback = None if after is None else with_run(after, 3)
         self._epoch_start = 0  # the step at which the last epoch ended
         self._interrupt = Interrupt()
 
@@ -134,6 +136,7 @@ class Session:
         factory = options["logger_adapter"] or FileAdapterFactory()
         self._logger = self._open_logger(factory, experiment_name, with_timestamp, new=state is None)
         self.averages, self.time = self._logger.averages, self._logger.measure_time
+        self.run.adapter = self._logger.adapter
         if state is not None:
             self._set_state(state)
             if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
@@ -191,9 +194,14 @@ class Session:
         return min(self._n_steps, (self._epoch_start // self._epoch_length + 1) * self._epoch_length)
 
     @property
+    def step(self) -> int:
+        """Number of steps made so far."""
+        return self.run.step
+
+    @property
     def epoch(self) -> int:
-        """Number of the current epoch, from 1. Epochs end at multiples of their length, whatever ``n_steps`` is."""
-        return max(self.step - 1, 0) // self._epoch_length + 1
+        """Number of the current epoch; see `birl.run.Run`."""
+        return self.run.epoch
 
     @property
     def left(self) -> int:
@@ -247,6 +255,13 @@ class Session:
         intervals = [CHECK_INTERVAL, *logging, *self._hooks.every]
         return min(self._epoch_end - self.step, *(interval - self.step % interval for interval in intervals))
 
+    def add_episodes(self, episodes: Sequence[EndedEpisode]) -> None:
+        """Add training episodes that ended in the step that is being made."""
+        self.run.add_episodes(episodes)
+        for value, length in episodes:
+            self.averages.add({"rollout_return": value, "episode_length": float(length)})
+            self._pending.append((self.step + 1, value, length, self._clock.elapsed))
+
     def update(self, minibatch: Minibatch) -> None:
         """Make an update with a minibatch or a rollout."""
         with self.time("algorithm_update"):
@@ -255,7 +270,7 @@ class Session:
 
     def tick(self, steps: int = 1) -> None:
         """Finish at most `steps_until_check` steps: count them, call callbacks, log metrics, and act on signals."""
-        self.step += steps
+        self.run.step += steps
         self._progress.advance(steps)
         if self.step % CHECK_INTERVAL == 0:
             self._read_averages()
@@ -265,8 +280,9 @@ class Session:
             self._read_averages()
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
         with self._saved_on_error():
-            if any(map(requests_stop, self._hooks.call(self._algorithm, self.epoch, self.step))):
-                self._end_reason = "the callback returned False"
+            if any(map(requests_stop, self._hooks.call(self._algorithm, self.run))):
+                self.run.stop("the callback returned False")
+        self._end_reason = self._end_reason or self.run.stop_reason
         self._act_on_signal()
 
     def _read_averages(self) -> None:
@@ -280,7 +296,7 @@ class Session:
         """Evaluate, log and save. Return the number of the epoch and its metrics."""
         epoch = self.epoch
         self._read_averages()
-        metrics = self.averages.means()
+        metrics = self.run.metrics = {**self.averages.means(), **self._clock.metrics(self.step, self.left)}
         self._evaluate(metrics)
         self._write(metrics)
         self._write_retuned_params()
@@ -289,14 +305,16 @@ class Session:
         self._update_best(metrics)
         with self._saved_on_error():
             if self._epoch_callback is not None and requests_stop(
-                self._epoch_callback(self._algorithm, epoch, self.step)
+                self._epoch_callback(self._algorithm, epoch, self.step, self.run)
             ):
-                self._end_reason = self._end_reason or "the epoch callback returned False"
+                self.run.stop("the epoch callback returned False")
+        self._end_reason = self._end_reason or self.run.stop_reason
         if epoch % self._save_interval == 0 or self._done:
             self._save()
         if self._end_reason:
             self.report(f"the run ended after {self.step} steps: {self._end_reason}")
         self._act_on_signal()
+        self.run.start_epoch()
         return epoch, metrics
 
     def _save(self) -> None:
@@ -323,8 +341,8 @@ class Session:
         failed: Exception | None = None
         try:
             with preserve_random_state(), self._interrupt.abandonable():
-                for name, evaluator in self._evaluators.items():
-                    results = evaluate_with(name, evaluator, self._algorithm, self._dataset)
+                for name, evaluator in self._evaluate_with.items():
+                    results = evaluate_with(name, evaluator, self._algorithm, self._dataset, self.run)
                     check_new_names(name, results, metrics)
                     metrics |= results
             return
@@ -352,18 +370,25 @@ class Session:
         score = float(metrics.get(self._score or "", math.nan))
         if not math.isfinite(score):
             return
-        sign = -1.0 if self._direction == "minimize" else 1.0
-        if self._best is None or sign * score > sign * self._best["score"]:
-            self._best = {"metric": self._score, "score": score, "step": self.step, "direction": self._direction}
+        sign, run = -1.0 if self._direction == "minimize" else 1.0, self.run
+        run.scores[self.step] = score
+        if run.best is None or sign * score > sign * run.best["score"]:
+            run.best = {"metric": self._score, "score": score, "step": self.step, "direction": self._direction}
             if self._keep_best:
-                self._logger.save_best_model(self._algorithm, self._best)
+                self._logger.save_best_model(self._algorithm, run.best)
         if self._stop_at is not None and sign * score >= sign * self._stop_at:
             self._end_reason = self._end_reason or f"{self._score} reached {score:.6g} (stop_at={self._stop_at:.6g})"
 
     def _write(self, metrics: dict[str, float]) -> None:
         gradients = None if self._gradients is None else self._gradients.pop()
+        self._write_episodes()
         self._logger.write(self.epoch, self.step, metrics, gradients)
         self.averages.clear()
+
+    def _write_episodes(self) -> None:
+        if self._pending:
+            optional(self._logger.adapter, "write_episodes")(self._clock.origin(self._settings), self._pending)
+            self._pending = []
 
     def _act_on_signal(self) -> None:
         if self._interrupt.signal is not None:
@@ -419,11 +444,14 @@ class Session:
         if self._checkpoint is None:
             return
         self.averages.check(self.step, flush=False)
+        self._write_episodes()
         state = {
             "session": {
                 "step": self.step,
                 "closed": self._epoch_start,
-                "best": self._best,
+                "best": None if self.run.best is None else dict(self.run.best),
+                "run": self.run.get_state(),
+                "clock": self._clock.get_state(),
                 "ended": self._end_reason,
                 "compiled": self._algorithm.learner.compiled,
                 "averages": self.averages.get_state(),
@@ -437,7 +465,16 @@ class Session:
     def _set_counters(self, state: State, experiment_name: str, go_on: bool) -> str:
         """Restore the counters of a checkpoint, and return the run's name."""
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
-        like = {"step": 0, "closed": 0, "ended": "", "averages": {}, "experiment_name": "", "logger": {}}
+        like = {
+            "step": 0,
+            "closed": 0,
+            "ended": "",
+            "averages": {},
+            "experiment_name": "",
+            "logger": {},
+            "run": {},
+            "clock": {},
+        }
         with convert_to_corrupt_error(label):
             session = state["session"]
             compare_states({name: session[name] for name in like}, like, "session", label)
@@ -457,16 +494,21 @@ class Session:
                 f"the run in {self._checkpoint} has made {step} steps already, more than n_steps="
                 f"{self._n_steps}: give at least as many, or another folder to start from scratch"
             )
-        self.step, self._epoch_start, self._best = step, closed, best
+        self.run.step, self._epoch_start, self.run.best = step, closed, best
         self._end_reason = "" if go_on else str(session["ended"] or "")
         return name
 
     def _set_state(self, state: State) -> None:
         """Restore all parts from a checkpoint, or raise an error and restore none."""
-        parts: dict[str, Stateful] = {"averages": self.averages, "logger": self._logger}
+        parts: dict[str, Stateful] = {"averages": self.averages, "run": self.run, "clock": self._clock}
+        parts["logger"] = self._logger  # last, because it changes files
         label = checkpoint_path(self._checkpoint)  # type: ignore[arg-type]
         with restore_parts(self._parts, state, label):
-            restore_states(parts, state["session"], label, user_prefixes="")  # last, because it changes files
+            restore_states(parts, state["session"], label, user_prefixes="")
+        if self._epoch_start == self.step:
+            self.run.start_epoch()
+        if self.run.best is None:
+            self.run.scores = {}  # of another metric or direction
 
 
 def origin() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from birl.distributed.transport import WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step
+from birl.envs.stepper import STEP_COLUMNS
 from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
 from birl.run.agent_core import (
@@ -34,7 +35,7 @@ from birl.run.agent_core import (
     scatter_rows,
 )
 from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_length
-from birl.run.protocols import EnvironmentLike, ExplorerProtocol, Trainable
+from birl.run.protocols import EndedEpisode, EnvironmentLike, ExplorerProtocol, Trainable
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
 from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
@@ -144,15 +145,15 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         calls = sum(task.calls for index in self.slots for task in self._tasks(index))
         return calls * self._cluster.environments
 
-    def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[float]:
+    def count(self, step: int, most: int | None = None, measure: MeasureTime = measure_nothing) -> list[EndedEpisode]:
         """Count one more step. Take the next fragment first if no stored step is left; see `Collector.count`."""
-        returns: list[float] = []
+        episodes: list[EndedEpisode] = []
         while self.agent.uncounted_steps == 0:
             self._assign_tasks()
             self._check_tasks(step)
-            returns += self._take(self._next(measure), most)
+            episodes += self._take(self._next(measure), most)
         self.agent.uncounted_steps -= 1
-        return returns
+        return episodes
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
@@ -253,8 +254,8 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
             f"{_format_range(collector.spec.env_numbers)} do",
         )
 
-    def _take(self, indices: list[int], most: int | None) -> list[float]:
-        """Store the first fragments of some collectors, and return the returns of episodes that ended."""
+    def _take(self, indices: list[int], most: int | None) -> list[EndedEpisode]:
+        """Store the first fragments of some collectors, and return the episodes that ended."""
         taken: list[LaneFragment] = []
         for index in indices:
             collector = self._collectors[index]
@@ -283,7 +284,8 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         needed = {task.version for index in self.slots for task in self._tasks(index)} | {self._newest[1]}
         self._weights = {version: self._weights[version] for version in self._weights if version in needed}
         self._shared_weights = {key: payload for key, payload in self._shared_weights.items() if key in needed}
-        return [float(value) for _, fragment in taken for value in fragment.returns]
+        ended = (zip(fragment.returns, fragment.lengths, strict=True) for _, fragment in taken)
+        return [(float(value), int(length)) for episodes in ended for value, length in episodes]
 
     def _close_lost_episodes(self, collector: _Collector, fragment: Fragment) -> None:
         """End the episodes that a fragment does not continue, and warn of what went wrong."""
@@ -420,7 +422,7 @@ def _row(fragment: Fragment, t: int) -> dict[str, Tree]:
 
 def _selected_and_step(row: dict[str, Tree]) -> tuple[SelectedActions, Step]:
     selected = SelectedActions(**{name: row[name] for name in SelectedActions._fields})
-    return selected, Step(**{name: row[name] for name in Step._fields[:-1]}, returns={})
+    return selected, Step(**{name: row[name] for name in STEP_COLUMNS}, returns={})
 
 
 # -- making the collectors of a run ------------------------------------------------------------------------------------

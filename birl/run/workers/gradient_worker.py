@@ -12,7 +12,7 @@ from birl.envs import Stepper, as_environment, reset_generator
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import measure_nothing
 from birl.run.collector import Collector
-from birl.run.protocols import ExplorerProtocol, Minibatch
+from birl.run.protocols import EndedEpisode, ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
 from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm, StepGradients
 from birl.seeding import random_state, seed, set_random_state
@@ -65,13 +65,14 @@ class GradientResult(NamedTuple):
 
     Attributes:
         gradients: gradients of the algorithm's step, and its loss.
-        returns: returns of the episodes that have ended.
+        returns, lengths: returns and lengths of the episodes that have ended.
         steps: number of steps that the worker made.
         replays_due: number of updates from older steps that follow.
     """
 
     gradients: StepGradients
     returns: Array
+    lengths: Array
     steps: int
     replays_due: int
 
@@ -137,19 +138,21 @@ def compute_gradients(
     """Make a rollout with some parameters, or sample older steps, and compute the gradients of the loss."""
     algorithm.nets.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
     algorithm.set_grad_step(task.update)
-    returns: list[float] = []
+    episodes: list[EndedEpisode] = []
     for made in range(1, task.max_steps + 1):
         step = task.step + made
-        returns += collector.count(step - 1, task.max_steps - made + 1)
+        episodes += collector.count(step - 1, task.max_steps - made + 1)
         for rollout in collector.agent.minibatches(step, last=made == task.max_steps):
-            result = _gradient_result(algorithm, rollout, returns, made)
+            result = _gradient_result(algorithm, rollout, episodes, made)
             return result._replace(replays_due=experience.replays_due())
     return _gradient_result(algorithm, experience.sample_replay(measure_nothing), [], 0)
 
 
 def _gradient_result(
-    algorithm: DistributedAlgorithm, minibatch: Minibatch, returns: list[float], steps: int
+    algorithm: DistributedAlgorithm, minibatch: Minibatch, episodes: list[EndedEpisode], steps: int
 ) -> GradientResult:
     """Return the gradients of a rollout, or of older steps."""
     (computed,) = algorithm.learner.compute_gradients(minibatch).values()
-    return GradientResult(StepGradients.of(computed), np.array(returns, np.float64), steps, 0)
+    returns = np.array([value for value, _ in episodes], np.float64)
+    lengths = np.array([length for _, length in episodes], np.int64)
+    return GradientResult(StepGradients.of(computed), returns, lengths, steps, 0)

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import Env
 
 from birl.envs import Step, Stepper
+from birl.envs.stepper import STEP_COLUMNS
 from birl.types import Array, State, Tree, tree_map
 
 
@@ -86,8 +87,9 @@ class RestartableEnvs:
         self.failures = []
         steps = [self._step_one(i, action[i : i + 1]) for i in range(self.n)]
         self._observe()
-        columns = {name: concatenate([getattr(each, name) for each in steps]) for name in Step._fields[:-1]}
-        return Step(**columns, returns={i: each.returns[0] for i, each in enumerate(steps) if each.returns})
+        columns = {name: concatenate([getattr(each, name) for each in steps]) for name in STEP_COLUMNS}
+        returns = {i: each.returns[0] for i, each in enumerate(steps) if each.returns}
+        return Step(**columns, returns=returns, lengths=[length for each in steps for length in each.lengths])
 
     def _step_one(self, i: int, action: Array) -> Step:
         stepper = self.steppers[i]
