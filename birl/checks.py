@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 
-from birl.errors import BirlError, ConfigError
+from birl.errors import ArgumentError, BirlError, ConfigError, did_you_mean
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _KINDS: dict[type, tuple[type[float] | type[np.integer[Any]] | type[np.floating[Any]] | type[np.bool_], ...]] = {
     bool: (bool, np.bool_),
@@ -109,3 +113,52 @@ def check(
         ConfigError: ``"n_steps is 0; it must be an int >= 1"``, or an ``error`` with this message.
     """
     return cast(T, Allowed(kind, optional=optional, **limits).check(name, value, hint, error))
+
+
+def named_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function whose calls with unknown or missing arguments raise `ArgumentError`, with similar names."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if isinstance(error, BirlError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # it is from inside the function
+            found = _wrong_arguments(function, args, kwargs)
+            if found is None:
+                raise
+            raise found from error
+
+    return checked
+
+
+def _wrong_arguments(
+    function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> ArgumentError | None:
+    """Return the error of a call, or ``None`` if its arguments fit."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+        return None
+    except TypeError as error:
+        text = str(error)
+    name = function.__qualname__.removesuffix(".__init__")
+    known = [each for each in signature.parameters if each not in ("self", "cls")]
+    single = [each for each in known if signature.parameters[each].kind not in (2, 4)]  # neither *args nor **kwargs
+    unknown = [each for each in kwargs if each not in single]
+    missing = [
+        each
+        for each in single[max(len(args) - ("self" in signature.parameters), 0) :]
+        if signature.parameters[each].default is inspect.Parameter.empty and each not in kwargs
+    ]
+    if missing and unknown:
+        near = did_you_mean(unknown[0], missing) or f": did you mean {missing[0]!r}?"
+        text = f"got no argument {missing[0]!r}, and has none called {unknown[0]!r}{near}"
+    elif missing:
+        text = f"got no argument {missing[0]!r}: give it."
+    elif unknown:
+        text = f"has no argument {unknown[0]!r}{did_you_mean(unknown[0], single) or '.'}"
+    else:
+        text = f"cannot be called like this ({text})."
+    return ArgumentError(f"{name} {text} Its arguments: {', '.join(known) or 'none'}")

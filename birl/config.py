@@ -31,7 +31,7 @@ from typing import (
     overload,
 )
 
-from birl.checks import Allowed, Limits, check
+from birl.checks import Allowed, Limits, check, named_arguments
 from birl.errors import ConfigError, did_you_mean
 from birl.files.serializable import Serializable, to_python
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
@@ -316,6 +316,7 @@ class AlgorithmConfig(Serializable):
         """Return the class name without ``Config``; empty for base classes of shared fields."""
         return cls.__name__.removesuffix("Config") if hasattr(cls, "algorithm") else ""
 
+    @named_arguments
     def create(self, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
         """Create the algorithm.
 

@@ -5,6 +5,7 @@
     BirlError
     ├── CompileError                  (RuntimeError)  an update cannot be compiled
     ├── ConfigError                   (ValueError)    an option is unknown, of the wrong type or out of range
+    │   └── ArgumentError             (TypeError)     a function has no such argument, or lacks one
     ├── DataError                     (ValueError)    data cannot be learned from
     │   ├── ShapeError                                a shape, length or dtype does not fit
     │   ├── NonFiniteError                            NaN or infinity in data, a loss or a parameter
@@ -25,6 +26,7 @@
 
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
+    UnusedOptionWarning               (UserWarning)   an option has no effect with the others
     ShortRunWarning                   (UserWarning)   a run is too short to learn anything
 
 Each message gives the value, the allowed values, and what to do.
@@ -42,6 +44,7 @@ from typing import Final
 __all__ = [
     "ActionError",
     "ActionRangeWarning",
+    "ArgumentError",
     "BirlError",
     "CompileError",
     "ConfigError",
@@ -61,6 +64,7 @@ __all__ = [
     "ShortRunWarning",
     "StalledError",
     "UnsupportedError",
+    "UnusedOptionWarning",
     "WorkerError",
     "WriteError",
     "did_you_mean",
@@ -74,6 +78,10 @@ class BirlError(Exception):
 
 class ConfigError(BirlError, ValueError):
     """A hyper-parameter or option is unknown, of the wrong type or out of range."""
+
+
+class ArgumentError(ConfigError, TypeError):
+    """A function has no argument of this name, or lacks one that it needs."""
 
 
 class DataError(BirlError, ValueError):
@@ -158,6 +166,10 @@ class EvaluationWarning(UserWarning):
 
 class ShortRunWarning(UserWarning):
     """A run is too short to learn anything."""
+
+
+class UnusedOptionWarning(UserWarning):
+    """An option has no effect with the others."""
 
 
 _MIN_SIMILARITY: Final = 0.7

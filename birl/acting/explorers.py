@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from gymnasium import Space
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.errors import ConfigError, CorruptFileError
 from birl.files.state_restore import check_array
 from birl.seeding import new_generator
@@ -41,6 +41,11 @@ class Explorer(abc.ABC):
 
     needs_values: ClassVar[bool] = False
     action_space: Space[Any] | None = None
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = named_arguments(cls.__init__)  # type: ignore[method-assign]
 
     @property
     def generator(self) -> np.random.Generator:

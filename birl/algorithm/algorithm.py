@@ -19,7 +19,7 @@ from birl.algorithm import building, environments, persistence
 from birl.algorithm.definition import check_definition, check_named_networks, named_parts
 from birl.algorithm.learner import KNOWN, Definition, EvaluationTarget, Experience, Learner
 from birl.algorithm.policy_api import PolicyAPI
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.discounted_returns import DiscountedReturns
@@ -309,6 +309,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
             yield from offline.fitter(self, dataset, n_steps, evaluators=evaluators, **run)
         self.engine.check_finite()
 
+    @named_arguments
     def fit(
         self,
         dataset: ReplayBufferBase,
@@ -350,6 +351,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         )
         return list(epochs)
 
+    @named_arguments
     def fit_online(
         self,
         env: EnvironmentLike,
@@ -376,6 +378,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         run: Any = {"n_steps_per_epoch": n_steps_per_epoch, "update_interval": update_interval, **options}
         environments.fit_online(self, env, buffer, explorer, n_steps, run)
 
+    @named_arguments
     def collect(
         self,
         env: Environment | str,
@@ -514,6 +517,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         """Return an actor for ``n`` environments that keeps recurrent states, and `action_values`, between steps."""
         return NetworkActor(self.acting, greedy, n, self.learns_from.stores, values)
 
+    @named_arguments
     def agent(
         self,
         n: int = 1,

@@ -17,7 +17,7 @@ from birl import seeding
 from birl.algorithm.batches import update_priorities
 from birl.algorithm.building import check_fit_arguments
 from birl.algorithm.learner import COMPILE_FROM, UPDATES_AT_ONCE
-from birl.checks import Allowed
+from birl.checks import Allowed, named_arguments
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.minibatch import MiniBatch
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Evaluators = Mapping[str, Evaluator]
 
 
+@named_arguments
 def fit_many(
     config: AlgorithmConfig,
     dataset: ReplayBufferBase,

@@ -25,7 +25,7 @@ from birl.acting.sequence_context import (
 from birl.algorithm import environments
 from birl.algorithm.algorithm import Algorithm
 from birl.algorithm.experience import Trajectories
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.config import AlgorithmConfig, config, field
 from birl.dataset import ReplayBufferBase
 from birl.errors import ShapeError, UnsupportedError
@@ -152,6 +152,7 @@ class TransformerAlgorithm(Algorithm[ConfigT, NetsT], Generic[ConfigT, NetsT]):
         run = dataset, n_steps, n_steps_per_epoch, experiment_name, with_timestamp
         yield from super().fitter(*run, evaluators=evaluators, enable_ddp=enable_ddp, **options)
 
+    @named_arguments
     @_with_signature_of(fitter)
     def fit(self, *args: Any, **options: Any) -> list[tuple[int, dict[str, float]]]:
         """Train on a dataset. See `birl.algorithm.Algorithm.fit`.

@@ -18,6 +18,7 @@ from birl.types import GRADIENT_STATISTICS, State
 MAX_NAME: Final = 200
 """Largest number of characters in the name of a metric, which names a file."""
 
+_PARAMS = "params.json"
 _LINES = "metrics.jsonl"
 _EPISODES = "time_monitor.csv"
 _GRADIENTS = "gradients"
@@ -71,7 +72,7 @@ class FileAdapter(EpochAdapter):
 
     def write_params(self, params: dict[str, Any]) -> None:
         """Write ``params.json``."""
-        atomic_write(self._folder / "params.json", json.dumps(encode(params), indent=2).encode())
+        atomic_write(self._folder / _PARAMS, json.dumps(encode(params), indent=2).encode())
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         """Write ``origin.json``."""
@@ -200,9 +201,9 @@ class FileAdapterFactory(LoggerAdapterFactory):
         return FileAdapter(self._root / experiment_name)
 
     def holds_run(self, experiment_name: str) -> bool:
-        """Return whether the folder holds metrics or models."""
+        """Return whether the folder holds the metrics or the models of a run."""
         folder = self._root / experiment_name
-        return (folder / _LINES).exists() or any(folder.glob("model_*.d3"))
+        return (folder / _LINES).exists() or ((folder / _PARAMS).exists() and any(folder.glob("model_*.d3")))
 
 
 def _logged(line: dict[str, Any]) -> set[str]:

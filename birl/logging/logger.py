@@ -41,7 +41,8 @@ class LoggerAdapter:
 
     Subclass it, or implement the same methods. A class that does not inherit from it may omit ``write_origin``,
     ``write_episodes``, ``write_histogram``, ``write_image``, ``save_best_model``, ``keep_models``, ``watch_model``
-    (which adapters for older versions of d3rlpy do not have) and ``write_gradient`` (gradient statistics are then written as metrics).
+    (which adapters for older versions of d3rlpy do not have) and ``write_gradient`` (gradient statistics are then
+    written as metrics).
     ``get_state() -> dict`` and ``set_state(dict)`` are optional: when a run is resumed from a checkpoint, ``set_state``
     receives the result of ``get_state`` at the time of the checkpoint, and should drop everything that was written
     later.

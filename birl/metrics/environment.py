@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
 from birl.errors import ConfigError, CorruptFileError
 from birl.seeding import preserve_random_state
@@ -26,6 +26,7 @@ class ActingAlgorithm(Protocol):
         """Make an actor for ``n`` environments."""
 
 
+@named_arguments
 def evaluate(
     learner: ActingAlgorithm | None,
     env: Environment | str,
@@ -153,6 +154,7 @@ def evaluate_transformer_with_environment(algo: ActingAlgorithm, env: Environmen
 class _GreedyEpisodes:
     """Base of evaluators of greedy episodes. See `EnvironmentEvaluator`."""
 
+    @named_arguments
     def __init__(
         self,
         env: Environment | str,

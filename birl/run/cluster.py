@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from birl.checks import Allowed, check
+from birl.checks import Allowed, check, named_arguments
 from birl.distributed.worker_pool import Placement
 from birl.errors import ConfigError
 
@@ -218,6 +218,9 @@ class Cluster:
         settings = {name: getattr(self, name) for name in names}
         settings |= {} if self.learners == 1 else {"learners": self.learners, "gradients": self.gradients}
         return settings | ({"shards": self.shards, "ahead": self.ahead} if self.shards else {})
+
+
+Cluster.__init__ = named_arguments(Cluster.__init__)  # type: ignore[method-assign]
 
 
 def fragment_length(seconds: float) -> int:

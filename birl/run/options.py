@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict, cast
 
 from birl.checks import Allowed, check
 from birl.dataset import ReplayBufferBase
-from birl.errors import ConfigError
+from birl.errors import ArgumentError, ConfigError
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.cluster import Cluster
 from birl.run.hooks import Hooks
@@ -272,11 +272,11 @@ def _strategy(strategy: object) -> LoggingStrategy:
 def check_options(
     loop: str, options: Iterable[str], more: Iterable[str] = (), common: Iterable[str] = tuple(DEFAULTS)
 ) -> None:
-    """Raise `ConfigError` for an option that is neither common to all loops nor one of the loop's own (``more``)."""
+    """Raise `ArgumentError` for an option that is neither common to all loops nor one of the loop's own (``more``)."""
     known = [name for name in dict.fromkeys([*more, *common]) if name != "options"]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             hint = "; d3rlpy's older `scorers` are `evaluators` now." if name == "scorers" else hint
-            raise ConfigError(f"{loop} has no option {name!r}{hint or '.'} Options: {', '.join(known)}")
+            raise ArgumentError(f"{loop} has no option {name!r}{hint or '.'} Options: {', '.join(known)}")
