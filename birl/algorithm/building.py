@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
 from birl.envs import ExternalEnv
-from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError
+from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError, UnusedOptionWarning
 from birl.run.hooks import Hooks, with_run
 from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import Actions, Composite, parse_actions
@@ -48,6 +49,23 @@ def check_fit_arguments(
         if inspect.isclass(evaluator):
             raise ConfigError(f"the evaluator {name!r} is a class: give an object, {evaluator.__name__}(…)")
         with_run(evaluator, 2)
+
+
+def warn_of_unused_memory(learner: Any) -> None:
+    """Warn of settings of sequences if no network has a memory."""
+    if learner.recurrent:
+        return
+    known = {field.name: field.default for field in dataclasses.fields(learner.config)}
+    names = ("sequence_length",) if learner.experience.on_policy else ("sequence_length", "burn_in")  # else refused
+    unused = [name for name in names if getattr(learner.config, name, None) != known.get(name)]
+    if unused:
+        given = " and ".join(f"{name}={getattr(learner.config, name)}" for name in unused)
+        warnings.warn(
+            f"{given} has no effect, because no network of this {learner.name} has a memory: give an encoder with one, "
+            "such as encoder_factory='gru', or leave it out",
+            UnusedOptionWarning,
+            stacklevel=3,
+        )
 
 
 def summary(algorithm: Any) -> str:

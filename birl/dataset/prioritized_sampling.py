@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Final
 
 import numpy as np
@@ -12,10 +13,11 @@ from birl.dataset.flags import NO_TRANSITION
 from birl.dataset.minibatch import Rows
 from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
-from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
+from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError, UnusedOptionWarning
 from birl.files.state_restore import check_array
 from birl.types import FLOAT32_MAX, Array, State
 
+DEFAULT_BETA: Final = 0.4
 _BLOCK: Final = 256  # leaves with one minimum
 _TOP: Final = 1024  # sums in the highest level: their cumulative sum is faster than descending from one root
 
@@ -45,7 +47,7 @@ class PrioritizedSampler(Sampler):
     def __init__(
         self,
         alpha: float = 0.6,
-        beta: float = 0.4,
+        beta: float = DEFAULT_BETA,
         beta_steps: int | None = None,
         epsilon: float = 1e-6,
         *,
@@ -56,6 +58,13 @@ class PrioritizedSampler(Sampler):
         self.beta_steps = check("beta_steps", beta_steps, int, optional=True, low=1)
         self.epsilon = float(check("epsilon", epsilon, float, above=0))
         self.normalize_over: str = check("normalize_over", normalize_over, str, choices=("minibatch", "memory"))
+        if self.alpha == 0 and (self.beta_steps is not None or self.beta != DEFAULT_BETA):
+            warnings.warn(
+                f"beta={self.beta} and beta_steps={self.beta_steps} have no effect with alpha=0: sampling is uniform, and "
+                "all weights are 1; give a higher alpha, or leave them out",
+                UnusedOptionWarning,
+                stacklevel=2,
+            )
         self._forget(0, 0)
 
     def _forget(self, lanes: int, capacity: int) -> None:

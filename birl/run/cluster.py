@@ -112,6 +112,7 @@ class Cluster:
             object.__setattr__(self, name, _ALLOWED[name].check(f"Cluster.{name}", getattr(self, name)))
         self._check_ray_fields()
         self._check_learners()
+        self._check_used()
         if self.order == "together" and self.in_flight not in (None, 1):
             raise ConfigError(
                 f"Cluster.in_flight is {self.in_flight}; with order='together' it must be 1, as all wait for the "
@@ -122,6 +123,17 @@ class Cluster:
                 f"Cluster.max_lag is {self.max_lag}; only order='arrival' drops fragments: leave it out, because the "
                 "lag of the others is fixed, 0 or collectors * in_flight - 1"
             )
+
+    def _check_used(self) -> None:
+        """Raise `ConfigError` for a field that was changed and has no effect with the others."""
+        unused = {
+            "ahead": ("only shards sample ahead", "give shards=, too", not self.shards),
+            "patience": ("only Ray waits for machines", "give transport='ray', too", self.transport != "ray"),
+        }
+        for name, (reason, remedy, idle) in unused.items():
+            value = getattr(self, name)
+            if idle and value != getattr(type(self), name):
+                raise ConfigError(f"Cluster.{name} is {value!r}, but {reason}: {remedy}, or leave {name} out")
 
     def _check_ray_fields(self) -> None:
         for name in ("address", "resources"):

@@ -9,6 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from birl.envs import single_spaces
+from birl.errors import ShortRunWarning
 from birl.run.agent_core import ReplayAgentCore, default_buffer, observation_spec, start_schedule
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import buffer_settings, replay_settings
@@ -67,7 +68,7 @@ def online_fitter(
         warnings.warn(
             f"nothing will be learned in n_steps={run.n_steps}: updates start when the buffer holds a minibatch, that "
             f"is, batch_size={batch_size} steps. Take a smaller batch_size or more steps",
-            UserWarning,
+            ShortRunWarning,
             stacklevel=2,
         )
     updates = run.execution.replay_updates(algorithm, buffer)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 
 from birl.checks import Allowed, check
 from birl.dataset import ReplayBufferBase
-from birl.errors import ArgumentError, ConfigError
+from birl.errors import ArgumentError, ConfigError, UnusedOptionWarning
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.cluster import Cluster
 from birl.run.hooks import Hooks
@@ -223,6 +224,7 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
         ConfigError: names the first option that is not allowed.
     """
     steps: int = check("n_steps", n_steps, int, low=1)
+    _warn_of_unused(options)
     full = cast(Options, _checked({**DEFAULTS, **options}))
     Hooks.of(full["callback"])
     after = full["epoch_callback"]
@@ -236,6 +238,17 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
         )
     full["logging_strategy"] = _strategy(full["logging_strategy"])
     return steps, full
+
+
+def _warn_of_unused(options: Options) -> None:
+    by_epoch = _strategy(options.get("logging_strategy", LoggingStrategy.EPOCH)) is LoggingStrategy.EPOCH
+    if "logging_steps" in options and by_epoch:
+        warnings.warn(
+            f"logging_steps={options['logging_steps']!r} has no effect, because metrics are written once an epoch: "
+            "give logging_strategy=birl.LoggingStrategy.STEPS, or leave it out",
+            UnusedOptionWarning,
+            stacklevel=2,
+        )
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -256,8 +269,19 @@ def checked_agent_options(options: AgentOptions) -> dict[str, Any]:
 
 def checked_online_options(n_steps: object, options: OnlineOptions) -> tuple[int, OnlineOptions]:
     """Check ``n_steps`` and the options of a loop in environments, and return them with the defaults."""
-    steps, full = checked_options(n_steps, cast(Options, {**ONLINE_DEFAULTS, **options}))
-    return steps, cast(OnlineOptions, full)
+    steps, checked = checked_options(n_steps, cast(Options, {**ONLINE_DEFAULTS, **options}))
+    full = cast(OnlineOptions, checked)
+    if "eval_n_trials" in options and full["eval_env"] is None:
+        raise ConfigError(
+            f"eval_n_trials={full['eval_n_trials']} cannot be used without eval_env=: give it, or leave "
+            "eval_n_trials out"
+        )
+    if "eval_n_trials" in options and full["eval_n_steps"] is not None:
+        raise ConfigError(
+            f"eval_n_trials={full['eval_n_trials']} and eval_n_steps={full['eval_n_steps']} both set the length of "
+            "evaluations: give one of them"
+        )
+    return steps, full
 
 
 def _strategy(strategy: object) -> LoggingStrategy:

@@ -17,6 +17,7 @@ from birl.dataset.minibatch import MiniBatch
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError
+from birl.logging.logger import LOG
 from birl.run.agent_core import (
     DEFAULT_BUFFER_LIMIT,
     AgentCore,
@@ -123,6 +124,24 @@ class _WithReplay(RolloutExperience):
         clip_episodes(self._buffer, lanes)
 
 
+def _report_short_rollouts(algorithm: Trainable, n_steps: int, n: int) -> None:
+    """Log a warning if a run, or a rollout, is shorter than the configuration says."""
+    config: Any = algorithm.config
+    steps = n * getattr(config, "rollout_length", 0)
+    if 0 < n_steps < steps:
+        LOG.warning(
+            "n_steps=%d is less than a rollout of %d steps (rollout_length=%d in %d environments): the run learns only "
+            "once, at its end",
+            *(n_steps, steps, config.rollout_length, n),
+        )
+    if getattr(getattr(algorithm, "learns_from", None), "n_passes", "") and 0 < steps < config.batch_size:
+        LOG.warning(
+            "batch_size=%d is more than a rollout of %d steps (rollout_length=%d in %d environments): each minibatch "
+            "is a whole rollout",
+            *(config.batch_size, steps, config.rollout_length, n),
+        )
+
+
 def start_rollouts(
     algorithm: Trainable,
     env: Environment,
@@ -156,6 +175,7 @@ def start_rollouts(
         ShapeError: if the buffer has another number of lanes.
     """
     learner, n = algorithm.learner, lanes or number_of_environments(env)
+    _report_short_rollouts(algorithm, n_steps, n)
     if replays:
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:

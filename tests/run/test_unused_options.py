@@ -1,0 +1,89 @@
+"""Options that have no effect with the others are refused, or a warning names them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+import birl
+from birl.algos import DQNConfig, PPOConfig
+from birl.dataset import PrioritizedSampler
+from birl.errors import ConfigError, ShortRunWarning, UnusedOptionWarning
+from run.test_offline import data
+
+QUIET: Any = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
+
+
+def dqn(**fields: Any) -> Any:
+    return DQNConfig(batch_size=4, **fields).create()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eval_n_trials": 3}, "eval_n_trials=3 cannot be used without eval_env="),
+        ({"eval_n_steps": 3}, "eval_n_steps cannot be used without eval_env="),
+        ({"eval_env": "CartPole-v1", "eval_n_trials": 3, "eval_n_steps": 9}, "eval_n_trials=3 and eval_n_steps=9 both"),
+    ],
+)
+def test_evaluations_that_are_not_made(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dqn().fit_online("CartPole-v1", n_steps=4, **options, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ahead": False}, "Cluster.ahead is False, but only shards sample ahead: give shards=, too, or leave ahead"),
+        ({"patience": 5.0}, "Cluster.patience is 5.0, but only Ray waits"),
+        ({"max_lag": 3, "order": "turns"}, "only order='arrival' drops fragments"),
+    ],
+)
+def test_fields_of_clusters(fields: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        birl.Cluster(**fields)
+    birl.Cluster(shards=1, ahead=False)
+    birl.Cluster(patience=300.0, ahead=True)
+
+
+def test_logging_steps_of_epochs() -> None:
+    with pytest.warns(UnusedOptionWarning, match="logging_steps=2 has no effect.*give logging_strategy="):
+        dqn().fit(data(), 4, logging_steps=2, **QUIET)
+    dqn().fit(data(), 4, logging_steps=2, logging_strategy=birl.LoggingStrategy.STEPS, **QUIET)
+
+
+@pytest.mark.parametrize("fields", [{"burn_in": 2}, {"sequence_length": 7}, {"burn_in": 2, "sequence_length": 7}])
+def test_settings_of_sequences_without_a_memory(fields: Any) -> None:
+    with pytest.warns(UnusedOptionWarning, match="has no effect, because no network of this DQN has a memory"):
+        dqn(**fields).create_impl((2,), 3)
+    dqn(**fields, encoder_factory="gru").create_impl((2,), 3)
+    dqn(burn_in=0, sequence_length=20).create_impl((2,), 3)
+
+
+@pytest.mark.parametrize("fields", [{"beta": 0.5}, {"beta_steps": 100}])
+def test_weights_of_uniform_samples(fields: Any) -> None:
+    with pytest.warns(UnusedOptionWarning, match="have no effect with alpha=0"):
+        PrioritizedSampler(alpha=0, **fields)
+    PrioritizedSampler(alpha=0)
+    PrioritizedSampler(alpha=0.1, **fields)
+
+
+def test_rollouts_that_are_cut_short(caplog: pytest.LogCaptureFixture) -> None:
+    def train(n_steps: int, **fields: Any) -> str:
+        caplog.clear()
+        PPOConfig(n_epochs=1, **fields).create().fit_online("CartPole-v1", n_steps=n_steps, **QUIET)
+        return caplog.text
+
+    assert "n_steps=16 is less than a rollout of 32 steps" in train(16, rollout_length=32, batch_size=8)
+    assert "batch_size=64 is more than a rollout of 8 steps" in train(16, rollout_length=8, batch_size=64)
+    assert train(16, rollout_length=8, batch_size=8) == ""
+
+
+def test_a_run_that_learns_nothing() -> None:
+    with pytest.warns(ShortRunWarning, match="nothing will be learned in n_steps=3"):
+        dqn().fit_online("CartPole-v1", n_steps=3, **QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dqn().fit_online("CartPole-v1", n_steps=8, **QUIET)
