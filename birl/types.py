@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "EPISODES",
     "FLOAT32_MAX",
     "GRADIENT_STATISTICS",
     "MASK",
@@ -86,6 +87,9 @@ GymEnv: TypeAlias = Any
 
 GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
 """The statistics that are logged for a gradient, in order."""
+
+EPISODES: Final = "time_monitor.csv"
+"""Name of the file of training episodes in a run folder, which is not a metric."""
 
 MASK: Final = "action_mask"
 """Name of the part of dict observations that masks discrete actions: ``[A]``, 1 for allowed actions and 0 for others.

@@ -11,7 +11,7 @@ import numpy as np
 
 from birl.cli.common import several_runs
 from birl.errors import FileError, ForeignFileError
-from birl.types import GRADIENT_STATISTICS, Array
+from birl.types import EPISODES, GRADIENT_STATISTICS, Array
 
 RETURNS: Final = ("environment", "evaluation", "rollout_return")
 """Metrics that are returns of episodes."""
@@ -80,7 +80,7 @@ def metric_files(folder: Path) -> list[Path]:
         name, time, gradient = file.stem, file.stem.startswith("time_"), file.stem.endswith(_GRADIENT_SUFFIX)
         return [name in RETURNS, not time and not gradient, time, True].index(True), name
 
-    files = sorted(folder.glob("*.csv"), key=key)
+    files = sorted((file for file in folder.glob("*.csv") if file.name != EPISODES), key=key)
     if not files:
         raise FileError(several_runs(folder) or f"{folder} has no metrics (CSV files) yet: train first")
     return files

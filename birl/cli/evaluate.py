@@ -32,6 +32,7 @@ from birl.cli.loading import AnyAlgorithm, load_model
 from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
+from birl.metrics.environment import SelectActions
 from birl.seeding import seed as set_seed
 from birl.types import MASK
 
@@ -68,27 +69,52 @@ def evaluate(
     model: Model,
     n_episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample actions from the policy, as in training.")] = False,
     *,
     options: PlayOptions,
 ) -> None:
     """Play episodes with a trained policy and print their undiscounted returns.
 
-    Policies act greedily; a DiscreteDecisionTransformer and random policies sample their actions.
+    Policies act greedily, unless --sample is given; a DiscreteDecisionTransformer and random policies sample their
+    actions.
     """
     file, algorithm = options.load(model)
     env_id, env = environment_of(model, options.env_id)
     acting, env = options.prepare(model, algorithm, env)
     seed, epsilon = options.seed, options.epsilon
-    returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed)
+    actor = _sampling_actor(algorithm) if sample else None
+    returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed, actor=actor)
     env.close()
     mean, std, low, high = float(np.mean(returns)), float(np.std(returns)), min(returns), max(returns)
     if as_json:
         summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}
-        summary |= {"epsilon": epsilon, "mean": mean, "std": std, "min": low, "max": high, "returns": returns}
+        summary |= {
+            "epsilon": epsilon,
+            "sample": sample,
+            "mean": mean,
+            "std": std,
+            "min": low,
+            "max": high,
+            "returns": returns,
+        }
         print(json.dumps(summary))
         return
     note(f"{file} in {env_id}, seed {seed}")
     print(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f})")
+
+
+def _sampling_actor(algorithm: AnyAlgorithm) -> SelectActions:
+    """Return an actor that samples from the policy.
+
+    Raises:
+        ConfigError: if the policy has no distribution, or if a sequence model always samples.
+    """
+    if algorithm.acts.aims or not algorithm.acts.explores:
+        name = type(algorithm).__name__
+        raise ConfigError(
+            f"--sample was given, but a {name} has no policy to sample from: leave it out, or explore with --epsilon"
+        )
+    return algorithm.actor(greedy=False)
 
 
 def with_masks(env: gymnasium.Env[Any, Any], algorithm: AnyAlgorithm) -> gymnasium.Env[Any, Any]:

@@ -13,7 +13,7 @@ import typer
 from birl.cli.common import Save, ShowSteps, Title, note, runs_of
 from birl.cli.curves import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
-from birl.types import Array
+from birl.types import EPISODES, Array
 
 # Classes of matplotlib, which is optional and therefore not imported here.
 Axes: TypeAlias = Any
@@ -179,7 +179,7 @@ def _metric_file(path: Path, metric: str | None) -> Path:
         return path
     if not path.is_dir():
         raise FileError(f"there is no {path}: give a run folder or one of its CSV files")
-    there = sorted(file.stem for file in path.glob("*.csv"))
+    there = sorted(file.stem for file in path.glob("*.csv") if file.name != EPISODES)
     names = [metric] if metric else [name for name in (*_FIRST_CHOICE, *there) if name in there][:1]
     if not names or names[0] not in there:
         what = f"no metric {metric!r}" if metric and there else "no metrics (CSV files)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -23,14 +24,20 @@ def plot_all(
     title: Title = None,
     show_steps: ShowSteps = False,
 ) -> None:
-    """Plot all metrics of a run in a grid, and print its parameters. A gradient is drawn with its mean and range."""
+    """Plot all metrics of a run in a grid, and print its parameters. A gradient is drawn with its mean and range.
+
+    Durations (time_*.csv) are left out. Runs in environments are plotted by steps.
+    """
     if not path.is_dir():
         raise FileError(f"there is no folder {path}: give a run folder")
     runs = runs_of(path) or [path]
-    panels = metric_files(runs[0])
+    panels = [file for file in metric_files(runs[0]) if not file.stem.startswith("time_")]
+    if not panels:
+        raise FileError(f"{runs[0]} has no metrics (CSV files) but durations yet: train first")
     curves = [read_curve(file) for file in panels]
     # Metrics that were logged within epochs have several values in one epoch.
-    show_steps = show_steps or any((np.diff(curve.epoch) == 0).any() for curve in curves)
+    within = any((np.diff(curve.epoch) == 0).any() for curve in curves)
+    show_steps = show_steps or within or any(file.stem == "rollout_return" for file in panels)
     columns = math.ceil(math.sqrt(len(panels)))
     lines = math.ceil(len(panels) / columns)
     pyplot = require("matplotlib.pyplot", "plot")
@@ -60,5 +67,15 @@ def _print_params(file: Path) -> None:
     except ValueError as error:
         note(f"{file} cannot be read: {error}")
         return
-    for name, value in params.items() if isinstance(params, dict) else ():
+    for name, value in _flat(params) if isinstance(params, dict) else ():
         print(f"{name}={value}")
+
+
+def _flat(value: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield dotted names and values of nested parameters; ``params``, which holds those of a type, is not named."""
+    for key, item in value.items():
+        name = prefix if key == "params" else f"{prefix}.{key}".lstrip(".")
+        if isinstance(item, dict):
+            yield from _flat(item, name)
+        else:
+            yield name, item

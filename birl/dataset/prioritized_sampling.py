@@ -60,8 +60,8 @@ class PrioritizedSampler(Sampler):
         self.normalize_over: str = check("normalize_over", normalize_over, str, choices=("minibatch", "memory"))
         if self.alpha == 0 and (self.beta_steps is not None or self.beta != DEFAULT_BETA):
             warnings.warn(
-                f"beta={self.beta} and beta_steps={self.beta_steps} have no effect with alpha=0: sampling is uniform, and "
-                "all weights are 1; give a higher alpha, or leave them out",
+                f"beta={self.beta} and beta_steps={self.beta_steps} have no effect with alpha=0: sampling is uniform, "
+                "and all weights are 1; give a higher alpha, or leave them out",
                 UnusedOptionWarning,
                 stacklevel=2,
             )

@@ -13,14 +13,13 @@ from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
 from birl.files.serializable import encode
 from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory, SavableModel
-from birl.types import GRADIENT_STATISTICS, State
+from birl.types import EPISODES, GRADIENT_STATISTICS, State
 
 MAX_NAME: Final = 200
 """Largest number of characters in the name of a metric, which names a file."""
 
 _PARAMS = "params.json"
 _LINES = "metrics.jsonl"
-_EPISODES = "time_monitor.csv"
 _GRADIENTS = "gradients"
 
 
@@ -106,9 +105,9 @@ class FileAdapter(EpochAdapter):
     def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
         """Append to ``time_monitor.csv``."""
         lines = [f"{value},{length},{seconds:.6f},{step}" for step, value, length, seconds in episodes]
-        if not (self._folder / _EPISODES).exists():
+        if not (self._folder / EPISODES).exists():
             lines = [f"#{json.dumps(dict(origin))}", "r,l,t,step", *lines]
-        self._append(_EPISODES, "\n".join(lines))
+        self._append(EPISODES, "\n".join(lines))
 
     def _append(self, name: str, line: str) -> None:
         try:
@@ -143,7 +142,7 @@ class FileAdapter(EpochAdapter):
 
     def get_state(self) -> State:
         """Return the lengths of the files that grow, and the steps of the models."""
-        files = [_LINES, _EPISODES, *map(_csv, sorted(self._names))]
+        files = [_LINES, EPISODES, *map(_csv, sorted(self._names))]
         lengths = {n: (self._folder / n).stat().st_size for n in files if (self._folder / n).exists()}
         return {"bytes": lengths, "models": list(self._models)}
 
@@ -159,7 +158,7 @@ class FileAdapter(EpochAdapter):
             )
         self._models = models
         later = {_csv(name) for name in self._written_after(lengths.get(_LINES, 0))}
-        for name in sorted({_LINES, _EPISODES, *lengths} | later):
+        for name in sorted({_LINES, EPISODES, *lengths} | later):
             path = self._folder / name
             if not path.exists():
                 continue
@@ -167,7 +166,7 @@ class FileAdapter(EpochAdapter):
                 path.unlink()
             elif path.stat().st_size > lengths[name]:
                 os.truncate(path, lengths[name])
-        self._names = {name.removesuffix(".csv") for name in lengths if name not in (_LINES, _EPISODES)}
+        self._names = {name.removesuffix(".csv") for name in lengths if name not in (_LINES, EPISODES)}
 
     def _written_after(self, offset: int) -> set[str]:
         """Return the names of the metrics in the lines after ``offset``.

@@ -44,6 +44,7 @@ _HOMES: Final = {
     "OnlineOptions": "birl.run.options",
     "Options": "birl.run.options",
     "Rollout": "birl.run.protocols",
+    "Run": "birl.run.hooks",
     "Stateful": "birl.run.protocols",
     "Trainable": "birl.run.protocols",
 }

@@ -657,7 +657,8 @@ def a_run(folder: Path) -> Path:
     (folder / "environment.csv").write_text("1,10,7.5\n2,20,9.5\n")
     (folder / "time_step.csv").write_text("1,10,0.1\n2,20,0.1\n")
     (folder / "q_func.0.weight_grad.csv").write_text(GRADIENT)
-    (folder / "params.json").write_text('{"action_size": 2}')
+    (folder / "params.json").write_text('{"action_size": 2, "config": {"type": "a", "params": {"gamma": 0.9}}}')
+    (folder / "time_monitor.csv").write_text('#{"t_start": 1.0, "env_id": "a"}\nr,l,t,step\n7.5,3,0.1,10\n')
     return folder
 
 
@@ -716,19 +717,25 @@ def test_fault_14_plot_all_draws_gradients_too(birl_: Any, tmp_path: Path, monke
     monkeypatch.setattr(pyplot, "subplots", remembered)
     run, image = a_run(tmp_path / "run"), tmp_path / "all.png"
     text = birl_("plot-all", run, "--save", image, "--title", "everything")
-    assert text == f"action_size=2\n{image}: 4 metrics of {run}\n"
+    assert text == f"action_size=2\nconfig.type=a\nconfig.gamma=0.9\n{image}: 3 metrics of {run}\n"
     assert image.read_bytes().startswith(b"\x89PNG")
     figure, grid = figures.pop()
     assert figure.get_suptitle() == "everything"
-    assert [axes.get_title() for axes in grid.flat] == ["environment", "loss", "time_step", "q_func.0.weight_grad"]
-    assert list(grid.flat[3].lines[0].get_ydata()) == [0.5, 0.25]
-    low, high = grid.flat[3].collections[0].get_paths()[0].get_extents().intervaly
+    assert [axes.get_title() for axes in grid.flat] == ["environment", "loss", "q_func.0.weight_grad", ""]
+    assert list(grid.flat[1].lines[0].get_xdata()) == [1, 2, 3]
+    assert list(grid.flat[2].lines[0].get_ydata()) == [0.5, 0.25]
+    low, high = grid.flat[2].collections[0].get_paths()[0].get_extents().intervaly
     assert (low, high) == (-3, 2)
     birl_("plot", run / "q_func.0.weight_grad.csv", run / "loss.csv", "--show-max", "--save", tmp_path / "two.png")
     _, axes = figures.pop()
     assert [line.get_ydata()[0] for line in axes.lines] == [0.5, 4.0, 4.0]  # the last one is dashed, at the maximum
 
     (run / "loss.csv").write_text("1,10,4.0\n1,20,1.0\n")  # written within an epoch: steps along the axis
+    birl_("plot-all", run, "--save", image)
+    assert list(figures.pop()[1].flat[1].lines[0].get_xdata()) == [10, 20]
+
+    (run / "loss.csv").write_text("1,10,4.0\n2,20,1.0\n")
+    (run / "rollout_return.csv").write_text("1,10,4.0\n2,20,1.0\n")  # online: steps
     birl_("plot-all", run, "--save", image)
     assert list(figures.pop()[1].flat[1].lines[0].get_xdata()) == [10, 20]
 
