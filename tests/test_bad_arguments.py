@@ -241,6 +241,18 @@ def test_names_of_other_libraries_lead_here() -> None:
         assert all(hasattr(algos, each) for each in words.split(" with ")[0].split(" or ")), name
         assert all(hasattr(models, each) for each in re.findall(r"\w+Factory", words)), name
         assert name not in {each.lower() for each in algos.__all__}, name
+    with pytest.raises(
+        AttributeError, match="no attribute 'XQLConfig', and birl does not have this .*: IQL is nearest"
+    ):
+        _ = algos.XQLConfig  # type: ignore[attr-defined]
+    for name in (
+        *("AMP", "ATRPO", "DDP", "iLQR", "LQR", "MPPI", "MMESAC", "DEMMESAC"),
+        "HyAR",
+        "ICRA2018QtOpt",
+        "OptionCritic",
+        "SACD",
+    ):
+        assert "birl does not have this algorithm" in alias_hint(name), name
     assert alias_hint("Munchausen_IQN").endswith("(q_func_factory=iqn)") and alias_hint("DQN") == ""
 
 

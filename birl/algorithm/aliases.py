@@ -27,11 +27,32 @@ ALIASES: Final[Mapping[str, str]] = {
 """The algorithm and options for each such name, in lower case and without punctuation."""
 
 
+_NEAREST: Final[Mapping[str, str]] = {
+    "amp": "GAIL imitates demonstrations in an environment",
+    "atrpo": "TRPO is for discounted returns",
+    "ddp": "birl has no controllers that plan with a model",
+    "demmesac": "ICML2018SAC is nearest",
+    "hyar": "PPO learns discrete and continuous actions together",
+    "icra2018qtopt": "NAF, TD3 and SAC learn Q-functions of continuous actions",
+    "ilqr": "birl has no controllers that plan with a model",
+    "lqr": "birl has no controllers that plan with a model",
+    "mmesac": "ICML2018SAC is nearest",
+    "mppi": "birl has no controllers that plan with a model",
+    "optioncritic": "birl has no policies over options",
+    "qtopt": "NAF, TD3 and SAC learn Q-functions of continuous actions",
+    "sacd": "SAC with discrete actions is DiscreteSAC; birl has no SAC with one Q-function for each part of the reward",
+    "xql": "IQL is nearest",
+}
+"""What birl has instead of algorithms that it does not have, by their names in lower case."""
+
+
 def alias_hint(name: str) -> str:
-    """Return ``"; here that is DQN with …"``, or an empty string for other names.
+    """Return ``"; here that is DQN with …"``, what is nearest, or an empty string for other names.
 
     Args:
         name: name of an algorithm or of its configuration.
     """
-    found = ALIASES.get(re.sub(r"[\W_]", "", name.lower()).removesuffix("config"))
-    return f"; here that is {found}" if found else ""
+    plain = re.sub(r"[\W_]", "", name.lower()).removesuffix("config")
+    if plain in _NEAREST:
+        return f", and birl does not have this algorithm: {_NEAREST[plain]}"
+    return f"; here that is {ALIASES[plain]}" if plain in ALIASES else ""

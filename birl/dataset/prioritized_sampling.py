@@ -18,6 +18,7 @@ from birl.files.state_restore import check_array
 from birl.types import FLOAT32_MAX, Array, State
 
 DEFAULT_BETA: Final = 0.4
+DEFAULT_BETA_STEPS: Final = 200_000
 _BLOCK: Final = 256  # leaves with one minimum
 _TOP: Final = 1024  # sums in the highest level: their cumulative sum is faster than descending from one root
 
@@ -36,7 +37,8 @@ class PrioritizedSampler(Sampler):
     Args:
         alpha: exponent of priorities, in [0, 1]; 0 is uniform.
         beta: exponent of importance weights, in [0, 1]; 1 corrects all of the bias.
-        beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` for a constant ``beta``.
+        beta_steps: number of minibatches over which ``beta`` rises to 1; ``None`` for a constant ``beta``. Give the
+            number of minibatches of the run, as ``birl train`` does.
         epsilon: added to every error, above 0, so that every step can be drawn.
         normalize_over: ``"minibatch"`` or ``"memory"``, whose largest possible weight all weights are divided by. With
             the memory, a step has the same weight in every minibatch.
@@ -48,7 +50,7 @@ class PrioritizedSampler(Sampler):
         self,
         alpha: float = 0.6,
         beta: float = DEFAULT_BETA,
-        beta_steps: int | None = None,
+        beta_steps: int | None = DEFAULT_BETA_STEPS,
         epsilon: float = 1e-6,
         *,
         normalize_over: str = "minibatch",
@@ -58,7 +60,7 @@ class PrioritizedSampler(Sampler):
         self.beta_steps = check("beta_steps", beta_steps, int, optional=True, low=1)
         self.epsilon = float(check("epsilon", epsilon, float, above=0))
         self.normalize_over: str = check("normalize_over", normalize_over, str, choices=("minibatch", "memory"))
-        if self.alpha == 0 and (self.beta_steps is not None or self.beta != DEFAULT_BETA):
+        if self.alpha == 0 and (self.beta_steps not in (None, DEFAULT_BETA_STEPS) or self.beta != DEFAULT_BETA):
             warnings.warn(
                 f"beta={self.beta} and beta_steps={self.beta_steps} have no effect with alpha=0: sampling is uniform, "
                 "and all weights are 1; give a higher alpha, or leave them out",

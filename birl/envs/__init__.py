@@ -7,6 +7,7 @@ from birl.envs.checker import check_environment
 from birl.envs.construction import as_environment, make_env, reset_generator, seed_env
 from birl.envs.external import ExternalEnv
 from birl.envs.stepper import Step, Stepper
+from birl.envs.time_limits import TruncationAsTermination
 from birl.envs.wrappers import ActionMask, ChannelFirst, FrameStack, GoalConcatWrapper
 from birl.errors import missing_name
 from birl.spaces import sample_actions
@@ -22,6 +23,7 @@ __all__ = [
     "GoalConcatWrapper",
     "Step",
     "Stepper",
+    "TruncationAsTermination",
     "as_environment",
     "check_environment",
     "environment_spec",

@@ -30,8 +30,14 @@ SIZE = Allowed(int, low=1)
 
 
 class EncoderFactory(Serializable):
-    """Base of encoder factories."""
+    """Base of encoder factories.
 
+    Attributes:
+        output_scale: factor on the initial weights and biases of the layer that follows the encoder in policies, value
+            functions and Q-functions.
+    """
+
+    output_scale: float = 1.0
     _ensemble: ClassVar[type[nn.Module]] = Members
 
     def create(self, observation_shape: Shape) -> nn.Module:
@@ -124,6 +130,8 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
         last_activation: activation of the last layer instead of ``activation``.
         noisy: whether all layers have learned noise, by which networks explore (arXiv:1706.10295), or the initial
             amount of noise: ``True`` is the paper's 0.5.
+        output_scale: factor on the initial weights and biases of the layer that follows the encoder in a policy, a
+            value function or a Q-function. Small factors start with small outputs.
     """
 
     hidden_units: list[int] = field(default_factory=lambda: [256, 256])
@@ -134,6 +142,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
     exclude_last_activation: bool = False
     last_activation: str | None = None
     noisy: bool | float = False
+    output_scale: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layers(self)
@@ -170,6 +179,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
         exclude_last_activation: whether the dense layer is linear.
         last_activation: activation of the dense layer instead of ``activation``.
         noisy: noise of the dense layer; see `VectorEncoderFactory`.
+        output_scale: see `VectorEncoderFactory`.
     """
 
     filters: list[list[int]] = field(default_factory=lambda: _filters_for(84))
@@ -180,6 +190,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
     exclude_last_activation: bool = False
     last_activation: str | None = None
     noisy: bool | float = False
+    output_scale: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layers(self)
@@ -256,12 +267,14 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
         use_batch_norm: batch norm after each activation.
         dropout_rate: dropout probability after each layer, or ``None``.
         noisy: noise of the dense layers; see `VectorEncoderFactory`.
+        output_scale: see `VectorEncoderFactory`.
     """
 
     activation: str = "relu"
     use_batch_norm: bool = False
     dropout_rate: float | None = None
     noisy: bool | float = False
+    output_scale: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layers(self)
@@ -397,3 +410,4 @@ def _check_layers(factory: VectorEncoderFactory | PixelEncoderFactory | DefaultE
         check(name, getattr(factory, name, False), bool)
     check("dropout_rate", factory.dropout_rate, float, low=0, below=1, optional=True)
     check_noisy("noisy", factory.noisy)
+    check("output_scale", factory.output_scale, float, low=0)

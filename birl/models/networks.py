@@ -121,6 +121,8 @@ class LinearNetwork(Network):
         encoder = encoder_factory.build(spec.encoder_shape, spec.actions if with_action else None)
         super().__init__(spec, encoder, with_action=with_action)
         self.linear = nn.Linear(self.feature_size, spec.actions.size if size is None else size)
+        self._output_scale = encoder_factory.output_scale
+        scale_parameters(self.linear, self._output_scale)
 
     def make_orthogonal(self, gain: float) -> None:
         """Initialise weights orthogonally and biases with 0, as for PPO (arXiv:2005.12729, section 3).
@@ -129,7 +131,8 @@ class LinearNetwork(Network):
         with orthogonal weights; only their last layer is multiplied by ``gain``.
 
         Args:
-            gain: scale of the last layer's weights. The scale of the encoder's weights is sqrt(2).
+            gain: scale of the last layer's weights, multiplied by the encoder factory's ``output_scale``. The scale of
+                the encoder's weights is sqrt(2).
         """
         if is_recurrent(self):
             with torch.no_grad():
@@ -138,11 +141,19 @@ class LinearNetwork(Network):
             return
         library = [part for part in self.encoder.modules() if isinstance(part, VectorEncoder | PixelEncoder)]
         scales: dict[nn.Module, float] = {layer: 2**0.5 for part in library for layer in part.modules()}
-        for layer, scale in {**scales, self.linear: gain}.items():
+        for layer, scale in {**scales, self.linear: gain * self._output_scale}.items():
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 nn.init.orthogonal_(layer.weight, scale)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
+
+
+@torch.no_grad()
+def scale_parameters(layer: nn.Module, scale: float) -> None:
+    """Multiply the parameters of a layer by a factor."""
+    if scale != 1.0:
+        for parameter in layer.parameters(recurse=False):
+            parameter.mul_(scale)
 
 
 def is_recurrent(module: nn.Module) -> bool:

@@ -15,13 +15,13 @@ from birl.checks import check
 from birl.errors import ConfigError, ShapeError
 from birl.files.serializable import Serializable
 from birl.models.branches import BranchReturns
-from birl.models.dueling import LastLayers
+from birl.models.dueling import DuelingStreams, LastLayers
 from birl.models.encoder_modules import SimBaEncoder, VectorEncoder
 from birl.models.encoders import SIZE, EncoderFactory
 from birl.models.heads import CategoricalHead, ImplicitQuantileHead, MeanHead, QuantileHead
 from birl.models.layers import EnsembleLayerNorm, EnsembleLinear
 from birl.models.matmul import NEVER, products
-from birl.models.networks import Network
+from birl.models.networks import Network, scale_parameters
 from birl.models.noisy import check_noisy
 from birl.models.risk import RiskMeasure
 from birl.models.value_distributions import Returns
@@ -214,6 +214,14 @@ class C51QFunctionFactory(_HeadFactory, type="c51"):
             )
 
 
+def _last_layers(head: nn.Module) -> list[nn.Module]:
+    """Return the last layers of a head: its ``linear``, or the ends of a dueling network's streams."""
+    last = getattr(head, "linear", None)
+    if isinstance(last, DuelingStreams):
+        return [last.value[-1], last.advantage[-1]]
+    return [] if last is None else [last]
+
+
 _STACKED = (EnsembleLinear, EnsembleLayerNorm)
 
 
@@ -236,6 +244,8 @@ class _QFunction(Network):
         encoder = encoder_factory.build(spec.encoder_shape, actions, None if share else n_ensembles)
         super().__init__(spec, encoder, with_action=self._reads_action)
         self.head = q_func_factory.create_head(n_ensembles, self.feature_size, n_actions, **branching)
+        for layer in _last_layers(self.head):
+            scale_parameters(layer, encoder_factory.output_scale)
         self.share_encoder, self.n_ensembles = share, n_ensembles
 
     def _returns(self, inputs: Inputs, action: Tensor | None, choose: bool = True) -> Returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from birl.models.encoders import EncoderFactory
-from birl.models.networks import LinearNetwork, Network
+from birl.models.networks import LinearNetwork, Network, scale_parameters
 from birl.spaces.specs import Spec
 from birl.types import Inputs
 
@@ -37,6 +37,7 @@ class AdvantageFunction(Network):
     def __init__(self, spec: Spec, encoder_factory: EncoderFactory) -> None:
         super().__init__(spec, encoder_factory.build(spec.encoder_shape, spec.actions), with_action=True)
         self.linear = nn.Linear(self.feature_size, 1, bias=False)  # a bias cancels in differences
+        scale_parameters(self.linear, encoder_factory.output_scale)
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return advantages ``[...]``; ``action`` may have more leading dimensions than the observation."""

@@ -122,7 +122,7 @@ def test_masses_at_the_sums_and_next_to_them_find_their_leaves() -> None:
 
 def test_draws_and_weights_follow_the_paper() -> None:
     alpha, beta, epsilon = 0.7, 0.5, 0.01
-    buffer = data(sampler=PrioritizedSampler(alpha, beta, epsilon=epsilon))
+    buffer = data(sampler=PrioritizedSampler(alpha, beta, None, epsilon))
     everything = buffer.reader.sample(TransitionView(), 50)
     assert sorted(marks(everything)) == list(range(50))  # new steps are equal: each part has one
     error = np.random.default_rng(0).exponential(size=50)
@@ -140,7 +140,7 @@ def test_draws_and_weights_follow_the_paper() -> None:
 
 
 def test_weights_are_those_of_the_memory() -> None:
-    sampler = PrioritizedSampler(0.7, 0.5, epsilon=0.01, normalize_over="memory")
+    sampler = PrioritizedSampler(0.7, 0.5, None, 0.01, normalize_over="memory")
     buffer = data(600, sampler=sampler)
     everything = buffer.reader.sample(TransitionView(), 600)
     error, rng = np.ones(600), np.random.default_rng(0)
@@ -155,7 +155,7 @@ def test_weights_are_those_of_the_memory() -> None:
         np.testing.assert_allclose(batch.weights[:, 0], weight / largest, rtol=1e-5)
         error[drawn] = 0.5 * rng.random(16)
         batch.update_priorities(error[drawn])
-    with pytest.raises(ConfigError, match="normalize_over is 'batch'; it must be 'minibatch' or 'memory'"):
+    with pytest.raises(ConfigError, match="normalize_over is 'batch'; it must be one of 'minibatch', 'memory'"):
         PrioritizedSampler(normalize_over="batch")
 
 
@@ -222,7 +222,7 @@ def test_priorities_stay_with_their_steps(limit: int, lanes: int) -> None:
 
 
 def test_new_steps_have_the_greatest_priority_so_far() -> None:
-    sampler = PrioritizedSampler(1.0, 0.0)
+    sampler = PrioritizedSampler(1.0, 0.0, None)
     buffer = ring(100, sampler)
     for number in range(11):
         buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
@@ -249,12 +249,12 @@ def test_steps_whose_stacked_frames_are_gone_are_not_drawn() -> None:
 
 
 def test_sequences_and_several_steps_are_drawn_by_priorities() -> None:
-    buffer = data(sampler=PrioritizedSampler(1.0, 0.0), transition_picker=MultiStepTransitionPicker(3, 0.9))
+    buffer = data(sampler=PrioritizedSampler(1.0, 0.0, None), transition_picker=MultiStepTransitionPicker(3, 0.9))
     batch = buffer.reader.sample(TransitionView(), 50)
     first = np.asarray(batch.observations)[:, 0]
     batch.update_priorities(np.where(first == 12, 1e6, 0.0))
     assert set(np.asarray(buffer.reader.sample(TransitionView(), 20).observations)[:, 0]) == {12.0}
-    buffer = data(sampler=PrioritizedSampler(1.0, 0.0))
+    buffer = data(sampler=PrioritizedSampler(1.0, 0.0, None))
     sequences = buffer.reader.sample(SequenceView(3, 1), 50)
     sequences.update_priorities(np.where(marks(sequences)[1] == 12, 1e6, 0.0))
     assert set(marks(buffer.reader.sample(SequenceView(3, 1), 20))[1]) == {12.0}
