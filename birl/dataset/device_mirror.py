@@ -54,10 +54,12 @@ class Mirror(StorageView):
             setattr(self, name, getattr(source, name))
         if not isinstance(self.place, TorchPlace):
             self.columns, self.device_flags = source.columns, source.flags
+            self.check_overwritten = source.check_overwritten
         elif moved:
             self.columns = {}  # frees the old copies before new ones are made
             self.columns = {name: self.place.send(column) for name, column in source.columns.items()}
             self.device_flags = self.place.send(source.flags)
+            source.check_rows()
         elif self.written:
             rows = np.unique(np.concatenate(self.written))
             index = self.place.indices(rows)

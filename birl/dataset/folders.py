@@ -14,7 +14,7 @@ from birl.dataset.arrays import FolderPlace
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_TRANSITION
-from birl.dataset.journal import LANE_ARRAYS, MAX_SEQUENCE, Journal, read_journal
+from birl.dataset.journal import LANE_ARRAYS, MAX_SEQUENCE, Journal, read_journal, restarts
 from birl.dataset.log_record import load_record
 from birl.dataset.sampling import Sampler
 from birl.dataset.storage import Storage
@@ -63,6 +63,7 @@ def get_storage_state(storage: Storage) -> State:
         return array.reshape(*shape, *array.shape[1:])[:, : storage.used].copy()
 
     columns = {name: read(storage.place.host(column)) for name, column in storage.columns.items()}
+    storage.check_rows()
     return state | {"flags": read(storage.flags), "columns": columns}
 
 
@@ -165,7 +166,7 @@ def _restore_rows(storage: Storage, state: State) -> None:
         storage.add_extra(name, ArraySpec(columns[name].shape[2:], columns[name].dtype))
     storage.reset_lanes()
     if storage.journal is not None:  # a kill after this leaves an empty storage, whose state can be set again
-        storage.journal.write(storage)
+        storage.journal.restart(storage)
     if storage.capacity != state["capacity"]:
         storage.resize(state["capacity"])
     rows = storage.rows(np.arange(storage.lanes)[:, None], np.arange(flags.shape[1]))
@@ -383,18 +384,25 @@ def open_folder(folder: Path) -> Storage:
 
 
 def _watch(storage: Storage) -> None:
-    """Make readers of a ring raise an error once its rows have been overwritten."""
+    """Make readers of a ring raise an error once its rows have been overwritten, or may be right now."""
     place, lanes, capacity = storage.place, storage.lanes, storage.capacity
     if storage.limit is None:
         return
     assert isinstance(place, FolderPlace)
     seen, start = place.sequence, storage.start.copy()
+    slack = storage.limit // lanes // 64 + 8  # free rows of a full ring to which single steps are written
 
     def watch() -> None:
         record = read_journal(place.folder, lanes)
         if record is None or record.sequence <= seen or record.state["capacity"] != capacity:
             return  # a writer with a larger ring writes to other files
-        if (record.state["end"] - capacity > start).any():
+        first, last = record.state["start"], record.state["end"]
+        # A write is recorded when it is complete: a step takes two rows, and episodes all rows that were freed for them
+        free = capacity - (last - first)
+        if (
+            restarts(record.sequence) > restarts(seen)
+            or (last + np.where(free > slack, free, 2) - capacity > start).any()
+        ):
             raise DataError(
                 f"{place.folder} has been written to, and the oldest steps that were read here are overwritten: open "
                 "it again with ReplayBuffer.open(…)"

@@ -18,6 +18,8 @@ LANE_ARRAYS: Final = {"start": np.int64, "end": np.int64, "offset": np.int64, "o
 """Dtypes of the arrays of a storage with an element for each lane, by name."""
 MAX_SEQUENCE: Final = 2**62
 """Upper bound of the numbers of writes."""
+_RESTART: Final = 2**32
+"""Number of writes between two restarts, so that the number of a write says how often the rows were replaced."""
 _HEAD: Final = 4  # numbers before the lanes' numbers: sequence, capacity, and two numbers of the boot
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -78,6 +80,12 @@ class Journal(Generic[S]):
         record[_HEAD:-1] = np.concatenate([*lanes, (storage.tail() if tail is None else tail).ravel()])
         record[-1] = zlib.crc32(record[:-1].data)
 
+    def restart(self, storage: S) -> None:
+        """Record the state of ``storage`` before all of its rows are replaced."""
+        after = (self.sequence // _RESTART + 1) * _RESTART
+        self.sequence = after + (after - self.sequence) % 2  # the older of the two records is replaced, as by any write
+        self.write(storage)
+
     def flush(self) -> None:
         """Write the journal to disk."""
         self._records.flush()
@@ -94,6 +102,11 @@ def read_journal(folder: Path, lanes: int) -> Record | None:
         if intact:
             return _parse_record(max(intact, key=lambda record: int(record[0])), lanes)
     return None
+
+
+def restarts(sequence: int) -> int:
+    """Return how often all rows had been replaced at the write with this number."""
+    return sequence // _RESTART
 
 
 def _parse_record(record: Array, lanes: int) -> Record:

@@ -104,6 +104,7 @@ class LaneView(StorageView):
         for begin in range(0, max(len(rows), 1), count):
             part = rows[begin : begin + count]
             columns = {name: np.array(column[part]) for name, column in self.columns.items()}
+            self._parent.check_rows()
             yield Changes(self.capacity, leaves if begin == 0 else None, ends, part, self.flags[part], columns)
 
 

@@ -190,13 +190,13 @@ class Reader:
         """Sample one transition by the per-item protocol. If there are two sources, one is selected at random."""
         view = TransitionView()
         source, row = self._sample_row(view)
-        return view.items(source.storage.source, source.picker, row)[0]
+        return copy.deepcopy(view.items(source.storage.source, source.picker, row)[0])  # not views of the storage
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Sample one window of ``length`` steps by the per-item protocol. See `sample_transition`."""
         view = TrajectoryView(length)
         source, row = self._sample_row(view)
-        return view.items(source.storage.source, source.slicer, row)[0]
+        return copy.deepcopy(view.items(source.storage.source, source.slicer, row)[0])
 
     def _sample_row(self, view: View[MiniBatch]) -> tuple[Source, Array]:
         second = self.choice is not None and self.choice.host.random() < self._share()

@@ -76,7 +76,7 @@ class Storage:
         self.version = self.generation = 0  # version changes with the contents, generation with the arrays
         self.mirrors: weakref.WeakSet[StorageView] = weakref.WeakSet()
         self.journal: Journal[Storage] | None = None  # set in the process that writes to a folder
-        self.check_overwritten: Callable[[], None] | None = None  # set for readers of a folder: raises an error
+        self.check_overwritten: Callable[[], None] | None = None  # set for readers of a ring in a folder: raises
         # Devices draw rows from an index of all steps. For a ring the index would be rebuilt after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
@@ -99,6 +99,10 @@ class Storage:
 
     def refresh(self) -> None:
         """Bring a mirror up to date. Readers call this before they choose rows."""
+        self.check_rows()
+
+    def check_rows(self) -> None:
+        """Raise an error if another process has overwritten rows of this ring. Call it *after* values were read."""
         if self.check_overwritten is not None:
             self.check_overwritten()
 
@@ -261,8 +265,11 @@ class Storage:
         return window, self.place.none_after((self.place.take(self.device_flags, window) & (FIRST | HEAD)) != 0)
 
     def take(self, name: str, rows: A) -> A:
-        """Return a column at ``rows``, in its own dtype."""
-        return cast(A, self.place.take(self.columns[name], rows))
+        """Return a column at ``rows``, in its own dtype. All values are read here, or followed by `check_rows`."""
+        values = cast(A, self.place.take(self.columns[name], rows))
+        if self.check_overwritten is not None:
+            self.check_overwritten()
+        return values
 
     def take_flags(self, rows: A, mask: int) -> A:
         """Return whether a flag of ``mask`` is set at each of ``rows``."""
@@ -270,8 +277,7 @@ class Storage:
 
     def observation(self, rows: ArrayOrTensor) -> Tree:
         """Return the observations at ``rows`` in the dtypes of network inputs."""
-        place, columns = self.place, self.columns
-        return tree_map(lambda name: place.to_network(place.take(columns[name], rows)), self.observation_names)
+        return tree_map(lambda name: self.place.to_network(self.take(name, rows)), self.observation_names)
 
     def terminals(self, rows: A) -> A:
         """Return float32 ``[..., 1]``: 1 where a step terminates."""

@@ -114,6 +114,7 @@ def digest(storages: Iterable[Storage]) -> str:
             total.update(repr((leaves, (storage.end - storage.start).tolist())).encode())
             for part in threads.map(_Block.digest, _blocks(storage)):
                 total.update(part)
+            storage.check_rows()
     return total.hexdigest()[:32]
 
 

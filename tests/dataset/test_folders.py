@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import signal
@@ -14,12 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from birl.dataset import Episode, FIFOBuffer, InfiniteBuffer, PrioritizedSampler, ReplayBuffer, Signature, folders
 from birl.dataset import journal as journals
-from birl.dataset.arrays import FolderPlace
+from birl.dataset.arrays import FolderPlace, MemoryPlace, TorchPlace
+from birl.dataset.lane_views import LaneView
 from birl.dataset.storage import Storage
+from birl.dataset.views import TransitionView
 from birl.errors import CorruptFileError, DataError, FileError, WriteError
+from birl.run import fingerprint
 from birl.types import ActionSpace
 from tests.tiers import slow_but
 
@@ -382,6 +387,103 @@ def test_a_ring_is_read_until_its_rows_are_overwritten(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="overwritten: open it again"):
         reader.sample_transition_batch(3)
     check(ReplayBuffer.open(tmp_path / "data"), 60, 20)
+
+
+READS: dict[str, Any] = {
+    "episodes": lambda reader: reader.episodes[0],
+    "list": lambda reader: list(reader.episodes),
+    "transition": lambda reader: reader.sample_transition(),
+    "trajectory": lambda reader: reader.sample_trajectory(3),
+    "transitions": lambda reader: reader.sample_transition_batch(3),
+    "trajectories": lambda reader: reader.sample_trajectory_batch(3, 2),
+    "sequences": lambda reader: reader.sample_sequence_batch(3, 2),
+    "tails": lambda reader: reader.sample_tail_batch(3),
+    "all": lambda reader: list(reader.all_transitions()),
+    "bounds": lambda reader: reader.action_bounds(),
+    "state": lambda reader: reader.get_state(),
+    "digest": lambda reader: fingerprint.digest(reader.reader.storages),
+    "returns": lambda reader: reader.reader.episode_returns(),
+    "dump": lambda reader: reader.dump(io.BytesIO()),
+    "mirror": lambda reader: reader.reader.mirrored(TorchPlace(torch.device("cpu"))),
+    "pinned": lambda reader: reader.reader.mirrored(MemoryPlace()).sample(TransitionView(), 3),
+    "lanes": lambda reader: list(LaneView(reader.storage, 0, 1).changes(whole=True)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_every_way_of_reading_an_overwritten_ring_raises(read: str, tmp_path: Path) -> None:
+    """Also if the writer overwrites the rows while they are read: the check follows the read."""
+    writer = new(tmp_path / "data", 20)
+    for number in range(60):
+        write(writer, number)
+    reader = ReplayBuffer.open(tmp_path / "data")
+    held, episodes = reader.episodes[0], reader.episodes
+    before = held.observations.copy()
+    READS[read](ReplayBuffer.open(tmp_path / "data"))
+    for number in range(60, 120):
+        write(writer, number)
+    with pytest.raises(DataError, match="overwritten: open it again"):
+        READS[read](reader)
+    with pytest.raises(DataError, match="overwritten"):
+        episodes[0]
+    np.testing.assert_array_equal(held.observations, before)  # a copy
+
+
+def test_rows_that_a_long_write_is_replacing_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write of a whole episode is recorded at its end."""
+    writer = new(tmp_path / "data", 60)
+    for _ in range(6):
+        writer.append_episode(Episode(np.zeros((12, WIDTH), "f4"), np.zeros((12, 1), "f4"), np.zeros(12), False))
+    reader = ReplayBuffer.open(tmp_path / "data")
+    assert not reader.episodes[0].rewards.any()
+    found: list[Any] = []
+
+    def end_write(self: Storage, in_journal: bool = False) -> None:
+        try:
+            found.append(reader.episodes[0].rewards)
+        except DataError as error:
+            found.append(str(error))
+
+    monkeypatch.setattr(Storage, "end_write", end_write)
+    writer.append_episode(Episode(np.ones((50, WIDTH), "f4"), np.ones((50, 1), "f4"), np.ones(50), False))
+    assert len(found) == 1 and "overwritten" in found[0]
+
+
+def test_a_ring_whose_rows_were_replaced_is_not_read(tmp_path: Path) -> None:
+    """The writer returns to a checkpoint, and writes other steps to the same rows, up to the same position."""
+    writer = new(tmp_path / "data", 20)
+    for number in range(30):
+        write(writer, number)
+    state = writer.get_state()
+    for number in range(30, 35):
+        write(writer, number)
+    reader = ReplayBuffer.open(tmp_path / "data")
+    check(reader, 35, 20)
+    writer.set_state(state)
+    for number in range(130, 135):
+        write(writer, number)
+    with pytest.raises(DataError, match="overwritten"):
+        reader.sample_transition_batch(3)
+    writer.set_state(state)
+    check(ReplayBuffer.open(tmp_path / "data"), 30, 20)
+
+
+def test_single_items_are_no_views_of_a_ring(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(
+        FIFOBuffer(20),
+        observation_signature=Signature([np.float32], [(WIDTH,)]),
+        action_signature=Signature([np.float32], [(1,)]),
+        action_space=ActionSpace.CONTINUOUS,
+        action_size=1,
+    )
+    for number in range(20):
+        write(buffer, number)
+    item, window = buffer.sample_transition(), buffer.sample_trajectory(2)
+    before = item.observation.copy(), window.rewards.copy()
+    for number in range(200, 260):
+        write(buffer, number)
+    np.testing.assert_array_equal(item.observation, before[0])
+    np.testing.assert_array_equal(window.rewards, before[1])
 
 
 def test_priorities_are_saved_by_a_writer(written: ReplayBuffer, tmp_path: Path) -> None:
