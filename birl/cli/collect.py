@@ -10,7 +10,12 @@ import numpy as np
 import typer
 
 from birl.acting.explorers import ConstantEpsilonGreedy
-from birl.cli.common import Model, note, with_options
+from birl.cli.common import (
+    Model,
+    note,
+    print_line,
+    with_options,
+)
 from birl.cli.evaluate import PlayOptions
 from birl.cli.run_folder import environment_of
 from birl.dataset import dump
@@ -57,7 +62,7 @@ def collect(
     episodes = [dataclasses.replace(episode, extra=None) for episode in buffer.episodes]
     dump(episodes, out, buffer.dataset_info)
     returns = [episode.compute_return() for episode in episodes]
-    print(
+    print_line(
         f"{out}: {len(episodes)} episodes, {buffer.transition_count} steps, return {np.mean(returns):.2f} ± "
         f"{np.std(returns):.2f} (min {min(returns):.2f}, max {max(returns):.2f})"
     )

@@ -114,6 +114,11 @@ def note(text: str) -> None:
     tqdm.write("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # above the progress bar, if there is one
 
 
+def print_line(text: object) -> None:
+    """Print a result to standard output, without control characters of the terminal that names in files may have."""
+    print("\n".join(map(printable, str(text).split("\n"))))
+
+
 def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Sequence[str] = ()) -> None:
     """Print rows in columns of equal width.
 
@@ -125,7 +130,7 @@ def print_table(rows: Sequence[Sequence[str]], right: bool = False, below: Seque
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, text in zip(rows, below or [""] * len(rows), strict=True):
         cells = [f"{cell:{'>' if right and place else '<'}{widths[place]}}" for place, cell in enumerate(row)]
-        print("  ".join(cells).rstrip() + (text and f"\n{text}"))
+        print_line("  ".join(cells).rstrip() + (text and f"\n{text}"))
 
 
 # -- the user's own code -----------------------------------------------------------------------------------------------
@@ -179,7 +184,8 @@ def several_runs(folder: Path) -> str:
 
 def models_of(folder: Path) -> list[Path]:
     """Return the models of a run folder in the order of training."""
-    return sorted((path for path in folder.iterdir() if _MODEL.fullmatch(path.name)), key=step_of)
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in paths if _MODEL.fullmatch(path.name)), key=step_of)
 
 
 def step_of(model: Path) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import birl.algos  # noqa: F401  read_d3rlpy finds algorithms by name
+from birl.cli.common import print_line
 from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.errors import ConfigError
 
@@ -25,4 +26,4 @@ def convert(
     algorithm = read_d3rlpy(old)
     algorithm.save(new)
     name = type(algorithm).__name__
-    print(f"{new}: {name} of {old}: networks, scalers and settings; optimisers start from scratch")
+    print_line(f"{new}: {name} of {old}: networks, scalers and settings; optimisers start from scratch")

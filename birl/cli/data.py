@@ -8,7 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import note, print_table
+from birl.cli.common import (
+    note,
+    print_line,
+    print_table,
+)
 from birl.cli.datasets import load_dataset
 from birl.dataset import LogSchema, write_parquet
 from birl.dataset.log_record import IMPORT
@@ -20,7 +24,6 @@ from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
 from birl.ope.audit.report import report_data
-from birl.text import printable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -39,7 +42,7 @@ def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> Non
     Each line gives its reason. If several columns could have a role, all are listed and none is assigned.
     """
     proposal = propose(_sources(logs, sql, database))
-    print(proposal.text, end="")
+    print_line(proposal.text.removesuffix("\n"))
     if "reward" in proposal.missing:  # on stderr, so that it is visible even if stdout is redirected
         note(NO_REWARD)
 
@@ -55,7 +58,9 @@ def import_(
     """Read logs of any size into a folder of episodes. Its import.json counts the rows that were kept and dropped."""
     record = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
     episodes, ended = record["episodes"], record["terminated"]
-    print(f"{out}: {episodes} episodes, {ended} of them terminated, {record['rows_out']} of {record['rows_in']} rows")
+    print_line(
+        f"{out}: {episodes} episodes, {ended} of them terminated, {record['rows_out']} of {record['rows_in']} rows"
+    )
     for rule, count in record["dropped"].items():
         note(f"left out: {count['episodes']} episodes, {count['rows']} rows: {rule}")
     if record.get("duplicates"):
@@ -80,7 +85,7 @@ def export(
     dataset = load_dataset(data)
     if PATTERN.fullmatch(to):
         counts = write_minari(dataset, to, env_id)
-        print(f"{to}: {counts['episodes']} episodes, {counts['steps']} steps")
+        print_line(f"{to}: {counts['episodes']} episodes, {counts['steps']} steps")
         if counts["left_out"]:
             note(f"left out: {counts['left_out']} last steps of truncated episodes, whose next observation is unknown")
         return
@@ -88,7 +93,7 @@ def export(
         what = f"--env-id {env_id} is for Minari" if env_id is not None else f"{to!r:.80} has an unknown format"
         raise ConfigError(f"{what}: write to a .parquet file, or to the name of a Minari dataset, such as my/shop-v0")
     counts = write_parquet(dataset, to, loggers=_import_record(data).get("loggers", []))
-    print(f"{to}: {counts['episodes']} episodes, {counts['rows']} rows")
+    print_line(f"{to}: {counts['episodes']} episodes, {counts['rows']} rows")
     if not counts["schema"]:
         note("without a schema: birl data import reads only vector observations, and discrete or continuous actions")
 
@@ -123,13 +128,13 @@ def report(
         result.save(html=_in_folder(out, "report.html"), json=_in_folder(json, "report.json"))
     messages = result.messages().values()
     size = {name: value for check in result.checks[:1] for name, value in {**check.facts, **check.numbers}.items()}
-    print(
+    print_line(
         f"{data}: {size['episodes']} episodes, {size['steps']} steps; {len(messages)} doubt{'s' * (len(messages) != 1)}"
     )
     for refused, message in messages:
-        print(f"{'refused' if refused else 'doubtful'}: {printable(message)}")
+        print_line(f"{'refused' if refused else 'doubtful'}: {message}")
     for advice in result.advice:
-        print(f"advice: {advice.pattern}: {advice.advice} ({advice.source})")
+        print_line(f"advice: {advice.pattern}: {advice.advice} ({advice.source})")
 
 
 @app.command(short_help="Split episodes into parts.")

@@ -26,6 +26,7 @@ from birl.cli.common import (
     TargetReturn,
     UseGymnasium,
     note,
+    print_line,
     with_options,
 )
 from birl.cli.loading import AnyAlgorithm, load_model
@@ -100,7 +101,7 @@ def evaluate(
         print(json.dumps(summary))
         return
     note(f"{file} in {env_id}, seed {seed}")
-    print(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f})")
+    print_line(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f})")
 
 
 def _sampling_actor(algorithm: AnyAlgorithm) -> SelectActions:

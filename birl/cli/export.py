@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from birl.cli.common import Best, Import, PolicyEpsilon, PolicyStd, PolicyTemperature, import_user_module, note
+from birl.cli.common import (
+    Best,
+    Import,
+    PolicyEpsilon,
+    PolicyStd,
+    PolicyTemperature,
+    import_user_module,
+    note,
+    print_line,
+)
 from birl.cli.loading import AnyAlgorithm, load_policy
 from birl.dataset.log_record import LogRecord, check_same_columns, load_record
 from birl.errors import ConfigError, ForeignFileError
@@ -58,10 +67,10 @@ def export(
                 f"--dataset: its columns are for the schema of an .onnx file, and {out} is not one: leave it out"
             )
         policy.save_policy(out, **options)
-        print(f"{out}: the {what} of {source}, checked against it")
+        print_line(f"{out}: the {what} of {source}, checked against it")
         return
     schema = policy.export(out, logs, **options)
-    print(f"{out}: the {what} of {source}, checked against it; {schema}: its inputs and outputs")
+    print_line(f"{out}: the {what} of {source}, checked against it; {schema}: its inputs and outputs")
     if logs is None and policy.logs is None:
         note(f"{source} does not name the columns of its logs, so they are numbered: --dataset DIR gives such logs")
 

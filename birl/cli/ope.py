@@ -27,6 +27,7 @@ from birl.cli.common import (
     models_of,
     newest_model,
     note,
+    print_line,
     print_table,
     step_of,
     with_options,
@@ -220,7 +221,7 @@ def rank(
         remedies += [finding.remedy for finding in refusals]
     for remedy in dict.fromkeys(filter(None, remedies)):
         note(f"this would help: {remedy}")
-    print(plain_text(ranking.advice))
+    print_line(plain_text(ranking.advice))
 
 
 @app.command(short_help="The best model of each run, and the order of runs.")
@@ -292,7 +293,7 @@ def _print_choices(choices: Mapping[str, ope.Choice]) -> None:
     print_table(rows)
     best = next(iter(choices.values())).name
     refused = "These logs cannot rank any of the models."
-    print(refused if best is None else f"Take {plain_text(best)}, and certify it.")
+    print_line(refused if best is None else f"Take {plain_text(best)}, and certify it.")
 
 
 def _print_settings(choices: Mapping[Path, dict[str, ope.Choice]], notes: Sequence[str], as_json: bool) -> None:
@@ -304,7 +305,7 @@ def _print_settings(choices: Mapping[Path, dict[str, ope.Choice]], notes: Sequen
         return
     print_table([["SETTING", "MEAN RANK"], *([plain_text(name), f"{mean:.1f}"] for name, mean in means.items())])
     best = plain_text(next(iter(means)))
-    print(f"Take {best}: train with it on all of these episodes, and certify the result on others.")
+    print_line(f"Take {best}: train with it on all of these episodes, and certify the result on others.")
 
 
 def _print_notes(notes: Sequence[str]) -> None:
@@ -361,11 +362,11 @@ def _print_verdicts(
         print(json.dumps({"notes": list(notes), "policies": visible}))
         return
     for name, verdict in verdicts.items():
-        print(f"{plain_text(name)}: {verdict.verdict}")
+        print_line(f"{plain_text(name)}: {verdict.verdict}")
         for text in (*verdict.reasons, *verdict.remedies):
-            print(f"  {plain_text(text)}")
+            print_line(f"  {plain_text(text)}")
         if verdict.flips_at is not None:
-            print(f"  hidden confounding with a Gamma of {verdict.flips_at:.3g} or more may change the verdict")
+            print_line(f"  hidden confounding with a Gamma of {verdict.flips_at:.3g} or more may change the verdict")
     if out is not None:
         note(f"{out / 'report.html'}: the evidence, and the assumptions that logs cannot check")
 

@@ -8,7 +8,11 @@ from typing import Annotated
 
 import typer
 
-from birl.cli.common import Model, with_options
+from birl.cli.common import (
+    Model,
+    print_line,
+    with_options,
+)
 from birl.cli.evaluate import RenderOptions
 from birl.errors import ConfigError
 
@@ -24,4 +28,4 @@ def play(
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform == "linux" and not any(map(os.environ.get, screens)):
         raise ConfigError("there is no screen to open a window on (DISPLAY is not set): `birl record` makes videos")
-    print(options.play(model, options.make_environment(model, "human"), n_episodes))
+    print_line(options.play(model, options.make_environment(model, "human"), n_episodes))

@@ -10,7 +10,14 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import typer
 
-from birl.cli.common import Save, ShowSteps, Title, note, runs_of
+from birl.cli.common import (
+    Save,
+    ShowSteps,
+    Title,
+    note,
+    print_line,
+    runs_of,
+)
 from birl.cli.curves import RETURNS, read_curve
 from birl.errors import ConfigError, FileError, NonFiniteError, require
 from birl.types import EPISODES, Array
@@ -56,7 +63,7 @@ def plot(
     figure = draw(curves, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
     show_or_save(figure, save)
     if save is not None:
-        print(f"{save}: {', '.join(str(file) for files in curves for file in files)}")
+        print_line(f"{save}: {', '.join(str(file) for files in curves for file in files)}")
 
 
 def draw(

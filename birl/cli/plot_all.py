@@ -12,10 +12,18 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from birl.cli.common import Save, ShowSteps, Title, note, runs_of
+from birl.cli.common import (
+    Save,
+    ShowSteps,
+    Title,
+    note,
+    print_line,
+    runs_of,
+)
 from birl.cli.curves import metric_files, read_curve
 from birl.cli.plot import draw_curve, show_or_save
 from birl.errors import FileError, require
+from birl.text import printable
 
 
 def plot_all(
@@ -46,17 +54,18 @@ def plot_all(
     for axes, file in zip(grid.flat, panels, strict=False):
         files = [run / file.name for run in runs if (run / file.name).is_file()]
         draw_curve(axes, files, "C0", show_steps=show_steps)
-        axes.set_title(textwrap.fill(file.stem, 40), fontsize=8)
+        axes.set_title(textwrap.fill(printable(file.stem), 40), fontsize=8)
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     figure.supxlabel("step" if show_steps else "epoch", fontsize=9)
-    figure.suptitle(title or (path.name if len(runs) == 1 else f"{path.name}, mean of {len(runs)} seeds"))
+    of_seeds = "" if len(runs) == 1 else f", mean of {len(runs)} seeds"
+    figure.suptitle(title or printable(path.name) + of_seeds)
     _print_params(runs[0] / "params.json")
     show_or_save(figure, save)
     if save is not None:
-        print(f"{save}: {len(panels)} metrics of {path}")
+        print_line(f"{save}: {len(panels)} metrics of {path}")
 
 
 def _print_params(file: Path) -> None:
@@ -68,7 +77,7 @@ def _print_params(file: Path) -> None:
         note(f"{file} cannot be read: {error}")
         return
     for name, value in _flat(params) if isinstance(params, dict) else ():
-        print(f"{name}={value}")
+        print_line(f"{name}={value}")
 
 
 def _flat(value: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -11,7 +11,11 @@ import gymnasium
 import numpy as np
 import typer
 
-from birl.cli.common import Model, with_options
+from birl.cli.common import (
+    Model,
+    print_line,
+    with_options,
+)
 from birl.cli.evaluate import RenderOptions
 from birl.errors import ConfigError, WriteError, require
 from birl.types import Array
@@ -32,8 +36,8 @@ def record(
     env = Recorder(options.make_environment(model, "rgb_array"), out)
     line = options.play(model, env, n_episodes)
     for file in env.files:
-        print(file)
-    print(line)
+        print_line(file)
+    print_line(line)
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -8,7 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from birl.cli.common import print_table
+from birl.cli.common import (
+    print_line,
+    print_table,
+)
 from birl.cli.curves import metric_files, read_curve
 from birl.cli.datasets import load_dataset
 from birl.errors import ForeignFileError
@@ -81,7 +84,7 @@ def _summary(values: Array) -> str:
 def _print(rows: dict[str, Any]) -> None:
     width = max(map(len, rows))
     for name, value in rows.items():
-        print(f"{name.ljust(width)}: {_format(value, 6)}")
+        print_line(f"{name.ljust(width)}: {_format(value, 6)}")
 
 
 def _format(value: object, digits: int) -> str:

@@ -17,11 +17,18 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from birl.cli.common import BEST_MODEL, newest_model, note, print_table
+from birl.cli.common import (
+    BEST_MODEL,
+    newest_model,
+    note,
+    print_line,
+    print_table,
+)
 from birl.cli.plot import Axes
 from birl.cli.run_processes import GRACE_PERIOD, Process, StartProcess, end_processes, last_line
-from birl.errors import BirlError, CorruptFileError, MissingExtraError, require
+from birl.errors import BirlError, MissingExtraError, require
 from birl.files import atomic_write
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.run_lock import only_run
 
 _STUDY, _JOURNAL = "birl", "study.journal"
@@ -97,6 +104,12 @@ class SearchRange:
             return str(trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log))
         return repr(trial.suggest_float(self.name, self.low, self.high, log=self.log))
 
+    def holds(self, value: object) -> bool:
+        """Return whether a value is in the range."""
+        if self.choices:
+            return value in self.choices
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
     def ends(self) -> list[str]:
         """Return the ends, or all choices: if the field accepts them, it accepts every value of the range."""
         return list(self.choices) or [str(int(end)) if self.whole else repr(end) for end in (self.low, self.high)]
@@ -149,18 +162,27 @@ class HyperparameterSearch:
         pruner = pruners.MedianPruner(n_startup_trials=5) if prune else pruners.NopPruner()
         file = out / _JOURNAL
         _repair(file)
-        try:
+        with convert_to_corrupt_error(
+            file, "it cannot be read as Optuna's journal of this search", "Give another --out"
+        ):
             journal = require("optuna.storages.journal", "tune")
             backend = journal.JournalFileBackend(str(file), journal.JournalFileOpenLock(str(file)))
             self._storage = self._optuna.storages.JournalStorage(backend)
             self._study = self._optuna.create_study(
                 storage=self._storage, study_name=_STUDY, direction="maximize", pruner=pruner, load_if_exists=True
             )
-            self._study.get_trials()
-        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-            raise CorruptFileError(
-                f"{file} cannot be read as Optuna's journal ({error!r:.200}): give another --out"
-            ) from error
+            self._check_trials()
+
+    def _check_trials(self) -> None:
+        """Raise `ValueError` if a trial has not the values that a search writes, which Optuna does not check."""
+        for trial in self._study.get_trials():
+            ended = trial.state.name in ("COMPLETE", "PRUNED")
+            wrong = [
+                search.name for search in self._ranges if ended and not search.holds(trial.params.get(search.name))
+            ]
+            scores = [*trial.intermediate_values.values(), *([trial.value] if trial.state.name == "COMPLETE" else [])]
+            if wrong or not all(isinstance(score, float) for score in scores) or trial.state.name not in _STATES:
+                raise ValueError(f"trial {trial.number} has the values {trial.params!s:.80} and scores {scores!s:.80}")
 
     def run(self, trials: int, jobs: int, start: StartProcess) -> None:
         """Train until there are ``trials`` trials, starting with those that an earlier process left unfinished.
@@ -322,7 +344,7 @@ class HyperparameterSearch:
         folder = self._folder(best.number)
         model = folder / BEST_MODEL if (folder / BEST_MODEL).exists() else newest_model(folder)
         again = shlex.join(["birl", *self._train_words({name: str(best.params[name]) for name in names})])
-        print(f"best: trial {best.number}, {best.value:.5g}, model {model}; again: {again}")
+        print_line(f"best: trial {best.number}, {best.value:.5g}, model {model}; again: {again}")
 
     def _draw(self, trials: Sequence[RecordedTrial]) -> None:
         """Draw the best score so far over the trials, and scores against each field."""
@@ -399,7 +421,7 @@ def _score(trial: RecordedTrial) -> float:
 def _rank(trial: RecordedTrial) -> tuple[int, float, int]:
     """Return a sort key that puts finished trials first, by their scores, then pruned ones, then the others."""
     score = _score(trial)
-    states = ["COMPLETE", "PRUNED", "RUNNING", "FAIL"]
+    states = ["COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL"]
     return states.index(trial.state.name), -score if math.isfinite(score) else math.inf, trial.number
 
 

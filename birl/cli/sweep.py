@@ -10,7 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from birl.cli.common import note, print_table
+from birl.cli.common import (
+    note,
+    print_line,
+    print_table,
+)
 from birl.cli.curves import RETURNS, read_curve
 from birl.cli.run_processes import Process, end_processes, last_line, process_starter
 from birl.errors import BirlError
@@ -68,10 +72,10 @@ def _report(out: Path, seeds: Sequence[int]) -> None:
     """Print the last score of each seed, and their mean and standard deviation."""
     names = [name for name in RETURNS if all((out / f"seed_{seed}" / f"{name}.csv").is_file() for seed in seeds)]
     if not names:
-        print(f"done: {len(seeds)} seeds in {out}")
+        print_line(f"done: {len(seeds)} seeds in {out}")
         return
     scores = [float(read_curve(out / f"seed_{seed}" / f"{names[0]}.csv").value[-1]) for seed in seeds]
     rows = [[str(seed), f"{score:.5g}"] for seed, score in zip(seeds, scores, strict=True)]
     print_table([["SEED", names[0]], *rows])
     deviation = np.std(scores, ddof=1) if len(scores) > 1 else 0
-    print(f"mean {np.mean(scores):.5g}, standard deviation {deviation:.5g}")
+    print_line(f"mean {np.mean(scores):.5g}, standard deviation {deviation:.5g}")

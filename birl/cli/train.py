@@ -18,7 +18,13 @@ import typer
 
 from birl.algorithm import Algorithm
 from birl.algorithm.multi_seed import check_many, checked_seeds, fit_many
-from birl.cli.common import flags, import_user_module, note, with_options
+from birl.cli.common import (
+    flags,
+    import_user_module,
+    note,
+    print_line,
+    with_options,
+)
 from birl.cli.datasets import load_dataset
 from birl.cli.evaluate import acting_algorithm, check_target
 from birl.cli.loading import algorithm_class, load_model
@@ -422,7 +428,7 @@ class _Run:
         if resumed and checkpoint_step(folder.path) == before:
             note("there was nothing left to do; --extend continues with a larger --n-steps or another --stop-at")
         for line in folder.results():
-            print(line)
+            print_line(line)
 
     def _check(self, probe: Algorithm[Any, Any]) -> None:
         """Check with a temporary algorithm that it fits the data, the environment and the initial model."""

@@ -36,6 +36,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ MISSING: Final = ("error", "drop", "fill", "forward")
 KINDS: Final = ("probability", "log", "vector", "density", "log_density")
 _DENSITIES: Final = ("density", "log_density")
 _MAX_VALUES: Final = 1000
-_MAX_BYTES: Final = 2**24
+_MAX_BYTES: Final = 2**22
+_LONG_KEY: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
+"""A key of many parts, whose parsing takes quadratic time. Texts in quotes with as many dots are refused, too."""
 _SCALAR: Final = (str, int, bool)
 _POST_ACTION: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity")
 """Roles of columns that cannot also be observations, because an effect of the action is not known before it."""
@@ -345,8 +348,10 @@ class LogSchema:
             ConfigError: if the schema is invalid.
         """
         try:
+            if len(text) > _MAX_BYTES or _LONG_KEY.search(text):
+                raise ValueError("it has more than 4 MiB, or a name of more than 64 parts")
             given: dict[str, Any] = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # numbers of many digits, too
             raise ConfigError(
                 f"this is not valid TOML ({error}): write strings in quotes and tables in [brackets]"
             ) from error
@@ -392,7 +397,12 @@ def to_toml(value: TomlValue) -> str:
     """Format a string, number, bool or list as TOML."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(to_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "".join(each if each.isprintable() else _escaped(each) for each in json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _non_default(part: SchemaPart) -> dict[str, Any]:

@@ -344,6 +344,10 @@ def write_minari(
     """
     _check_name(name)
     minari = require("minari", "minari")
+    try:
+        require("minari.dataset.minari_dataset", "minari").parse_dataset_id(name)
+    except ValueError as error:  # it wants two letters or digits on each side of a slash
+        raise ConfigError(f"Minari takes no dataset called {name!r} ({error!s:.200}): give a longer name") from error
     buffer = require("minari.data_collector", "minari").EpisodeBuffer
     folder = require("minari.storage.datasets_root_dir", "minari").get_dataset_path(name)
     if folder.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from cli.conftest import Shell
 from birl.cli import main, study
 from birl.cli.study import SearchRange
 from birl.cli.tune import parse_search
-from birl.errors import ConfigError
+from birl.errors import ConfigError, CorruptFileError
 from birl.run.run_lock import only_run
 
 WORDS = ["tune", "DQN", "--env-id", "CartPole-v1", "--n-steps", 300]
@@ -278,6 +279,48 @@ def test_the_study_is_lines_of_json(birl_: Shell, tmp_path: Path, fake: Any) -> 
     assert "cannot be read as Optuna's journal" in birl_(*words, status=1)
     (tmp_path / "out" / "tune.json").write_text("[]")
     assert "tune.json cannot be read" in birl_(*words, status=1)
+
+
+@pytest.mark.parametrize("damage", ["params", "range", "value", "state", "depth", "infinite"])
+def test_a_study_that_no_search_writes_is_refused(damage: str, tmp_path: Path) -> None:
+    """Optuna checks little of what it reads, and other parts of the search rely on it."""
+    ranges = [study.SearchRange("gamma", "0.9..0.99", 0.9, 0.99)]
+
+    def search() -> study.HyperparameterSearch:
+        return study.HyperparameterSearch(tmp_path, ["DQN"], ranges, metric="loss", seed=3, prune=True)
+
+    found = search()
+    trial = found._study.ask()
+    ranges[0].suggest(trial)
+    found._study.tell(trial, 1.5)
+    search()
+    lines = (tmp_path / "study.journal").read_text().splitlines()
+    match damage:
+        case "params":
+            lines = [line for line in lines if '"gamma"' not in line]
+        case "range":
+            lines = [re.sub(r'"param_value_internal":[\d.]+', '"param_value_internal":7.5', line) for line in lines]
+        case "value":
+            lines = [line.replace("[1.5]", "[]") for line in lines]
+        case "state":
+            lines = [re.sub(r'"state":\d', '"state":9', line) for line in lines]
+        case "depth":
+            lines.append("[" * 100_000)
+        case "infinite":
+            lines = [line.replace("[1.5]", '["x"]') for line in lines]
+    (tmp_path / "study.journal").write_text("\n".join(lines) + "\n")
+    with pytest.raises(CorruptFileError, match="cannot be read as Optuna's journal.*Give another --out"):
+        search()
+
+
+def test_a_report_on_trials_whose_folders_are_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranges = [study.SearchRange("gamma", "0.9..0.99", 0.9, 0.99)]
+    found = study.HyperparameterSearch(tmp_path, ["DQN"], ranges, metric="loss", seed=3, prune=True)
+    trial = found._study.ask()
+    ranges[0].suggest(trial)
+    found._study.tell(trial, 1.5)
+    found.report()
+    assert "best: trial 0, 1.5, model None" in capsys.readouterr().out
 
 
 def test_without_optuna(birl_: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -86,3 +87,15 @@ def test_the_error_of_an_evaluation_names_it(birl_: Shell, tmp_path: Path) -> No
         "birl: unexpected ZeroDivisionError: robot on fire. This was in the evaluator 'evaluation', not in the steps "
         "or updates of training (with --debug: where)"
     )
+
+
+def test_names_in_files_do_not_control_the_terminal(birl_: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "run\x1b[31m\u202e"
+    folder.mkdir()
+    (folder / "loss\x1b]0;x.csv").write_text("1,10,0.5\n")
+    (folder / "params.json").write_text(json.dumps({"\x1b[2J": "\x9b31m", "more": ["\u202e"]}))
+    (folder / "run.json").write_text("{")
+    said = birl_("plot-all", folder, "--save", tmp_path / "a.png")
+    said += birl_("stats", folder / "nothing", status=1) + birl_.notes
+    assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(said)
+    assert "\ufffd[2J=\ufffd31m" in said

@@ -294,6 +294,14 @@ def test_missing_data_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> Non
         get_dataset("nothing/here-v0")
 
 
+def test_names_that_minari_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    data = MDPDataset(np.zeros((20, 3), "f4"), np.zeros((20, 2), "f4"), np.zeros(20), np.arange(20) % 5 == 4)
+    with pytest.raises(ConfigError, match="Minari takes no dataset called 'x/y-v0'.*give a longer name"):
+        write_minari(data, "x/y-v0")
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "x-v0 ", "/", "../x-v0", "a//b-v0", "x-v", "nothing/here"])
 def test_names_that_none_has(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' is not a name.*'mujoco/hopper/medium-v0'"):

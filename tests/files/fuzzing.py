@@ -32,12 +32,14 @@ from birl.compat.d3rlpy_models import read_d3rlpy
 from birl.dataset import FIFOBuffer, InfiniteBuffer, ReplayBuffer, Signature
 from birl.errors import BirlError
 from birl.files import load_archive, save_archive
+from files import log_kinds
 from files.forging import sealed
 
 D3RLPY = Path(__file__).parents[1] / "data" / "d3rlpy"
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, -0.0, 1e308, "", "x", "../../x"),
     *("a" * 300, [], [0], [[0]], {}, {"a": 0}, {"$float": "nan"}, {"$tuple": []}, [None], ["x"], [1] * 50),
+    *("os:system", "this:x", "this", "/etc/passwd", "\x1b[31m", "\ud800", {"entry_point": "os:system", "id": "x-v0"}),
 ]
 STEPS = 12
 Files = dict[str, bytes]
@@ -234,6 +236,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "checkpoint": (cut(offline), resumed(offline)),
     "checkpoint online": (cut(online), resumed(online)),
     "checkpoint on-policy": (cut(on_policy), resumed(on_policy)),
+    **log_kinds.KINDS,
 }
 
 
@@ -342,7 +345,44 @@ def state(draw: random.Random, data: bytes) -> bytes:
 
 
 def text(draw: random.Random, data: bytes) -> bytes:
-    return json.dumps(inside(draw, json.loads(data))).encode()
+    """Change a value of JSON, which may be inside of a text of JSON, as in Minari's metadata."""
+    value = json.loads(data)
+    nested = (
+        [key for key, item in value.items() if isinstance(item, str) and item[:1] == "{"]
+        if isinstance(value, dict)
+        else []
+    )
+    if nested and draw.random() < 0.5:
+        key = draw.choice(nested)
+        return json.dumps({**value, key: text(draw, value[key].encode()).decode()}).encode()
+    return json.dumps(inside(draw, value)).encode()
+
+
+def lines(draw: random.Random, data: bytes) -> bytes:
+    """Change a line of text: a value of JSON, or a number or word; repeat, remove or exchange lines."""
+    rows = data.splitlines()
+    number = draw.randrange(len(rows))
+    row = rows[number]
+    match draw.randrange(6):
+        case 0:
+            rows[number : number + 1] = [row] * draw.choice((0, 2, 1000))
+        case 1:
+            rows[number] = draw.choice(
+                (b"", b"[1]", b"null", b"[" * 5000, b"{}", b"\xff\xfe", b"a = [" * 2000, b"=" * 3000)
+            )
+        case 2:
+            other = draw.randrange(len(rows))
+            rows[number], rows[other] = rows[other], row
+        case _ if row[:1] == b"{":
+            rows[number] = text(draw, row)
+        case _:
+            words = row.split(b",") if b"," in row else row.split(b" ")
+            word = draw.choice(
+                (b"", b"-1", b"1e999", b"nan", b"x", b'"', b"9" * 400, b"[[]]", b"true", b"0x7", b"2020-01-01")
+            )
+            words[draw.randrange(len(words))] = word
+            rows[number] = (b"," if b"," in row else b" ").join(words)
+    return b"\n".join(rows) + b"\n"
 
 
 def archive(draw: random.Random, data: bytes) -> bytes:
@@ -437,8 +477,12 @@ def mutated(draw: random.Random, kind: str, files: Files) -> tuple[Files, bool]:
     blind = draw.choice((bits, bits, field, field, truncation, splice))
     if draw.random() < 0.4:
         data = blind(draw, data)
-    elif name.endswith((".json",)):
+    elif name.endswith(".json"):
         data, made_right = text(draw, data), True
+    elif name.endswith((".toml", ".csv", ".jsonl", ".journal")) and kind in log_kinds.KINDS:
+        data, made_right = lines(draw, data), True
+    elif name.endswith(".hdf5"):
+        data, made_right = h5(draw, data), True
     elif kind in ("model", "parameters") or "checkpoint" in kind:
         data, made_right = draw.choice((archive, state, state))(draw, data), True
     elif "dataset" in kind:
@@ -509,17 +553,18 @@ def run(case: int) -> tuple[str, str]:
     files, expected = original(kind)
     changed, made_right = mutated(draw, kind, dict(files))
     unguarded = kind in ("dataset of d3rlpy", "compressed dataset", "folder", "model of d3rlpy", "run folder")
-    with scratch() as folder, warnings.catch_warnings():
+    unguarded = unguarded or kind in log_kinds.KINDS
+    with scratch() as folder, warnings.catch_warnings(), log_kinds.watched():
         warnings.simplefilter("ignore")
         put(changed, folder)
         birl.seed(0)
         try:
             result = KINDS[kind][1](folder)
+            outcome = "equal" if content_of(result) == expected else "other"
+            found = outcome if outcome == "equal" or made_right or unguarded else "unnoticed", ""
         except BirlError as error:
-            return "error", f"{type(error).__name__}: {error}"
+            found = "error", f"{type(error).__name__}: {error}"
         except (Exception, SystemExit) as error:
             where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-            return "untyped", f"{type(error).__name__}: {error}\n{where}"
-    if content_of(result) == expected:
-        return "equal", ""
-    return ("other" if made_right or unguarded else "unnoticed"), ""
+            found = "untyped", f"{type(error).__name__}: {error}\n{where}"
+    return ("executed", "; ".join(log_kinds.ran)) if log_kinds.ran else found

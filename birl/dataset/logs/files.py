@@ -303,7 +303,9 @@ def record_batches(
         _, types = _infer_types(file, columns, numbers)
         parse = lines.ParseOptions(explicit_schema=arrow.schema(list(types.items())) if types else None)
         with lines.open_json(file, read_options=lines.ReadOptions(block_size=_BLOCK), parse_options=parse) as reader:
-            yield from reader
+            for batch in reader:
+                check_buffers(batch)  # Arrow does not check that texts are UTF-8
+                yield batch
 
 
 def _count_parquet_columns(file: Path) -> int:

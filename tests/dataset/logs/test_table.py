@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow
 import pytest
 
 from birl.dataset import LogSchema, ReplayBuffer, from_table
+from birl.dataset.log_schema import to_toml
 from birl.dataset.logs import columns as log_columns
 from birl.dataset.logs import table as tables
 from birl.dataset.storage import Storage
@@ -345,6 +347,9 @@ def test_continuous_actions() -> None:
     ("text", "message"),
     [
         ("episode = 'a'\nepisode = 'b'", "this is not valid TOML"),
+        (".".join(["a"] * 20_000) + " = 1", "a name of more than 64 parts"),  # Python's parser takes quadratic time
+        ("a = { " + " . ".join(["b", "'c'"] * 10_000) + " = 1 }", "a name of more than 64 parts"),
+        ("a = " + "9" * 5000, "this is not valid TOML"),
         (PLAIN.replace("size", "sise"), "action has no field 'sise'; did you mean 'size'"),
         (PLAIN.replace('[reward]\ncolumn = "r"', ""), "the schema has no reward"),
         (PLAIN.replace("size = 2", ""), "discrete actions need size"),
@@ -365,6 +370,15 @@ def test_invalid_schemas_are_rejected(text: str, message: str, tmp_path: Path) -
     (tmp_path / "schema.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"schema\.toml: .*{message}"):
         LogSchema.load(tmp_path / "schema.toml")
+
+
+def test_names_in_schemas_have_no_control_characters() -> None:
+    name = "a\x1b[31m\x7f\x9b\u202e\U000e0001\nb"
+    text = to_toml(name)
+    assert text.isprintable() and tomllib.loads(f"a = {text}")["a"] == name
+    many = "\n".join(f'a{number} = "{".".join(["x"] * 60)}"' for number in range(2000)) + "\n"
+    with pytest.raises(ConfigError, match="the schema has no field"):
+        LogSchema.parse(many)
 
 
 def test_schemas_round_trip_through_toml(tmp_path: Path) -> None:
