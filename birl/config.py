@@ -261,8 +261,16 @@ class AlgorithmConfig(Serializable):
         "Names of the parts of dict and tuple observations that networks read, such as `('image', 'robot.joints')`; "
         "all if `None`.",
     )
-    observation_scaler: ObservationScaler | None = field(None, "Scaling of observations.")
-    action_scaler: ActionScaler | None = field(None, "Scaling of continuous actions to [-1, 1].")
+    observation_scaler: ObservationScaler | None = field(
+        None,
+        "Scaling of observations. Networks that are built for an environment with images of bytes get a "
+        "`PixelObservationScaler` if it is `None`.",
+    )
+    action_scaler: ActionScaler | None = field(
+        None,
+        "Scaling of continuous actions to [-1, 1]. Networks that are built for an environment with other bounds get a "
+        "`MinMaxActionScaler` if it is `None`.",
+    )
     reward_scaler: RewardScaler | None = field(None, "Scaling of rewards.")
     compile_graph: bool | str = field(
         "auto",

@@ -25,6 +25,7 @@
     └── WorkerError                   (RuntimeError)  a worker process has ended
 
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
+    ObservationRangeWarning           (UserWarning)   networks read images as bytes from 0 to 255
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     UnusedOptionWarning               (UserWarning)   an option has no effect with the others
     ShortRunWarning                   (UserWarning)   a run is too short to learn anything
@@ -58,6 +59,7 @@ __all__ = [
     "MissingExtraError",
     "NonFiniteError",
     "NotBuiltError",
+    "ObservationRangeWarning",
     "OrderError",
     "ResumeError",
     "ShapeError",
@@ -162,6 +164,10 @@ class ActionRangeWarning(UserWarning):
 
 class EvaluationWarning(UserWarning):
     """An evaluator returned NaN or infinity, which ranks no model."""
+
+
+class ObservationRangeWarning(UserWarning):
+    """Networks read images as bytes from 0 to 255, because no observation scaler is set."""
 
 
 class ShortRunWarning(UserWarning):

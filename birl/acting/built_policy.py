@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from birl.files.state_restore import check_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
-from birl.spaces import read_action_mask
+from birl.spaces import all_finite, read_action_mask
 from birl.spaces.conversion import to_array, to_arrays
 from birl.spaces.observations import check_action_mask, check_observations, match_parts
 from birl.spaces.specs import Spec
@@ -142,9 +142,31 @@ class BuiltPolicy:
         return self.units.environment_action(self.spec.actions.clamp(action) if self.clips else action)
 
     def to_environment(self, action: Tensor) -> Array:
-        """Return the policy's actions as an array in environment units."""
-        action = self.environment_tensor(action)
-        return action.numpy() if action.device.type == "cpu" else action.cpu().numpy()
+        """Return the policy's actions as a new array in environment units.
+
+        Raises:
+            NonFiniteError: if an action is NaN or infinite.
+        """
+        tensor = self.environment_tensor(action)
+        array = np.array(tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy())
+        if array.dtype.kind == "f" and not all_finite(array):
+            self._refuse(array)
+        return array
+
+    def _refuse(self, action: Array) -> NoReturn:
+        """Raise `NonFiniteError` for actions that are not finite, with the cause."""
+        broken = [name for name, tensor in self._own_tensors().items() if not bool(tensor.isfinite().all())]
+        if broken:
+            cause = f"its {broken[0]!r} holds NaN or infinity, because training diverged"
+            remedy = (
+                "continue from an earlier model with a lower learning rate, clipped gradients "
+                "(birl.optimizers.AdamFactory(clip_grad_norm=1.0)) or scaled rewards"
+            )
+        else:
+            cause = "although all its parameters are finite, so that numbers overflow within its networks"
+            remedy = "scale the observations, for example with birl.preprocessing.StandardObservationScaler()"
+        row = action[int(np.flatnonzero(~np.isfinite(action).reshape(len(action), -1).all(1))[0])]
+        raise NonFiniteError(f"the policy of {self.name} returned the action {row.tolist()!s:.100}: {cause}: {remedy}")
 
     def act(
         self, x: Tree, function: PolicyFunction[Any], state: State | None = None, *, noise: bool = False

@@ -30,7 +30,6 @@ from birl.engine import Engine, Step, check_steps
 from birl.engine.gradient_exchange import ComputedGradients
 from birl.errors import ConfigError, NotBuiltError
 from birl.logging.logger import LOG
-from birl.preprocessing import MinMaxActionScaler
 from birl.preprocessing.units import Units
 from birl.run import data_collection as collect
 from birl.run import offline
@@ -254,19 +253,26 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         """
         building.check_source("build_with_dataset", dataset)
         logs = merge_records(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
-        self._build_or_check(building.fit_to_dataset(self.definition(), self.config, dataset), building.check_dataset)
+        trained = self.grad_step > 0
+        spec = building.fit_to_dataset(self.definition(), self.config, dataset, trained)
+        self._build_or_check(spec, building.check_dataset)
         self.learner.logs = logs
 
     def build_with_env(self, env: Environment) -> None:
         """Build for an environment's spaces, or check them against the networks if built.
 
-        Fits scalers that the environment's bounds determine and that are not fitted yet.
+        Fits scalers that the environment's bounds determine and that are not fitted yet. New networks get a
+        `MinMaxActionScaler` if the policy acts in [-1, 1] and actions have other bounds, and a `PixelObservationScaler`
+        if observations are images of bytes (32 pixels or more on a side), unless the configuration has scalers.
+
+        Raises:
+            EnvironmentMismatchError: if actions have no bounds, but the policy acts in [-1, 1].
         """
         spec = building.env_spec(self, env)
         building.check_actions(self.definition(), spec.actions, "the environment")
-        if not self.built and building.needs_action_scaler(self.definition(), self.config, spec.actions):
-            self.replace_config(action_scaler=MinMaxActionScaler())
-        building.fit_to_env(self.definition(), self.config, spec, env)
+        if not self.built:
+            self.replace_config(**building.environment_scalers(self.definition(), self.config, spec, env))
+        building.fit_to_env(self.definition(), self.config, spec, env, self.built)
         self._build_or_check(spec, building.check_env)
 
     def _build_or_check(self, spec: Spec, check: Callable[[Definition, Spec, Spec], None]) -> None:

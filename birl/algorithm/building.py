@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gymnasium import spaces
@@ -18,19 +18,33 @@ from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
 from birl.dataset.reader import Reader
 from birl.envs import ExternalEnv
-from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ShapeError, UnusedOptionWarning
+from birl.errors import (
+    ActionRangeWarning,
+    ConfigError,
+    EnvironmentMismatchError,
+    ObservationRangeWarning,
+    ShapeError,
+    UnusedOptionWarning,
+)
+from birl.preprocessing import MinMaxActionScaler, PixelObservationScaler
 from birl.run.hooks import Hooks, with_run
 from birl.run.options import ONLINE_DEFAULTS
-from birl.spaces import Actions, Composite, parse_actions
+from birl.spaces import Actions, Composite, Continuous, parse_actions
 from birl.spaces.observations import (
     Choices,
     accepts_observations,
     choices_to_json,
+    leaf_spaces,
+    map_named_leaves,
+    match_parts,
     minibatch_observations,
     select_parts,
 )
-from birl.spaces.specs import Spec, environment_spec
-from birl.types import ActionSize, ActionSpace, Array, Environment, Shape, tree_leaves
+from birl.spaces.specs import Spec, environment_spec, single_spaces
+from birl.types import ActionSize, ActionSpace, Array, Environment, Shape, Tree, is_shape, tree_leaves, tree_map
+
+_LEAST_SIDE: Final = 32
+"""Smallest side of images whose bytes are surely brightness."""
 
 
 def check_fit_arguments(
@@ -246,8 +260,14 @@ def warn_of_new_networks(learner: Learner) -> None:
     )
 
 
-def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBufferBase) -> Spec:
+def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBufferBase, trained: bool) -> Spec:
     """Check that the algorithm can learn from a dataset, and fit the scalers that are not fitted.
+
+    Args:
+        kind: the algorithm.
+        config: its configuration.
+        dataset: the dataset.
+        trained: whether the networks have learned, so that it is too late for a scaler.
 
     Returns:
         The spec of the dataset.
@@ -266,6 +286,8 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
         minimum, maximum = dataset.action_bounds()
         # actions may span less than the range
         _warn_of_range(kind, np.minimum(minimum, -1), np.maximum(maximum, 1), "the dataset")
+    if not trained:
+        _warn_of_bytes(config, spec, dataset.dataset_info.observation_signature.tree, "the dataset")
     return spec
 
 
@@ -284,14 +306,71 @@ def check_dataset(kind: Definition, expected: Spec, spec: Spec) -> None:
         )
 
 
-def fit_to_env(kind: Definition, config: AlgorithmConfig, spec: Spec, env: Environment | ExternalEnv) -> None:
-    """Fit the scalers that an environment's bounds determine and that are not fitted."""
+def environment_scalers(
+    kind: Definition, config: AlgorithmConfig, spec: Spec, env: Environment | ExternalEnv
+) -> dict[str, Any]:
+    """Return the scalers that the spaces of an environment determine, for scalers that the configuration lacks.
+
+    Networks that are built for an environment get these scalers: of actions, if the policy's range [-1, 1] differs from
+    the bounds, and of observations, if they are images of bytes.
+    """
+    found: dict[str, Any] = {}
+    unbounded = _needs_bounds(kind, config, spec.actions)
+    if not (kind.evaluates or unbounded) and needs_action_scaler(kind, config, spec.actions):
+        found["action_scaler"] = MinMaxActionScaler()
+    leaves = leaf_spaces(single_spaces(env)[0])
+    if has_pixels(config, spec, leaves):
+        found["observation_scaler"] = PixelObservationScaler()
+    return found
+
+
+def fit_to_env(
+    kind: Definition, config: AlgorithmConfig, spec: Spec, env: Environment | ExternalEnv, built: bool
+) -> None:
+    """Fit the scalers that an environment's bounds determine and that are not fitted.
+
+    Args:
+        kind: the algorithm.
+        config: its configuration.
+        spec: spec of the environment.
+        env: the environment.
+        built: whether there are networks already.
+
+    Raises:
+        EnvironmentMismatchError: if actions have no bounds, and networks are to be built whose policy needs them.
+    """
+    space, action_space = single_spaces(env)
+    if config.action_scaler is None and _needs_bounds(kind, config, spec.actions):
+        _refuse_unbounded(kind, action_space, built)
     if config.observation_scaler is not None and not config.observation_scaler.built:
         config.observation_scaler.fit_with_env(env)
     if config.action_scaler is not None and not (spec.actions.discrete or config.action_scaler.built):
         config.action_scaler.fit_with_env(env if spec.actions.bounds is None else _boxed(*spec.actions.bounds))
     if spec.actions.bounds is not None and config.action_scaler is None:
         _warn_of_range(kind, *spec.actions.bounds, "the environment")
+    if not built:
+        _warn_of_bytes(config, spec, leaf_spaces(space), "the environment")
+
+
+def _needs_bounds(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:
+    """Return whether actions lack bounds, and the policy has the range [-1, 1]."""
+    squashed = kind.acts.bounded or getattr(getattr(config, "distribution_factory", None), "bounded", False)
+    parts = actions.parts if isinstance(actions, Composite) else (actions,)
+    unbounded = any(isinstance(part, Continuous) and part.bounds is None for part in parts)
+    return squashed and unbounded and not kind.evaluates
+
+
+def _refuse_unbounded(kind: Definition, space: object, built: bool) -> None:
+    """Raise `EnvironmentMismatchError` for actions without bounds; only warn if there are networks already."""
+    text = (
+        f"actions of the environment have no bounds ({space!s:.150}), but {kind.name}'s "
+        "policy acts in [-1, 1]: give the range in which it is to act, such as action_scaler="
+        "birl.preprocessing.MinMaxActionScaler(minimum=[-5.0], maximum=[5.0]) (-1 and 1 change nothing), or bounds in "
+        "the action space"
+    )
+    if not built:
+        raise EnvironmentMismatchError(text)
+    warnings.warn(text, ActionRangeWarning, stacklevel=5)
 
 
 def _boxed(low: Array, high: Array) -> ExternalEnv:
@@ -300,9 +379,61 @@ def _boxed(low: Array, high: Array) -> ExternalEnv:
 
 
 def needs_action_scaler(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:
-    """Return whether a policy, clipped but not bounded, needs its actions scaled to the environment's bounds."""
+    """Return whether a policy needs its actions scaled to the environment's bounds.
+
+    An unbounded policy that is clipped always does, so that it is clipped to [-1, 1].
+    """
+    if actions.bounds is None or config.action_scaler is not None:
+        return False
     clipped = kind.acts.clipped and not kind.acts.bounded
-    return clipped and actions.bounds is not None and config.action_scaler is None
+    return clipped or (kind.acts.bounded and not _is_unit_range(*actions.bounds))
+
+
+def has_pixels(config: AlgorithmConfig, spec: Spec, leaves: Tree) -> bool:
+    """Return whether observations are images of bytes that birl's encoders read and that nothing scales.
+
+    Bytes of smaller arrays may be symbols, as in grid worlds.
+
+    Args:
+        config: the configuration.
+        spec: spec of the observations.
+        leaves: their spaces or array specs.
+    """
+    shape = spec.encoder_shape
+    large = is_shape(shape) and len(shape) == 3 and sorted(shape)[1] >= _LEAST_SIDE
+    return large and bool(_unscaled_images(config, spec, leaves))
+
+
+def _unscaled_images(config: AlgorithmConfig, spec: Spec, leaves: Tree) -> list[str]:
+    """Return the names of parts that are images of bytes and that nothing scales; ``""`` for a single array."""
+    encoders = [value for name, value in vars(config).items() if name.endswith("encoder_factory")]
+    encoders += [getattr(each, "encoder_factory", None) for each in encoders]
+    own = any(each is not None and not type(each).__module__.startswith("birl.") for each in encoders)
+    if own or config.observation_scaler is not None:  # a user's own encoder may scale them
+        return []
+    images: list[str] = []
+
+    def look(shape: Shape, leaf: Any, name: str) -> None:
+        large = not name or (len(shape) == 3 and sorted(shape)[1] >= _LEAST_SIDE)  # small parts are symbols
+        if getattr(leaf, "dtype", None) == np.uint8 and len(shape) == 3 and np.max(getattr(leaf, "high", 255)) > 1:
+            images.extend([name] * large)
+
+    named = map_named_leaves(lambda leaf, name: (leaf, name), match_parts(spec.observations, leaves))
+    tree_map(lambda leaf, pair: look(leaf.shape, *pair), spec.observations, named)
+    return images
+
+
+def _warn_of_bytes(config: AlgorithmConfig, spec: Spec, leaves: Tree, source: str) -> None:
+    for name in _unscaled_images(config, spec, leaves)[:1]:
+        single = is_shape(spec.encoder_shape)
+        remedy = "set observation_scaler=birl.preprocessing.PixelObservationScaler(), which divides them by 255"
+        warnings.warn(
+            f"images of {source}{f' ({name!r})' if name else ''} are bytes, which networks read as numbers from 0 to "
+            f"255: {remedy if single else 'scale this part, for example in a wrapper of the environment'}, unless they "
+            "are symbols",
+            ObservationRangeWarning,
+            stacklevel=4,
+        )
 
 
 def check_env(kind: Definition, expected: Spec, spec: Spec) -> None:
@@ -339,13 +470,17 @@ def check_actions(kind: Definition, actions: Actions, source: str) -> None:
 
 
 def _warn_of_range(kind: Definition, low: Array, high: Array, source: str) -> None:
-    if kind.acts.bounded and not (np.allclose(low, -1) and np.allclose(high, 1)):
+    if kind.acts.bounded and not _is_unit_range(low, high):
         warnings.warn(
             f"actions of {source} reach from {low.min():g} to {high.max():g}, but {kind.name}'s policy acts in "
             "[-1, 1]: set action_scaler=birl.preprocessing.MinMaxActionScaler()",
             ActionRangeWarning,
             stacklevel=4,
         )
+
+
+def _is_unit_range(low: Array, high: Array) -> bool:
+    return np.allclose(low, -1) and np.allclose(high, 1)
 
 
 def _unsupported_actions(kind: Definition, actions: Actions) -> str:

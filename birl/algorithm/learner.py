@@ -28,7 +28,7 @@ from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
 from birl.models.networks import normalises_by_batch
 from birl.preprocessing.running_scalers import freeze_statistics
-from birl.preprocessing.units import Units
+from birl.preprocessing.units import Units, copy_array
 from birl.run.protocols import ReplaySource, Rollout
 from birl.spaces.observations import choices_to_json, match_parts
 from birl.spaces.specs import Spec
@@ -457,7 +457,9 @@ class Learner:
 
     def scaled_observation(self, observation: Tree) -> Tree:
         """Return observations ``[n, *shape]`` in the networks' units, with the current statistics, as arrays."""
-        return tree_map(lambda leaf: leaf.cpu().numpy(), self.units.observation(observation))
+        # copied, because a user's scaler may write to it
+        scaled = self.units.observation(tree_map(copy_array, observation))
+        return tree_map(lambda leaf: leaf.cpu().numpy(), scaled)
 
     def update_reward_statistics(self, reward: Array, is_first: Array, valid: Array) -> None:
         """Update the reward scaler, if it is a running one, with steps ``[T, n]``; see `Rollout`."""

@@ -171,7 +171,7 @@ def make_environment(
     try:
         return make_env(name, num_envs, wrapper=wrapper, action_mask=action_mask, **options)
     except TypeError as error:
-        if not any(option in str(error) for option in options):
+        if not options or not any(part in str(error) for part in (*options, "takes no arguments")):
             raise
         if ":" not in name:
             raise ConfigError(f"the environment {name} cannot be made with {options}: {error}") from error

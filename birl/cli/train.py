@@ -17,6 +17,7 @@ import numpy as np
 import typer
 
 from birl.algorithm import Algorithm
+from birl.algorithm.building import dataset_spec, has_pixels
 from birl.algorithm.multi_seed import check_many, checked_seeds, fit_many
 from birl.cli.common import (
     flags,
@@ -57,13 +58,13 @@ from birl.cli.train_options import (
 from birl.config import AlgorithmConfig
 from birl.dataset import MultiStepTransitionPicker, ReplayBufferBase
 from birl.dataset.log_record import merge_records
-from birl.envs import Stepper, single_spaces
+from birl.envs import Stepper, environment_spec, single_spaces
 from birl.errors import ConfigError, CorruptFileError
 from birl.files.serializable import encode, kind_of
 from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
-from birl.preprocessing import MinMaxActionScaler
+from birl.preprocessing import MinMaxActionScaler, PixelObservationScaler
 from birl.recipes import Recipe, find
 from birl.run.checkpoint import checkpoint_step
 from birl.run.cluster import Cluster
@@ -71,6 +72,7 @@ from birl.run.protocols import EnvironmentLike
 from birl.seeding import preserve_random_state
 from birl.seeding import seed as set_seed
 from birl.spaces import actions_from_space
+from birl.spaces.observations import leaf_spaces
 from birl.types import ActionSpace, Array, Environment
 
 _MOST_SEEDS: Final = 1000
@@ -405,6 +407,11 @@ class _Run:
             if scaler is not None:
                 self.config = dataclasses.replace(self.config, action_scaler=scaler)
             self.notes.append(why)
+        new = self.initial is None and "observation_scaler" not in fields
+        if new and shows_pixels(self.config, self.dataset, self.env):
+            self.config = dataclasses.replace(self.config, observation_scaler=PixelObservationScaler())
+            why = "observation_scaler=pixel is set (--set observation_scaler=… changes it)"
+            self.notes.append(f"observations are images of bytes: {why}")
 
     def train(self) -> None:
         """Check that everything fits together, prepare the folder, train, and print the results."""
@@ -575,6 +582,16 @@ def default_action_scaler(
     ranges = ", ".join(f"[{a:g}, {b:g}]" for a, b in pairs[:3]) + (", …" if len(pairs) > 3 else "")
     why = f"actions lie in {ranges}: action_scaler=min_max is set (--set action_scaler=… changes it)"
     return MinMaxActionScaler(minimum=low, maximum=high), why
+
+
+def shows_pixels(config: AlgorithmConfig, dataset: ReplayBufferBase | None, env: Environment | None) -> bool:
+    """Return whether observations are images of bytes, which networks are to read as numbers from 0 to 1."""
+    if dataset is not None:
+        spec = dataset_spec(dataset, config.observation_keys)
+        return has_pixels(config, spec, dataset.dataset_info.observation_signature.tree)
+    if env is None:
+        return False
+    return has_pixels(config, environment_spec(env, config.observation_keys), leaf_spaces(single_spaces(env)[0]))
 
 
 def _logged_bounds(dataset: ReplayBufferBase) -> tuple[Array, Array] | None:

@@ -93,7 +93,10 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     unknown = bool(last & NO_NEXT) or bool(after & UNKNOWN)
 
     def read(name: str) -> Array:
-        return storage.place.host(storage.columns[name][rows] if isinstance(rows, slice) else storage.take(name, rows))
+        array = storage.place.host(storage.columns[name][rows] if isinstance(rows, slice) else storage.take(name, rows))
+        array = array.view()
+        array.flags.writeable = False  # writing to it would change the data, or only a copy of a ring's rows
+        return array
 
     observations, actions = tree_map(read, storage.observation_names), read("action")
     episode = Episode(
@@ -109,6 +112,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
         if actions[length].any():  # old data of a ring
             actions = actions.copy()
             actions[length] = 0
+            actions.flags.writeable = False
         episode.observations, episode.actions = observations, actions
     return episode
 
@@ -175,7 +179,7 @@ def action_bounds(storage: Storage) -> tuple[Array, Array]:
 class EpisodeList(Sequence[Episode]):
     """The episodes of a storage. Each one is made when it is accessed, and slices are lists.
 
-    Arrays of an episode are views of the storage, or copies if the storage is a ring.
+    Arrays of an episode are views of the storage, or copies if the storage is a ring. They cannot be written to.
 
     Attributes:
         storage: the storage.

@@ -268,7 +268,7 @@ class _RelabelingPicker(BasicTransitionPicker):
 
 def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
     """Call a user's function with copies of achieved and desired ``goals`` ``[n, …]`` and check its result ``[n]``."""
-    count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), {})
+    count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), _NoInfo(name))
     # One False is allowed for tasks that never end at the goal; one number would be a mean over the wrong axis.
     values = (
         np.full(count, result) if isinstance(result, bool) and name == "compute_terminated" else to_array(name, result)
@@ -283,6 +283,20 @@ def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
             f"{name} gave NaN or infinity for a goal that was achieved; all values must be finite: correct {name}"
         )
     return values.reshape(count)
+
+
+class _NoInfo(dict[str, Any]):
+    """An empty ``info`` that explains why it is empty."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, key: str) -> Any:
+        raise ConfigError(
+            f"{self._function} reads info[{key!r}], but stored steps have no info: leave it out of the function, or "
+            "put it into achieved_goal and desired_goal, which are stored"
+        )
 
 
 class _EpisodeBounds:

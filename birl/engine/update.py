@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from birl.engine.compiler import Graphs
 from birl.engine.steps import Gradients, LossFunction, Step, UpdateResult, check_gradients, check_loss
 from birl.engine.train_state import TrainState
+from birl.errors import ConfigError
 from birl.types import Batch, Loss
 
 
@@ -26,6 +27,11 @@ def gradient_statistics(gradients: Iterable[Tensor]) -> Tensor:
     """Return `GRADIENT_STATISTICS` of each gradient: float32 ``[n, 4]``, on the device."""
     rows = [torch.stack([g.amin(), g.amax(), g.mean(), g.std(correction=0)]) for g in gradients]
     return torch.stack(rows).to(torch.float32)
+
+
+def _versions(batch: Batch) -> list[int]:
+    """Return how often each tensor of a batch was changed in place; nothing while the compiler traces."""
+    return [] if torch.compiler.is_compiling() else [leaf._version for leaf in batch.leaves]
 
 
 class LossModule(nn.Module):
@@ -71,7 +77,13 @@ class Eager:
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
         parameters = self._trained.parameters_of(of)
+        versions = _versions(batch)
         found = check_loss(loss, loss(self.nets, batch, self.config))
+        if _versions(batch) != versions:
+            raise ConfigError(
+                "a network or loss changed its minibatch in place, so that the next one would read other data: in the "
+                "forward of your own modules, make new tensors, such as x = x / 255 instead of x /= 255"
+            )
         detached = found.detached(self._trained.prioritised)
         gradients = torch.autograd.grad(found.value, list(parameters.values()), allow_unused=True)
         named = dict(zip(parameters, gradients, strict=True))

@@ -6,6 +6,7 @@ import numpy as np
 
 from birl.envs.stepper import Stepper
 from birl.errors import EnvironmentMismatchError
+from birl.spaces import read_action_mask
 from birl.spaces.specs import environment_spec, number_of_environments, single_spaces
 from birl.types import Environment, tree_leaves, tree_map
 
@@ -14,7 +15,8 @@ def check_environment(env: Environment, n_steps: int = 100, seed: int = 0) -> No
     """Take random steps in an environment (or vector environment) and compare them with its spaces.
 
     Checks that the spaces are supported, that observations are in the observation space, that all numbers are finite,
-    and that equal seeds and actions give equal observations, which exact resume needs.
+    and that equal seeds and actions give equal observations, which exact resume needs. If observations have a mask of
+    actions (see `ActionMask`), all actions are allowed ones.
 
     Args:
         env: environment or vector environment. It is left in the middle of an episode.
@@ -29,17 +31,18 @@ def check_environment(env: Environment, n_steps: int = 100, seed: int = 0) -> No
     space, _ = single_spaces(env)
     stepper = Stepper(env, np.random.Generator(np.random.PCG64(seed)))
     generator = np.random.Generator(np.random.PCG64(seed))
-    actions = [stepper.actions.sample(stepper.n, generator) for _ in range(n_steps)]
-    trace = []
-    for action in actions:
+    actions, trace = [], []
+    for _ in range(n_steps):
         observation = stepper.observation
+        allowed = read_action_mask(stepper.actions, observation)
+        actions.append(stepper.actions.sample(stepper.n, generator, allowed))
         for index in range(number_of_environments(env)):
             single = tree_map(lambda leaf, i=index: leaf[i], observation)
             if not space.contains(single):
                 raise EnvironmentMismatchError(
                     f"the observation {single!r:.300} is not in the declared space {space}: correct one of them"
                 )
-        stepper.step(action)
+        stepper.step(actions[-1])
         trace.append(observation)
 
     again = Stepper(env, np.random.Generator(np.random.PCG64(seed)))

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final, cast, overload
 
 import gymnasium
@@ -15,13 +16,17 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from birl.checks import check
 from birl.envs.stepper import check_signature_of_reset
 from birl.envs.wrappers import ActionMask
-from birl.errors import ConfigError, EnvironmentMismatchError, require
+from birl.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
 from birl.seeding import new_generator
 from birl.spaces.specs import number_of_environments, single_spaces
 from birl.types import Environment
 
 _SEED_ATTRIBUTE: Final = "_birl_seeds"
-_ATARI_PREFIX: Final = "ALE/"
+_FAMILIES: Final = {
+    "ALE/": ("ale_py", "birl[atari]"),  # prefix of ids: module that registers them, and package that has it
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+}
 
 
 @overload
@@ -71,9 +76,15 @@ def make_env(
 
     Raises:
         ConfigError: if there is no such environment.
-        MissingExtraError: if the name is ``"ALE/…"`` and ale-py is not installed.
+        MissingExtraError: if the name is ``"ALE/…"`` or ``"MiniGrid-…"`` and its package is not installed.
         EnvironmentMismatchError: if a factory returns something else, or `ActionMask` does not support the environment.
     """
+    if not isinstance(name, str):
+        hint = "it is used as it is" if hasattr(name, "step") and not isinstance(name, type) else "call it"
+        raise ConfigError(
+            f"name is {name!r:.80}; it must be text, such as 'CartPole-v1' or 'module:factory'. If this makes an "
+            f"environment, or is one, leave make_env out: {hint}"
+        )
     check("action_mask", action_mask, bool)
     check("num_envs", num_envs, int, optional=True, low=1)
 
@@ -107,8 +118,9 @@ def as_environment(env: object, name: str = "env") -> Environment:
 
 def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     module_name, _, attribute = name.rpartition(":")
-    if name.startswith(_ATARI_PREFIX):  # importing ale_py registers its games
-        gymnasium.register_envs(require("ale_py", "atari"))
+    for prefix, (module, package) in _FAMILIES.items():
+        if name.startswith(prefix):  # importing the module registers its environments
+            gymnasium.register_envs(_import(module, package))
     try:
         if module_name and (factory := getattr(importlib.import_module(module_name), attribute, None)) is not None:
             _check_factory(name, factory, options)
@@ -130,6 +142,20 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     except EnvironmentMismatchError as error:
         raise EnvironmentMismatchError(f"{name!r} does not return an environment: {error}") from error
     return env
+
+
+def _import(module: str, package: str) -> ModuleType:
+    """Import a module that registers environments.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{module!r} is needed here and is not installed: run `pip install '{package}'`"
+        ) from error
 
 
 def _check_factory(name: str, factory: object, options: dict[str, Any]) -> None:

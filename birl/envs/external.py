@@ -7,6 +7,8 @@ from typing import Any
 import gymnasium
 from gymnasium import Space
 
+from birl.spaces.specs import single_spaces
+
 
 class ExternalEnv(gymnasium.Env[Any, Any]):
     """Placeholder for an environment that birl cannot step, such as a robot, a game or a service that calls birl.
@@ -20,3 +22,4 @@ class ExternalEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
+        single_spaces(self)  # checks them

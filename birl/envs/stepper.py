@@ -6,7 +6,6 @@ A single environment counts as a vector environment of one. The three autoreset 
 
 from __future__ import annotations
 
-import functools
 import multiprocessing.connection
 import re
 import signal
@@ -20,10 +19,18 @@ from typing import Any, Final, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from birl.errors import DataError, EnvironmentMismatchError, NonFiniteError, ShapeError, WorkerError
+from birl.envs.wrappers import find_mask_method
+from birl.errors import (
+    DataError,
+    EnvironmentMismatchError,
+    NonFiniteError,
+    ObservationRangeWarning,
+    ShapeError,
+    WorkerError,
+)
 from birl.spaces import Discrete, action_at, actions_from_space, all_finite, fill_empty_masks, unflatten_actions
 from birl.spaces.conversion import to_array
 from birl.spaces.observations import Choices, check_action_mask, leaf_spaces, match_parts
@@ -33,6 +40,15 @@ from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Environment, State
 _LOG_BYTES: Final = 2**26
 _MIN_LOGGED_STEPS: Final = 100_000
 _MAX_LOGGED_STEPS: Final = 1_000_000
+
+_WARNED: Final = set[tuple[type, str]]()
+"""Classes of environments with the warnings about them, which later steppers do not repeat."""
+
+_RANGE_CHECKS: Final = 1000
+"""Number of steps in which observations are compared with the bounds of their space."""
+
+_RANGE_TOLERANCE: Final = 1e-4
+"""Largest distance of an observation from its bounds that counts as rounding, relative to the bound (or to 1)."""
 
 _RESULTS: Final = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 
@@ -83,6 +99,8 @@ class Stepper:
         generator: generator of the seeds of resets; nothing else may use it.
         resumable: whether to keep actions for `get_state`; otherwise there is no state, and episodes are never cut.
         observations: the parts of observations to read, see `birl.spaces.observations`; all if ``None``.
+        lazy: whether environments that do not reset themselves are reset when ``observation`` is read, and so never
+            after the last episode.
 
     Attributes:
         n: number of environments.
@@ -96,7 +114,13 @@ class Stepper:
     """
 
     def __init__(
-        self, env: Environment, generator: np.random.Generator, *, resumable: bool = True, observations: Tree = None
+        self,
+        env: Environment,
+        generator: np.random.Generator,
+        *,
+        resumable: bool = True,
+        observations: Tree = None,
+        lazy: bool = False,
     ) -> None:
         self.n = number_of_environments(env)
         space, self.action_space = single_spaces(env)
@@ -118,7 +142,18 @@ class Stepper:
         n_rows = min(max(_LOG_BYTES // self._logged.nbytes, _MIN_LOGGED_STEPS), _MAX_LOGGED_STEPS)
         self._log_limit = n_rows * self._logged.nbytes if resumable else 0  # no log if 0
         self.lost = False
+        self._lazy, self._pending = lazy, np.zeros(0, dtype=bool)
+        self._range_checks, self._bounds = _RANGE_CHECKS, _observation_bounds(space, observations)
+        self._masks_read = False  # or warned of
         self.reset()
+
+    @property
+    def observation(self) -> Tree:
+        """See the attributes of the class."""
+        if self._pending.any():
+            pending, self._pending = self._pending, np.zeros(0, dtype=bool)
+            self._observation = self._reset_done(pending)
+        return self._observation
 
     def reset(self) -> None:
         """Start new episodes in all environments.
@@ -129,15 +164,41 @@ class Stepper:
         self._origin = self._generator.bit_generator.state
         self._log.clear()
         observation, info = _check_result(self._call("reset", seed=self._next_seed()), "reset")
-        self.observation: Tree = self._read(observation)
-        reads_mask = isinstance(self.observation, dict) and MASK in self.observation
-        if (self._offers_mask or MASK in info) and self.actions.options and not reads_mask:
-            _warn_of_unused_mask("observations" if self._offers_mask else "info")
-        self._check(self.observation)
+        self._observation, self._pending = self._read(observation), np.zeros(0, dtype=bool)
+        self._warn_of_mask(info)
+        self._check(self._observation)
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
         self._done = np.zeros(self.n, dtype=bool)
         self._returns, self._lengths = np.zeros(self.n), np.zeros(self.n, np.int64)
+
+    def _warn_of_mask(self, info: Mapping[str, object]) -> None:
+        """Warn if the environment has a mask of actions that nothing reads, once for each class of environments."""
+        read = isinstance(self._observation, dict) and MASK in self._observation
+        if self._masks_read or read or not self.actions.options:
+            return
+        where = f"observations[{MASK!r}]" if self._offers_mask else f"info[{MASK!r}]" if MASK in info else ""
+        if not where and isinstance(self._env, _SingleEnv) and self._env.has_mask_method:
+            where = "action_masks()"
+        if where:
+            self._masks_read = True
+            wrap, act = "wrap it, birl.envs.ActionMask(env),", "act with networks that were built for it,"
+            if self._is_new(where):
+                warnings.warn(
+                    f"the environment has a mask of actions in {where}, which is not used: "
+                    f"{act if self._offers_mask else wrap} so that policies never take masked actions",
+                    UserWarning,
+                    stacklevel=4,
+                )
+
+    def _is_new(self, warning: str) -> bool:
+        """Return whether there has been no such warning for environments of this class."""
+        env = self._env.env if isinstance(self._env, _SingleEnv) else self._env
+        single = next(iter(getattr(env, "envs", [env])))  # a vector environment may show its environments
+        key = type(getattr(single, "unwrapped", single)), warning
+        new = key not in _WARNED
+        _WARNED.add(key)
+        return new
 
     def _next_seed(self) -> int:
         self.seed = reset_seed(self._generator, self.n)
@@ -269,12 +330,16 @@ class Stepper:
             if ended and self._mode is AutoresetMode.SAME_STEP:
                 observation = _with_final(observation, self._observations, info, done)
                 self._check(observation)
+            elif ended and self._lazy:
+                self._pending = done
             elif ended:
                 following = self._reset_done(done)
         if restart:
             self.is_first = done = np.ones(self.n, dtype=bool)
+            self._pending = np.zeros(0, dtype=bool)
             following, done = self._reset_done(done), np.zeros(self.n, dtype=bool)
-        self.observation, self._done = following, done
+        self._observation, self._done = following, done
+        self._warn_of_mask(info)
         reward = reward.astype(np.float32)
         self.reward = np.where(self.is_first, np.float32(0.0), reward) if self.is_first.any() else reward.copy()
         return Step(observation, reward, terminated, truncated, valid, returns, lengths)
@@ -285,8 +350,8 @@ class Stepper:
         if options is None:
             self._origin = self._generator.bit_generator.state
             self._log.clear()
-        observation, _ = _check_result(self._call("reset", seed=self._next_seed(), options=options), "reset")
-        following = self._read(observation)
+        given, _ = _check_result(self._call("reset", seed=self._next_seed(), options=options), "reset")
+        following = self._read(given)
         self._check(following)
         return following
 
@@ -305,6 +370,9 @@ class Stepper:
                     f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that "
                     "are finite in float32 are allowed: correct the environment"
                 )
+        if self._range_checks > 0:
+            self._range_checks -= 1
+            self._check_range(observation)
         if self.actions.options:
             check_action_mask(observation, EnvironmentMismatchError, "an environment returned a mask of actions that")
         for choices, rows in zip(self._choices, tree_leaves(observation), strict=False):
@@ -314,6 +382,26 @@ class Stepper:
                     f"environment {wrong} returned the observation {rows[wrong].tolist()!s:.100}, which is not in its "
                     f"space {choices}: correct the environment"
                 )
+
+    def _check_range(self, observation: Tree) -> None:
+        """Warn if an observation is outside its space, once for each class of environments."""
+        for bounds, rows in zip(self._bounds, tree_leaves(observation), strict=False):
+            if bounds is None or ((rows >= bounds[1]) & (rows <= bounds[2])).all():
+                continue
+            self._range_checks = 0
+            if not self._is_new("range"):
+                return
+            space, low, high = bounds
+            outside = ~((rows >= low) & (rows <= high))
+            index = tuple(int(each) for each in np.argwhere(outside)[0])
+            where = f" at {index[1:]}" if len(index) > 1 else ""
+            warnings.warn(
+                f"environment {index[0]} returned an observation with {rows[index]:g}{where}, outside its space "
+                f"{space!s:.150}: correct one of them, because scalers are fitted to the space",
+                ObservationRangeWarning,
+                stacklevel=5,
+            )
+            return
 
     def get_state(self) -> State:
         """Return the generator, the actions to repeat, and the observation that results from them."""
@@ -349,15 +437,21 @@ class Stepper:
             self.reset()
 
 
-@functools.cache  # once
-def _warn_of_unused_mask(where: str) -> None:
-    remedy = "wrap it, birl.envs.ActionMask(env)," if where == "info" else "act with networks that were built for it,"
-    warnings.warn(
-        f"the environment has a mask of actions in {where}[{MASK!r}], which is not used: {remedy} so that policies "
-        "never take masked actions",
-        UserWarning,
-        stacklevel=4,
-    )
+def _observation_bounds(space: Space[Any], observations: Tree) -> list[tuple[Space[Any], Array, Array] | None]:
+    """Return space and bounds of each part that has narrower bounds than its dtype, else ``None``."""
+    found: list[tuple[Space[Any], Array, Array] | None] = []
+    for leaf in tree_leaves(match_parts(observations, leaf_spaces(space))):
+        narrow = False
+        if isinstance(leaf, spaces.Box):
+            float_kind = leaf.dtype.kind == "f"
+            limits = (-np.inf, np.inf) if float_kind else (np.iinfo(leaf.dtype).min, np.iinfo(leaf.dtype).max)
+            narrow = bool((leaf.low > limits[0]).any() or (leaf.high < limits[1]).any())
+        if not narrow:
+            found.append(None)
+            continue
+        slack = _RANGE_TOLERANCE * np.maximum(np.abs(np.nan_to_num([leaf.low, leaf.high], posinf=0, neginf=0)), 1.0)
+        found.append((leaf, leaf.low - slack[0], leaf.high + slack[1]))
+    return found
 
 
 def _copy(observation: Tree) -> Tree:
@@ -376,18 +470,19 @@ class _SingleEnv:
     """A single environment with the interface of a vector environment of one, without automatic resets."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], observations: Tree) -> None:
-        self._env, self._observations = env, observations
+        self.env, self._observations = env, observations
         self._space, self._action_space = single_spaces(env)
         self._leaves = match_parts(observations, leaf_spaces(self._space))
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+        self.has_mask_method = callable(find_mask_method(env))
 
     def reset(self, *, seed: int, options: object = None) -> tuple[Tree, dict[str, Any]]:
-        observation, info = _check_result(self._env.reset(seed=seed), "reset")
+        observation, info = _check_result(self.env.reset(seed=seed), "reset")
         return self._tree(observation), info
 
     def step(self, action: Tree) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
         single = action_at(self._action_space, action, 0)
-        observation, reward, terminated, truncated, info = _check_result(self._env.step(single), "step")
+        observation, reward, terminated, truncated, info = _check_result(self.env.step(single), "step")
         return self._tree(observation), np.array([_to_float(reward)]), [terminated], [truncated], info
 
     def _tree(self, observation: object) -> Tree:
@@ -412,9 +507,11 @@ def _check_result(result: object, method: str) -> tuple[Any, ...]:
         if isinstance(result[-1], Mapping):
             return result
         given = f"{result[-1]!r:.80} as info, which is not a dict"
+    old = (method == "reset" and not isinstance(result, tuple)) or (method == "step" and given == "4 values")
+    remedy = "wrap environments written for gym before 0.26, for example in shimmy.GymV21CompatibilityV0"
     raise EnvironmentMismatchError(
-        f"{method} of the environment returned {given}; it must return {wanted}: wrap environments written for gym "
-        "before 0.26, for example in shimmy.GymV21CompatibilityV0"
+        f"{method} of the environment returned {given}; it must return {wanted}: "
+        f"{remedy if old else 'correct the environment'}"
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import gymnasium
 import numpy as np
@@ -107,19 +107,33 @@ def _channel_first_space(space: Space[Any], dimensions: Tree) -> Space[Any]:
     return spaces.Box(low, high, dtype=space.dtype.type)
 
 
+def find_mask_method(env: object) -> Callable[[], object] | None:
+    """Return the method ``action_masks`` of an environment or of one that it wraps; ``None`` if there is none."""
+    while env is not None:
+        own = getattr(env, "__dict__", {})
+        if callable(own.get("action_masks", getattr(type(env), "action_masks", None))):
+            return cast(Callable[[], object], getattr(env, "action_masks"))  # noqa: B009  not every class has one
+        env = own.get("env")
+    return None
+
+
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Wrapper that adds the action mask ``info["action_mask"]`` to observations, where algorithms read it.
+    """Wrapper that adds the environment's mask of actions to observations, where algorithms read it.
+
+    The mask is ``info["action_mask"]``, or the result of the environment's method ``action_masks()``, as in
+    Stable-Baselines3's contrib package. Environments whose observations are dicts with a part ``action_mask``, as in
+    PettingZoo, need no wrapper.
 
     Observations become ``{"observation": …, "action_mask": …}``; dict observations get the part ``action_mask``. This
     must be the outermost wrapper of observations.
 
     Args:
-        env: environment with discrete actions or discrete parts of actions. Its ``info`` has ``action_mask`` ``[A]``: 1
-            for each allowed action, else 0. The masks of several choices are concatenated.
+        env: environment with discrete actions or discrete parts of actions. Its mask ``[A]`` has 1 for each allowed
+            action, else 0. The masks of several choices are concatenated.
 
     Raises:
-        EnvironmentMismatchError: if no part of the actions is discrete, observations already have a mask, or ``info``
-            lacks a valid mask.
+        EnvironmentMismatchError: if no part of the actions is discrete, observations already have a mask, or there is
+            no valid mask.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -131,7 +145,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 f"the action space of ActionMask is {env.action_space}; it must have a discrete part: leave "
                 "ActionMask out"
             )
-        self._is_dict = isinstance(space, spaces.Dict)
+        self._method, self._is_dict = find_mask_method(env), isinstance(space, spaces.Dict)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         if MASK in parts:
             raise EnvironmentMismatchError(f"the observations already have a part {MASK!r}: leave ActionMask out")
@@ -148,20 +162,25 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         return self._add_mask(observation, info, bool(terminated)), reward, terminated, truncated, info
 
     def _add_mask(self, observation: Tree, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
-        mask = np.asarray(info.get(MASK, np.ones(self._size) if terminated else ()))
+        name = f"info[{MASK!r}]" if MASK in info or self._method is None else "action_masks()"
+        given: Any = info.get(MASK)
+        if given is None and not terminated:
+            given = () if self._method is None else self._method()
+        mask = np.ones(self._size) if given is None else np.asarray(given)
+        mask = mask.reshape(-1) if mask.size == self._size else mask
         if mask.shape != (self._size,):
-            given = f"one of shape {mask.shape}" if MASK in info else "none"
+            described = "none" if mask.shape == (0,) else f"one of shape {mask.shape}"
             raise EnvironmentMismatchError(
-                f"info[{MASK!r}] must have shape ({self._size},), a number for each action, at every step; the "
-                f"environment returned {given}: correct it"
+                f"{name} must have shape ({self._size},), a number for each action, at every step; the environment "
+                f"returned {described}: correct it"
             )
-        check_action_mask({MASK: mask}, EnvironmentMismatchError, f"info[{MASK!r}]")
+        check_action_mask({MASK: mask}, EnvironmentMismatchError, name)
         parts = observation if self._is_dict else {"observation": observation}
         return {**parts, MASK: mask.astype(np.int8)}
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Wrapper that stacks the last ``num_stack`` observations on their first axis, oldest first, padded with zeros.
+    """Wrapper that stacks the last ``num_stack`` observations on their first axis, oldest first.
 
     Frames ``[C, H, W]`` (or vectors) become ``[num_stack * C, H, W]``, as with
     `birl.dataset.FrameStackTransitionPicker`; frames ``[H, W]`` become ``[num_stack, H, W]``.
@@ -169,10 +188,13 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     Args:
         env: environment.
         num_stack: number of frames, at least 1.
+        padding_type: what fills the stack at the start of an episode: ``"zero"``, as in
+            `birl.dataset.FrameStackTransitionPicker`, or ``"reset"``, the first frame, as in OpenAI's baselines and
+            ``gymnasium.wrappers.FrameStackObservation``.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack)
+    def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int, padding_type: str = "zero") -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack, padding_type=padding_type)
         super().__init__(check_wrappable(env, self))
         space = env.observation_space
         if not isinstance(space, spaces.Box):
@@ -186,12 +208,13 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 "ChannelFirst first"
             )
         check("num_stack of FrameStack", num_stack, int, low=1)
+        self._repeats = check("padding_type", padding_type, str, choices=("zero", "reset")) == "reset"
         self._add_axis = len(space.shape) == 2
         self._frames: deque[Array] = deque(maxlen=num_stack)
         low, high = (self._stack([bound] * num_stack) for bound in (space.low, space.high))
-        # Zeros fill the stack before the episode.
-        zero = np.zeros((), space.dtype)
-        self.observation_space = spaces.Box(np.minimum(low, zero), np.maximum(high, zero), dtype=space.dtype.type)
+        if not self._repeats:
+            low, high = np.minimum(low, 0).astype(low.dtype), np.maximum(high, 0).astype(high.dtype)
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
 
     def _stack(self, frames: Sequence[Array] | deque[Array]) -> Array:
         return np.stack(frames) if self._add_axis else np.concatenate(frames)
@@ -200,8 +223,9 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         count = self._frames.maxlen or 1
-        self._frames.extend([np.zeros_like(observation)] * (count - 1))
-        self._frames.append(np.array(observation))
+        first = np.array(observation)
+        self._frames.extend([first if self._repeats else np.zeros_like(first)] * (count - 1))
+        self._frames.append(first)
         return self._stack(self._frames), info
 
     def step(self, action: Action) -> tuple[Tree, Any, bool, bool, dict[str, Any]]:

@@ -13,7 +13,7 @@ from birl.envs import Stepper, as_environment, number_of_environments, reset_gen
 from birl.errors import ConfigError, CorruptFileError
 from birl.seeding import preserve_random_state
 from birl.spaces import read_action_mask
-from birl.types import Array, Environment, State, Tree
+from birl.types import Array, Environment, State, Tree, tree_map
 
 SelectActions: TypeAlias = Callable[[Tree, Array, Array], Array]
 """Selects actions: ``(observation [n, *shape], is_first [n], reward of the previous step [n]) -> actions [n, …]``."""
@@ -82,7 +82,7 @@ def evaluate(
         learner.check_env(environment)
     generator = reset_generator(environment, seed)
     observations = getattr(getattr(learner, "spec", None), "observations", None)
-    stepper = Stepper(environment, generator, resumable=False, observations=observations)
+    stepper = Stepper(environment, generator, resumable=False, observations=observations, lazy=True)
     if actor is None:
         assert learner is not None
         actor = learner.actor(greedy=True, n=stepper.n)
@@ -95,7 +95,8 @@ def evaluate(
         for index in np.flatnonzero(stepper.is_first).tolist():
             episode[index], started = started, started + 1
         allowed = read_action_mask(stepper.actions, stepper.observation)
-        action = actor(stepper.observation, stepper.is_first, stepper.reward)
+        seen = tree_map(np.array, stepper.observation)  # the actor may write to it
+        action = actor(seen, stepper.is_first.copy(), stepper.reward.copy())
         if epsilon > 0:
             uniform = stepper.actions.sample(stepper.n, generator, allowed)
             explores = generator.random(stepper.n) < epsilon

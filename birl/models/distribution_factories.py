@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,13 @@ _STDS: Final = ("parameter", "spherical", "state", "fixed")
 
 
 class DistributionFactory(Serializable):
-    """Base of factories of distributions over ``size`` continuous action dimensions."""
+    """Base of factories of distributions over ``size`` continuous action dimensions.
+
+    Attributes:
+        bounded: whether all samples are in [-1, 1].
+    """
+
+    bounded: ClassVar[bool] = False
 
     @abstractmethod
     def n_outputs(self, size: int) -> int:
@@ -122,6 +128,7 @@ class SquashedNormalFactory(_GaussianFactory, type="squashed_normal"):
     """
 
     std: str = "state"
+    bounded: ClassVar[bool] = True
 
     def build(self, output: Tensor, log_std: Tensor | None) -> SquashedNormal:
         return SquashedNormal(*self._parts(output, log_std))
@@ -133,6 +140,8 @@ class BetaFactory(DistributionFactory, type="beta"):
 
     ``alpha`` and ``beta`` are ``1 + softplus`` of the network's outputs, so that there is one peak (section 4).
     """
+
+    bounded: ClassVar[bool] = True
 
     def n_outputs(self, size: int) -> int:
         return 2 * size

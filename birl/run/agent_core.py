@@ -287,9 +287,9 @@ class AgentCore:
             return action
         proxy = _GreedyAlgorithm(self._algorithm, action, getattr(self._actor, "values", None))
         step += self.explored
-        explored = to_array(
-            "the explorer's actions", self._explorer.sample(proxy, tree_map(np.array, observation), step)
-        )
+        selected = self._explorer.sample(proxy, tree_map(np.array, observation), step)
+        # copied, because the explorer may return the same array at every step
+        explored = to_array("the explorer's actions", selected).copy()
         return self.actions.clip(explored) if self.actions.integral else explored
 
     def observe(self, step: Step, most: int | None = None) -> None:

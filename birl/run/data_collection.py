@@ -74,7 +74,8 @@ def collect(
         resets, random = resets.spawn(2)
     else:
         (random,) = resets.spawn(1)
-    stepper = Stepper(environment, resets, observations=observation_spec(algorithm, environment, buffer))
+    observations = observation_spec(algorithm, environment, buffer)
+    stepper = Stepper(environment, resets, observations=observations, lazy=True)
     parts: Any = (algorithm, stepper.observation, stepper.action_space, buffer, explorer)
     options: Any = {"greedy": deterministic, "generator": random, "expert": expert, "expert_share": expert_share}
     agent: ReplayAgentCore

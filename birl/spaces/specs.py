@@ -133,11 +133,24 @@ def number_of_environments(env: object) -> int:
         )
     kind, gym = f"{type(env).__module__}.{type(env).__qualname__}", all(hasattr(env, name) for name in _GYM_ATTRIBUTES)
     if inspect.isclass(env) or not gym or hasattr(env, "num_envs"):
-        raise EnvironmentMismatchError(
-            f"an object of type {kind} is not an environment: give a gymnasium.Env or a gymnasium.vector.VectorEnv"
-        )
+        raise EnvironmentMismatchError(_no_environment(env, kind))
     _warn_of_gym(kind)
     return 1
+
+
+def _no_environment(env: object, kind: str) -> str:
+    """Return a message about an object that is no environment."""
+    if inspect.isclass(env):
+        return f"the class {env.__name__} is not an environment: make one, {env.__name__}()"
+    if isinstance(env, list | tuple):
+        return (
+            f"a {type(env).__name__} of {len(env)} objects is not an environment: several environments are one vector "
+            "environment, gymnasium.vector.SyncVectorEnv([make, make, …]) of functions that make one, or "
+            "birl.envs.make_env(name, num_envs)"
+        )
+    if inspect.isroutine(env):
+        return f"the function {env.__name__} is not an environment: give the environment that it makes"
+    return f"an object of type {kind} is not an environment: give a gymnasium.Env or a gymnasium.vector.VectorEnv"
 
 
 @functools.cache  # once for each class
@@ -155,17 +168,31 @@ def single_spaces(env: object) -> tuple[Space[Any], Space[Any]]:
     Raises:
         EnvironmentMismatchError: if ``env`` has no spaces.
     """
-    prefix = "single_" if hasattr(env, "single_action_space") else ""
+    if inspect.isclass(env):
+        number_of_environments(env)
+    names = [f"{'single_' * hasattr(env, 'single_action_space')}{each}_space" for each in ("observation", "action")]
     try:
-        return convert_space(getattr(env, f"{prefix}observation_space")), convert_space(
-            getattr(env, f"{prefix}action_space")
-        )
+        observations, actions = (convert_space(getattr(env, name)) for name in names)
+        for name, space in zip(names, (observations, actions), strict=True):
+            _check_space(name, space)
+        return observations, actions
     except AttributeError as error:
         number_of_environments(env)
         raise EnvironmentMismatchError(
             f"an environment of type {type(env).__module__}.{type(env).__qualname__} has no spaces ({error}): set its "
             "observation_space and action_space"
         ) from error
+
+
+def _check_space(name: str, space: object) -> None:
+    """Raise `EnvironmentMismatchError` for a number or shape instead of a space."""
+    if isinstance(space, int | list | tuple | dict | str | None):
+        box, discrete = f"gymnasium.spaces.Box(-1.0, 1.0, {space!r:.40})", f"gymnasium.spaces.Discrete({space!r:.40})"
+        example = f", such as {discrete if isinstance(space, int) else box}" if isinstance(space, int | tuple) else ""
+        raise EnvironmentMismatchError(
+            f"{name} of the environment is {space!r:.80}; it must be a space of gymnasium.spaces{example}: correct the "
+            "environment"
+        )
 
 
 def convert_space(space: object) -> Space[Any]:

@@ -186,21 +186,27 @@ def test_fault_17_devices_need_no_index(device):
 def test_actions_beyond_an_unscaled_policy_warn_with_the_remedy():
     with pytest.warns(ActionRangeWarning, match="MinMaxActionScaler"):
         small_sac().build_with_dataset(continuous_dataset(scale=2.0))
+    built = small_sac()
+    built.create_impl((3,), 1)
     with pytest.warns(ActionRangeWarning, match="-2 to 2"):
-        small_sac().build_with_env(gymnasium.make("Pendulum-v1"))
+        built.build_with_env(gymnasium.make("Pendulum-v1"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         small_sac(action_scaler=MinMaxActionScaler()).build_with_dataset(continuous_dataset(scale=2.0))
         small_sac().build_with_dataset(continuous_dataset())
 
 
-def test_ppo_scales_to_the_environments_bounds_by_itself():
+@pytest.mark.parametrize("name", ["PPO", "SAC", "TD3"])
+def test_new_networks_scale_to_the_environments_bounds_by_themselves(name):
     env = gymnasium.make("Pendulum-v1")
-    ppo = algos.PPOConfig().create()
-    ppo.build_with_env(env)
+    algorithm = getattr(algos, f"{name}Config")().create()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        algorithm.build_with_env(env)
+    actor = algorithm.nets.actor
     with torch.no_grad():
-        ppo.nets.actor.linear.bias.fill_(50.0)
-    assert ppo.predict(np.zeros((3, 3), np.float32)).tolist() == [[2.0]] * 3
+        getattr(actor, "linear", getattr(actor, "mean", None)).bias.fill_(50.0)
+    assert algorithm.predict(np.zeros((3, 3), np.float32)).tolist() == [[2.0]] * 3
 
 
 # -- predicting --------------------------------------------------------------------------------------------------------

@@ -407,7 +407,7 @@ def test_a_refused_observation_is_not_remembered() -> None:
 def test_an_unused_mask_is_noticed() -> None:
     from birl.envs import stepper
 
-    stepper._warn_of_unused_mask.cache_clear()
+    stepper._WARNED.clear()
     with pytest.warns(UserWarning, match=r"in info\['action_mask'\].* birl.envs.ActionMask\(env\)"):
         Stepper(Doors(), np.random.default_rng(0))
     blind = build_algorithm(algos.DQNConfig(batch_size=8), {"observation": (2,)}, A)

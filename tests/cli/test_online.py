@@ -499,7 +499,7 @@ def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    stepper._warn_of_unused_mask.cache_clear()
+    stepper._WARNED.clear()
     Path("own_doors.py").write_text(DOORS)
     return "own_doors:Doors"
 

@@ -20,6 +20,8 @@ from birl.logging import NoopAdapterFactory
 from birl.models import LSTMEncoderFactory, PixelEncoderFactory
 from birl.seeding import seed as seed_everything
 
+pytestmark = pytest.mark.filterwarnings("ignore::birl.errors.ObservationRangeWarning")  # bytes are compared
+
 PAD, HIGH, WIDE = 3, 10, 8
 SHIFT = RandomShift(PAD)
 

@@ -366,7 +366,8 @@ def test_what_a_reader_does_stays_in_memory(written: ReplayBuffer, tmp_path: Pat
     written.close()
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     reader = ReplayBuffer.open(tmp_path / "data")
-    reader.episodes[0].observations[:] = 5
+    with pytest.raises(ValueError, match="read-only"):
+        reader.episodes[0].observations[:] = 5
     reader.sample_transition_batch(3)
     reader.flush()
     reader.get_state()

@@ -14,9 +14,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from run.fakes import Drift
 
-from birl.algos import DQNConfig
+from birl.algos import ConstantEpsilonGreedy, DQNConfig
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import (
+    ActionMask,
     AtariPreprocessing,
     ChannelFirst,
     FrameStack,
@@ -26,8 +27,9 @@ from birl.envs import (
     environment_spec,
     seed_env,
 )
-from birl.errors import EnvironmentMismatchError, WorkerError
+from birl.errors import EnvironmentMismatchError, ObservationRangeWarning, WorkerError
 from birl.logging import NoopAdapterFactory
+from birl.metrics import evaluate
 from birl.models import VectorEncoderFactory
 from birl.spaces import Discrete
 from birl.spaces.specs import Spec, convert_space, number_of_environments, single_spaces
@@ -183,6 +185,86 @@ def test_a_reset_of_the_old_kind_is_refused(begin: Any) -> None:
     env.begin = begin
     with pytest.raises(EnvironmentMismatchError, match=r"reset of the environment returned .* \(observation, info\)"):
         Stepper(env, generator())
+
+
+class Far(Drift):
+    """Leaves its space after the first step."""
+
+    def step(self, action: Any) -> Any:
+        _, *rest = super().step(action)
+        return np.array([1e6, 0], np.float32), *rest
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_observations_outside_their_space_are_told_once(vector: bool) -> None:
+    class Narrow(Far):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = spaces.Box(-10, 10, (2,), np.float32)
+
+    env: Any = SyncVectorEnv([Narrow, Narrow]) if vector else Narrow()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stepper = Stepper(env, generator())
+        for _ in range(5):
+            stepper.step(np.zeros(stepper.n, np.int64))
+    assert [each.category for each in caught] == [ObservationRangeWarning]
+    assert "1e+06" in str(caught[0].message) and "outside its space Box(-10" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+def test_evaluation_resets_once_for_each_episode(episodes: int) -> None:
+    class Short(Drift):
+        resets = 0
+
+        def reset(self, **options: Any) -> Any:
+            self.resets += 1
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Any:
+            observation, reward, _, truncated, info = super().step(action)
+            return observation, reward, True, truncated, info
+
+    env = Short()
+    algorithm = small_dqn()
+    algorithm.build_with_env(env)
+    evaluate(algorithm, env, episodes)
+    assert env.resets == episodes
+    algorithm.collect(env, n_episodes=episodes, show_progress=False)
+    assert env.resets == 2 * episodes
+
+
+class Masked(Drift):
+    """Allows only action 0, and says so in a given way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        if way == "method":
+            self.action_masks = lambda: np.array([True, *[False] * (int(self.action_space.n) - 1)])  # type: ignore[attr-defined]
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.eye(int(self.action_space.n), dtype=np.int8)[0]} if self.way == "info" else {}  # type: ignore[attr-defined]
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0], self._info()
+
+    def step(self, action: Any) -> Any:
+        assert action == 0
+        return *super().step(action)[:4], self._info()
+
+
+@pytest.mark.parametrize("way", ["info", "method"])
+def test_masks_of_both_forms_are_honoured_or_told(way: str) -> None:
+    for env in (ActionMask(Masked(way)), ActionMask(TimeLimit(Masked(way), 20))):
+        check_environment(env, 50)
+        algorithm = small_dqn()
+        algorithm.fit_online(env, explorer=ConstantEpsilonGreedy(1.0), n_steps=30, random_steps=5, **QUIET)
+    for name in ("First", "Second"):  # once for each class
+        kind = type(name, (Masked,), {})
+        with pytest.warns(UserWarning, match="action_masks?.*, which is not used: wrap it"):
+            Stepper(kind(way), generator())
+        Stepper(kind(way), generator())
 
 
 class NoSeed(Drift):

@@ -105,6 +105,18 @@ def test_stacked_frames_equal_those_of_the_picker(shape: tuple[int, ...]) -> Non
     check_environment(env, 20)
 
 
+def test_the_first_frame_may_fill_the_stack() -> None:
+    env = FrameStack(Show(spaces.Box(1, 9, (2,), np.float32)), 3, padding_type="reset")
+    first = env.reset()[0].reshape(3, 2)
+    assert np.array_equal(first, np.repeat(first[:1], 3, 0)) and first.any()
+    second = env.step(0)[0].reshape(3, 2)
+    assert np.array_equal(second[:2], first[:2]) and not np.array_equal(second[2], first[2])
+    assert env.observation_space == spaces.Box(1, 9, (6,), np.float32)  # without zeros
+    assert np.array_equal(env.reset()[0].reshape(3, 2), first)
+    with pytest.raises(ConfigError, match="padding_type is 'first'"):
+        FrameStack(Show(image(4, 4)), 2, padding_type="first")
+
+
 def test_stacked_frames_without_channels() -> None:
     env = FrameStack(Show(image(4, 4)), 2)
     assert env.observation_space.shape == env.reset()[0].shape == (2, 4, 4)
