@@ -508,6 +508,16 @@ class Learner:
         placed = getattr(source, "placed_for", None)
         return cast(ReplaySource, source if placed is None else placed(self.device, growing=growing))
 
+    def learning_rates(self) -> dict[str, float]:
+        """Return the learning rates that follow a schedule, as metrics."""
+        engine = self.engine
+        one = len(engine.schedulers) == 1
+        return {
+            "learning_rate" if one else f"{name}_learning_rate": float(engine.optimizers[name].param_groups[0]["lr"])
+            for name, schedule in engine.schedulers.items()
+            if schedule is not None
+        }
+
     def check_finite(self) -> None:
         """Raise `NonFiniteError` if a parameter, or a moment of its optimiser, is NaN or infinite."""
         self.engine.check_finite()

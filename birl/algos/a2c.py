@@ -25,7 +25,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos.ppo import PPOConfig, tanh_encoder
-from birl.losses import generalized_advantage, shares, standardized
+from birl.losses import explained_variance, generalized_advantage, shares, standardized
 from birl.models import DistributionFactory, EncoderFactory, NormalFactory, PolicyAndValue
 from birl.optimizers import OptimizerFactory, RMSpropFactory
 
@@ -42,7 +42,7 @@ class A2CConfig(AlgorithmConfig):
     Actions, initial weights and the effect of ``value_encoder_factory=None`` are as in PPO. Recurrent networks learn
     through the whole rollout.
 
-    Logs ``loss``, ``policy_loss``, ``value_loss`` and ``entropy``.
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy`` and ``explained_variance``.
 
     Differs from the paper: gradients are means over all steps, not sums over the steps of one environment, and are
     clipped to a norm of 0.5; the learning rate is constant; RMSprop's epsilon is outside the square root, which learns
@@ -78,7 +78,9 @@ def prepare(nets: A2CNets, batch: Batch, ended: Tensor, cfg: A2CConfig) -> Batch
     with torch.no_grad():
         value, next_value = nets.values(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
-    return replace(batch, extra={**batch.extra, "advantage": advantage, "return": advantage + value})
+        explained = explained_variance(value, advantage + value, shares(batch.weight)).expand_as(value)
+    found = {"advantage": advantage, "return": advantage + value, "explained_variance": explained}
+    return replace(batch, extra={**batch.extra, **found})
 
 
 def loss(nets: A2CNets, batch: Batch, cfg: A2CConfig) -> Loss:
@@ -90,7 +92,9 @@ def loss(nets: A2CNets, batch: Batch, cfg: A2CConfig) -> Loss:
     value_loss = weighted_mean((value - batch.extra["return"]).square(), weight)
     entropy = weighted_mean(policy.entropy(), weight)
     total = policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy
-    return Loss(total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    metrics["explained_variance"] = batch.extra["explained_variance"].flatten()[0]
+    return Loss(total, metrics)
 
 
 @final

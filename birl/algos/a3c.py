@@ -37,7 +37,8 @@ class A3CConfig(A2CConfig):
 
     A rollout also ends where the episode ends, as in the paper, if each process has one environment.
 
-    Logs ``loss``, which is a sum over steps, and the means ``policy_loss``, ``value_loss`` and ``entropy``.
+    Logs ``loss``, which is a sum over steps, and the means ``policy_loss``, ``value_loss``, ``entropy`` and
+    ``explained_variance``.
 
     Differs from the paper: gradients are clipped to a norm of 40, and the learning rate is constant unless a schedule
         is given. The weight of the squared error and epsilon are taken from PFRL.

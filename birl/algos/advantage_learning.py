@@ -35,7 +35,7 @@ class ALConfig(DQNConfig):
     With quantiles or atoms the gap is computed from expected returns and shifts the whole distribution. In
     ``MultiDiscrete`` action spaces it is the mean over the branches.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: Adam instead of RMSProp, as in `DQN`; an ensemble of critics is possible.
     """
@@ -54,7 +54,7 @@ class PALConfig(ALConfig):
     It learns from single steps. N-step returns raise an error, because they skip the next state. If the action is not
     allowed in the next state, the gap in the state is used.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: as `AL`. Differs from PFRL: PFRL also uses the next state's gap after a termination.
     """
@@ -66,7 +66,7 @@ class DoublePALConfig(PALConfig):
 
     Action gaps are those of the target network, as in `PAL`.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
     """
 
 

@@ -39,7 +39,8 @@ class AWACConfig(ActorCriticConfig):
     and a learned, state-independent standard deviation between ``exp(-6)`` and 1. Its samples are clipped to the range
     of actions when it acts and before the critics evaluate them.
 
-    Logs ``critic_loss`` and ``actor_loss``. Also logs ``temp`` and ``temp_loss``, which are always 0, as d3rlpy does.
+    Logs ``critic_loss``, ``q_value`` and ``actor_loss``. Also logs ``temp`` and ``temp_loss``, which are always 0, as
+    d3rlpy does.
 
     Differs from the paper: weights are clipped to ``max_weight``, because the exponential is unbounded.
 

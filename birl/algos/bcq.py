@@ -59,7 +59,7 @@ class BCQConfig(ActorCriticConfig, ImitatorConfig):
     them, so that ``predict`` is deterministic and exported policies give the same actions. ``sample_action`` draws new
     latents for each state, as in the paper.
 
-    Logs ``critic_loss``, ``actor_loss`` and ``vae_loss``.
+    Logs ``critic_loss``, ``q_value``, ``actor_loss`` and ``vae_loss``.
 
     Differs from d3rlpy: the greedy policy is not random; ``update_actor_interval`` has an effect; the auto-encoder's
         reconstruction error is computed after its decoder's tanh, in [-1, 1], and the target policy starts as a copy of
@@ -157,7 +157,7 @@ class DiscreteBCQConfig(DQNConfig):
     With ``action_flexibility=0`` this is Double DQN, with 1 behaviour cloning. With ``share_encoder`` the imitator is a
     linear layer on the features of the first Q-function, whose encoder then learns from both losses.
 
-    Logs ``loss``, ``td_loss`` and ``imitator_loss``.
+    Logs ``loss``, ``q_value``, ``td_loss`` and ``imitator_loss``.
 
     Differs from d3rlpy: an action whose probability is exactly at the threshold is considered, so that the most
     probable one always is; the penalty is on the imitator's outputs, as in the authors' code (d3rlpy: on their
@@ -230,7 +230,9 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
     td = td_loss(returns.gather(batch.action), target, batch, delta=cfg.huber_threshold)
     penalty = cfg.beta * imitator.mean_square()
     imitation = weighted_mean(penalty - imitator.log_prob(batch.action), batch.weight)
-    return Loss(td.value + imitation, {"td_loss": td.value, "imitator_loss": imitation}, priority=td.priority)
+    return Loss(
+        td.value + imitation, {**td.metrics, "td_loss": td.value, "imitator_loss": imitation}, priority=td.priority
+    )
 
 
 @final

@@ -61,8 +61,9 @@ class BEARConfig(SACConfig, ImitatorConfig):
     all states; it is drawn when the networks are built and saved with them, so that ``predict`` is deterministic and
     exported policies give the same actions. ``sample_action`` takes one sample of the policy.
 
-    Logs ``imitator_loss``, ``critic_loss`` and ``actor_loss`` (the total). After the warm-up it also logs ``mmd_loss``
-    (the part of ``actor_loss`` weighted with ``alpha``), ``alpha``, ``alpha_loss``, ``temp_loss`` and ``temp``.
+    Logs ``imitator_loss``, ``critic_loss``, ``q_value`` and ``actor_loss`` (the total). After the warm-up it also logs
+    ``mmd_loss`` (the part of ``actor_loss`` weighted with ``alpha``), ``alpha``, ``alpha_loss``, ``temp_loss`` and
+    ``temp``.
 
     Differs from the paper: SAC's entropy bonus, with a learned temperature, as in d3rlpy.
 

@@ -29,8 +29,8 @@ class CalQLConfig(CQLConfig):
     of a running episode, are not counted: with negative rewards the estimate is then too high, and CQL's term is
     weaker.
 
-    Logs what CQL logs: ``critic_loss`` (the total), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
-    ``temp_loss`` and ``temp``.
+    Logs what CQL logs: ``critic_loss`` (the total), ``q_value``, ``conservative_loss``, ``alpha``, ``alpha_loss``,
+    ``actor_loss``, ``temp_loss`` and ``temp``.
 
     Differs from the paper and from d3rlpy: as `CQLConfig` does.
     """

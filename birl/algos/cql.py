@@ -47,8 +47,8 @@ class CQLConfig(SACConfig):
 
     Differs from d3rlpy: ``alpha`` and the temperature are updated after the losses that use them, not before.
 
-    Logs ``critic_loss`` (the total), ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``, ``temp_loss``
-    and ``temp``.
+    Logs ``critic_loss`` (the total), ``q_value``, ``conservative_loss``, ``alpha``, ``alpha_loss``, ``actor_loss``,
+    ``temp_loss`` and ``temp``.
     """
 
     actor_learning_rate: float = 1e-4
@@ -144,7 +144,9 @@ def critic_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | Non
     td = td_loss(returns, target, batch)
     gap = conservative_loss(nets, batch, cfg, returns, floor)
     penalty = nets.alpha().detach().clamp(max=1e6) * gap
-    return Loss(td.value + penalty, {"conservative_loss": penalty}, {"conservative_gap": gap}, td.priority)
+    return Loss(
+        td.value + penalty, {**td.metrics, "conservative_loss": penalty}, {"conservative_gap": gap}, td.priority
+    )
 
 
 def alpha_loss(nets: CQLNets, batch: Batch, cfg: CQLConfig, floor: Tensor | None = None) -> Loss:
@@ -172,7 +174,7 @@ class CQL(Algorithm[CQLConfig, CQLNets]):
 class DiscreteCQLConfig(DQNConfig):
     """Conservative Q-Learning for discrete actions (Kumar et al. 2020, arXiv:2006.04779), on Double DQN.
 
-    Logs ``loss``, ``td_loss`` and ``conservative_loss``.
+    Logs ``loss``, ``q_value``, ``td_loss`` and ``conservative_loss``.
 
     Differs from the paper: Double DQN instead of DQN, as in d3rlpy.
 
@@ -190,7 +192,9 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
     value = returns.mean()  # [N, B, A]
     taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
     gap = weighted_mean(torch.logsumexp(returns.scores(), -1) - taken, batch.weight).sum()
-    return Loss(td.value + cfg.alpha * gap, {"td_loss": td.value, "conservative_loss": gap}, priority=td.priority)
+    return Loss(
+        td.value + cfg.alpha * gap, {**td.metrics, "td_loss": td.value, "conservative_loss": gap}, priority=td.priority
+    )
 
 
 @final

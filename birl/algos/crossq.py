@@ -55,7 +55,7 @@ class CrossQConfig(TemperatureConfig, ResetConfig, PolicyConfig):
     actions and the policy's. Batch renormalisation, as in the published version, uses running statistics after a
     warm-up. While the policy or the critics are updated, the other network is normalised by its running statistics.
 
-    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
     """
 
     actor_learning_rate: float = 1e-3

@@ -51,7 +51,7 @@ class CRRConfig(ActorCriticConfig):
     spread evenly over the Gaussian around it (a Sobol sequence). The same observation therefore always gives the same
     action, also from an exported policy.
 
-    Logs ``critic_loss`` and ``actor_loss``.
+    Logs ``critic_loss``, ``q_value`` and ``actor_loss``.
 
     Differs from the paper: the policy is a single Gaussian, as in d3rlpy, not a mixture; ``predict`` as above.
 

@@ -28,7 +28,7 @@ from birl.models import ActorCriticNets
 class DDPGConfig(ActorCriticConfig):
     """Deep deterministic policy gradient (Lillicrap et al. 2015, arXiv:1509.02971).
 
-    Logs ``critic_loss`` and ``actor_loss``.
+    Logs ``critic_loss``, ``q_value`` and ``actor_loss``.
 
     Differs from the paper: learning rates, minibatch size and ``tau`` are d3rlpy's, and the critic has no weight decay
         (the paper's values: 1e-4 and 1e-3, 64, 0.001, 0.01); exploration noise is not part of the algorithm: an

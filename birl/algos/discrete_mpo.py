@@ -45,7 +45,7 @@ class DiscreteMPOConfig(PolicyConfig):
     fitted to it, within a divergence of ``epsilon_policy``. In ``MultiDiscrete`` action spaces each choice has a
     distribution of its own, and critics branch as in `DQN`; divergences are summed over the choices.
 
-    Logs ``critic_loss``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``) and ``kl``.
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``) and ``kl``.
 
     Differs from the paper: see `MPOConfig`. The bounds and the initial temperature and multiplier are those of Acme
     (Hoffman et al. 2020, arXiv:2006.00979).

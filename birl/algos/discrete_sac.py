@@ -43,7 +43,7 @@ class DiscreteSACConfig(TemperatureConfig, PolicyConfig):
     possible entropy. In ``MultiDiscrete`` action spaces each choice has a distribution of its own, and critics branch
     as in `DQN`.
 
-    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
     Differs from d3rlpy: the critics' squared error, as in the paper, instead of the Huber loss (only for heads of
     expected returns); a mixture of quantiles instead of their averages; the temperature is updated after the policy,

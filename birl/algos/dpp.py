@@ -46,7 +46,7 @@ class DPPConfig(DQNConfig):
     Preferences are not returns: those of suboptimal actions fall without bound, with each copy of the target network.
         The categorical head raises an error, because its returns are bounded from below.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: a network that takes gradient steps towards its targets, with Adam, instead of a table or a
     regression; an ensemble of critics is possible. Differs from PFRL: its agents act greedily.

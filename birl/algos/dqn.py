@@ -45,7 +45,7 @@ class DQNConfig(ValueConfig):
     with ``C51QFunctionFactory`` categorical DQN (arXiv:1707.06887). In ``MultiDiscrete`` action spaces it is branching
     DQN (Tavakoli et al. 2018, arXiv:1711.08946): the value of the state and an advantage of each option of each choice.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: Adam instead of RMSProp, as in d3rlpy; an ensemble of critics is possible.
 
@@ -91,7 +91,7 @@ TARGET = Polyak("critic", "critic_target", When(every="target_update_interval"))
 class DoubleDQNConfig(DQNConfig):
     """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461): the online network chooses, the target network values.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
     """
 
 

@@ -33,8 +33,8 @@ class EDACConfig(SACConfig):
 
     SAC-N of the same paper has no such penalty: use ``SACConfig(n_critics=N)`` or ``EDACConfig(eta=0)``.
 
-    Logs ``critic_loss`` (the total), ``diversity_loss`` (multiplied by ``eta``), ``actor_loss``, ``temp_loss`` and
-    ``temp``.
+    Logs ``critic_loss`` (the total), ``q_value``, ``diversity_loss`` (multiplied by ``eta``), ``actor_loss``,
+    ``temp_loss`` and ``temp``.
     """
 
     n_critics: int = 10
@@ -57,7 +57,7 @@ def critic_loss(nets: SACNets, batch: Batch, cfg: EDACConfig) -> Loss:
     returns, gradient = nets.critic.differentiate(batch.inputs, batch.action)
     td = td_loss(returns, target, batch)
     penalty = cfg.eta * weighted_mean(similarity(gradient), batch.weight)
-    return Loss(td.value + penalty, {"diversity_loss": penalty}, priority=td.priority)
+    return Loss(td.value + penalty, {**td.metrics, "diversity_loss": penalty}, priority=td.priority)
 
 
 @final

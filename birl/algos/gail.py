@@ -80,7 +80,7 @@ class GAILConfig(ImitationFields, PPOConfig):
 
     Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy`` (fractions of the expert's and the policy's
     steps that the discriminator classifies correctly), and what PPO logs: ``loss``, ``policy_loss``, ``value_loss``,
-    ``entropy``, ``approximate_kl`` and ``clip_fraction``.
+    ``entropy``, ``approximate_kl``, ``clip_fraction`` and ``explained_variance``.
 
     Differs from the paper: policies learn by PPO's clipped objective, not by TRPO (`TRPOGAILConfig`); ``D`` is the
     probability of the expert, not of the policy; the discriminator reads actions as they are passed to the environment,
@@ -231,7 +231,7 @@ class A2CGAILConfig(ImitationFields, A2CConfig):
     policy takes one gradient step on each.
 
     Logs ``discriminator_loss``, ``expert_accuracy`` and ``agent_accuracy``, and what A2C logs: ``loss``,
-    ``policy_loss``, ``value_loss`` and ``entropy``.
+    ``policy_loss``, ``value_loss``, ``entropy`` and ``explained_variance``.
 
     Differs from the paper: policies learn with A2C; ``D`` is the probability of the expert, not of the policy; the
         discriminator reads actions as they are passed to the environment.

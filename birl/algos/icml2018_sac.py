@@ -52,7 +52,7 @@ class ICML2018SACConfig(ResetConfig, PolicyConfig):
     suits rewards of about 1 per step. With larger rewards, such as those of Pendulum-v1, the entropy has almost no
     weight: pass a lower scale, or ``reward_scaler=None``.
 
-    Logs ``v_loss``, ``critic_loss`` and ``actor_loss``.
+    Logs ``v_loss``, ``critic_loss``, ``q_value`` and ``actor_loss``.
 
     Differs from the paper: the loss of the Q-functions has no factor of 1/2.
     """

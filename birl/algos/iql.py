@@ -47,7 +47,7 @@ class IQLConfig(PolicyConfig):
 
     The policy is a Gaussian with a bounded mean and a learned, state-independent standard deviation.
 
-    Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
+    Logs ``critic_loss``, ``q_loss`` (the same), ``q_value``, ``v_loss`` and ``actor_loss``.
 
     Differs from d3rlpy: V and Q have separate gradient steps, V first, as in the paper's algorithm 1 (d3rlpy: one step
         for both), and ``clip_grad_norm`` clips each gradient separately. The logarithm of the standard deviation is a
@@ -69,7 +69,7 @@ class DiscreteIQLConfig(IQLConfig):
 
     The critics value every action; the policy is categorical.
 
-    Logs ``critic_loss``, ``q_loss`` (the same), ``v_loss`` and ``actor_loss``.
+    Logs ``critic_loss``, ``q_loss`` (the same), ``q_value``, ``v_loss`` and ``actor_loss``.
     """
 
 

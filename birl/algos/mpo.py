@@ -80,7 +80,7 @@ class MPOConfig(PolicyConfig):
     204,800 steps: 4,519, mean of three seeds). Networks matter as well: use layer normalisation and tanh after the
         first layer, and a wide critic (Furuta et al. 2021, arXiv:2103.17258).
 
-    Logs ``critic_loss``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``), ``kl_mean`` and ``kl_std``.
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``dual_loss``, ``temp`` (``eta``), ``kl_mean`` and ``kl_std``.
 
     Differs from the paper: targets are 1-step or n-step returns, not Retrace; all multipliers are learned by gradient
         steps, together with the temperature.

@@ -36,7 +36,7 @@ class MunchausenDQNConfig(DQNConfig):
     The bonus is an implicit Kullback-Leibler penalty: the policy changes little from one target to the next. Short runs
     need a small ``target_update_interval``, or the policy stays close to its random initialisation.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: an ensemble of critics is possible. Differs from the authors' code: Munchausen IQN acts
     greedily, as in NNablaRL; the authors' code samples actions and uses the policy's probabilities as logits. The

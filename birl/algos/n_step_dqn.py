@@ -44,7 +44,7 @@ class NStepDQNConfig(ValueConfig):
         rollouts with the newest parameters; a list of explorers gives each process its own epsilon, as in the paper.
         Without an explorer all actions are greedy.
 
-    Logs ``loss``, which is a sum over steps.
+    Logs ``loss``, which is a sum over steps, and ``q_value``.
 
     Differs from the paper: errors are clipped as in DQN, and gradients to a norm of 40. Targets are copied after a
         number of updates, not of frames: 2,000 updates of 5 steps with 4 frames each are the paper's 40,000 frames.

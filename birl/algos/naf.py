@@ -37,7 +37,7 @@ class NAFConfig(ResetConfig, NetworkConfig):
     Q is quadratic in the action, with its maximum at the best action, so that no separate policy has to be learned. The
     algorithm acts greedily: give ``fit_online`` an explorer, such as ``NormalNoise``.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: layers and learning rate are birl's defaults, and there is no batch norm by default
     (``encoder_factory=VectorEncoderFactory(use_batch_norm=True)``); the paper tunes the learning rate for each task,

@@ -29,7 +29,7 @@ class NFQConfig(ValueConfig):
 
     The trained network itself values the next state.
 
-    Logs ``loss``.
+    Logs ``loss`` and ``q_value``.
 
     Differs from the paper: each gradient step computes a new target on a minibatch, and the optimiser is Adam, as in
         d3rlpy; the paper trains with Rprop on all data until the targets are fitted, then computes new ones. An

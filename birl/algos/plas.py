@@ -48,7 +48,7 @@ class PLASConfig(ActorCriticConfig, ImitatorConfig):
     A variational auto-encoder imitates the data's actions in the first ``warmup_steps`` updates and is then frozen.
     From then on a deterministic policy learns which latent in [-2, 2] to decode, and the Q-functions learn.
 
-    Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
+    Logs ``vae_loss`` in the warm-up, ``critic_loss``, ``q_value`` and ``actor_loss`` after it.
 
     Differs from d3rlpy: the auto-encoder's reconstruction error is computed after its decoder's tanh, in [-1, 1];
         ``imitator_optim_factory`` makes its optimiser; and target policies start as copies.
@@ -66,7 +66,7 @@ class PLASConfig(ActorCriticConfig, ImitatorConfig):
 class PLASWithPerturbationConfig(PLASConfig):
     """PLAS with a perturbation that changes actions by at most ``action_flexibility`` (arXiv:2011.07213).
 
-    Logs ``vae_loss`` in the warm-up, ``critic_loss`` and ``actor_loss`` after it.
+    Logs ``vae_loss`` in the warm-up, ``critic_loss``, ``q_value`` and ``actor_loss`` after it.
 
     Differs from d3rlpy: as PLAS does.
     """

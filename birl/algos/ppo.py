@@ -27,7 +27,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.errors import ConfigError
-from birl.losses import generalized_advantage, old_policy, shares, standardized
+from birl.losses import explained_variance, generalized_advantage, old_policy, shares, standardized
 from birl.models import (
     DefaultEncoderFactory,
     DistributionFactory,
@@ -61,7 +61,8 @@ class PPOConfig(AlgorithmConfig):
         weight is constant or, with ``kl_penalty_target``, adapted by the rule of section 4 between 1e-8 and 1e8. Then
         ``kl``, the divergence after all epochs, and ``kl_weight``, the weight for the next rollout, are logged as well.
 
-    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl`` and ``clip_fraction``.
+    Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl``, ``clip_fraction`` and
+    ``explained_variance``.
 
     Differs from Stable-Baselines3: the standard deviation of advantages has no Bessel correction; with
     ``value_clip_range`` the loss is the larger of the clipped and the unclipped error, as in OpenAI's code, not always
@@ -142,7 +143,9 @@ def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch
         (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
         log_prob = policy.log_prob(batch.action)
+        explained = explained_variance(value, advantage + value, shares(batch.weight))
     found = {"advantage": advantage, "return": advantage + value, "value": value, "log_prob": log_prob}
+    found["explained_variance"] = explained.expand_as(value)  # of the whole rollout
     if cfg.kl_coefficient != 0:
         found["policy"] = policy.parameters()
     return replace(batch, extra={**batch.extra, **found})
@@ -190,6 +193,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
         "entropy": entropy,
         "approximate_kl": kl,
         "clip_fraction": clip_fraction,
+        "explained_variance": batch.extra["explained_variance"].flatten()[0],
     }
     if cfg.kl_coefficient != 0:
         weight_of_kl = nets.penalty() if cfg.adapts_penalty else cfg.kl_coefficient

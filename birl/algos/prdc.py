@@ -44,8 +44,8 @@ class PRDCConfig(TD3Config):
     another, similar state. A policy update compares its minibatch with every step of the data. For a million steps of
     23 numbers each, this takes about 0.3 s on two CPU cores. Encoders must be feed-forward.
 
-    Logs ``critic_loss``, ``actor_loss`` and ``dc_loss`` (the squared distance between the policy's actions and the
-    nearest ones).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss`` and ``dc_loss`` (the squared distance between the policy's actions
+    and the nearest ones).
 
     Differs from the paper: the penalty is the squared distance between the actions only, as in d3rlpy.
 

@@ -31,8 +31,8 @@ class ReBRACConfig(TD3Config):
     ``VectorEncoderFactory(hidden_units=[256, 256, 256], use_layer_norm=True)`` as ``critic_encoder_factory``, the same
     without layer norm for the policy. It tunes both weights for each dataset.
 
-    Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions, summed over
-    dimensions).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions, summed
+    over dimensions).
 
     Differs from the authors' code and from d3rlpy: these leave out the last step of a truncated episode, because its
     next action is unknown. birl learns from it, without a penalty in its target, and does the same with the newest step

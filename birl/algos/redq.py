@@ -38,7 +38,7 @@ class REDQConfig(SACConfig):
     is given. The policy and the temperature are updated in the last of them, so change ``update_actor_interval``
     together with ``n_updates``.
 
-    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
     """
 
     n_critics: int = 10
@@ -63,7 +63,7 @@ class DroQConfig(REDQConfig):
     Layer norm keeps them stable. Dropout is also active in targets and in the policy's loss; it is off only while
     acting. There are 20 updates for each step, as in REDQ.
 
-    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
     """
 
     n_critics: int = 2

@@ -35,7 +35,7 @@ class SACConfig(TemperatureConfig, ActorCriticConfig):
     It has twin Q-functions, a squashed Gaussian policy, and a learned temperature that keeps the policy's entropy close
     to ``-|A|``, or to ``target_entropy``.
 
-    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
     Differs from d3rlpy: the temperature is updated after the policy, not before.
     """

@@ -37,7 +37,7 @@ class TACRConfig(TransformerConfig, ActorCriticConfig):
     The policy is a decision transformer. Critics of single steps value its actions, and a penalty keeps it close to the
     data.
 
-    Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
 
     Differs from the paper: several critics of any form instead of one, smoothed target actions, and a policy that is
     given returns-to-go, as in d3rlpy, instead of rewards.

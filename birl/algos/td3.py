@@ -36,7 +36,7 @@ TARGETS = (Polyak("critic", "critic_target", when=DELAYED), Polyak("actor", "act
 class TD3Config(ActorCriticConfig):
     """TD3 (Fujimoto et al. 2018, arXiv:1802.09477): twin critics, smoothed targets, delayed policy updates.
 
-    Logs ``critic_loss`` and ``actor_loss``.
+    Logs ``critic_loss``, ``q_value`` and ``actor_loss``.
 
     Differs from d3rlpy: the policy maximises the first critic, as in the paper, not the lowest; the policy is updated
         in updates d, 2d, … (d3rlpy: 1, d + 1, …).

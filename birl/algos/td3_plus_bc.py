@@ -28,7 +28,7 @@ class TD3PlusBCConfig(TD3Config):
 
     Observations should be standardised, as in the paper: ``observation_scaler=StandardObservationScaler()``.
 
-    Logs ``critic_loss``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss`` and ``bc_loss`` (the squared error of the policy's actions).
 
     Differs from the paper: Q is normalised by its mean absolute value at the policy's actions, as in the authors' code
         and in d3rlpy (eq. 5: at the data's actions).

@@ -34,7 +34,7 @@ class TQCConfig(SACConfig):
     Targets pool the quantiles of all critics and drop the highest: ``n_dropped_quantiles`` controls overestimation. The
         policy maximises the mean of all quantiles.
 
-    Logs ``critic_loss``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
+    Logs ``critic_loss``, ``q_value``, ``actor_loss``, ``temp_loss`` and ``temp`` (the temperature).
 
     The temperature's loss is linear in its logarithm, as in the authors' code. With the other setting of
     ``log_temperature_loss``, birl's default for SAC, the temperature falls 10 % more slowly.

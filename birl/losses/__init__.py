@@ -1,6 +1,6 @@
 """Pure tensor functions that several algorithms share."""
 
-from birl.losses.averages import old_policy, shares, standardized
+from birl.losses.averages import explained_variance, old_policy, shares, standardized
 from birl.losses.multistep import (
     VTrace,
     backward_recursion,
@@ -26,6 +26,7 @@ __all__ = [
     "VTrace",
     "backward_recursion",
     "conjugate_gradients",
+    "explained_variance",
     "finished",
     "fisher_product",
     "generalized_advantage",

@@ -21,6 +21,18 @@ def shares(weight: Tensor) -> Tensor:
     return (weight / weight.count_nonzero().clamp(min=1)).flatten()
 
 
+def explained_variance(value: Tensor, returns: Tensor, share: Tensor) -> Tensor:
+    """Return ``1 - Var(returns - value) / Var(returns)``, at least -10.
+
+    Args:
+        value, returns: ``[...]``, for ``M`` steps.
+        share: ``[M]``, see `shares`.
+    """
+    pair = torch.stack([returns.flatten(), (returns - value).flatten()])
+    total, unexplained = (pair - (pair @ share).unsqueeze(1)).square() @ share
+    return (1 - unexplained / total.clamp(min=1e-12)).clamp(min=-10)
+
+
 def standardized(x: Tensor, share: Tensor) -> Tensor:
     """Subtract the mean of ``x``, and divide by its (biased) standard deviation plus 1e-8.
 

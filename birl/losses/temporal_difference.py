@@ -9,6 +9,8 @@ from birl.types import Batch, Loss, weighted_mean
 def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = "", delta: float | None = None) -> Loss:
     """Return the distance between predicted and target returns, summed over the ensemble, averaged over the batch.
 
+    The mean prediction is logged as ``q_value``.
+
     Args:
         prediction: returns ``[N, ...]`` of the taken actions.
         target: returns ``[...]``, backed up.
@@ -18,4 +20,6 @@ def td_loss(prediction: Returns, target: Returns, batch: Batch, metric: str = ""
     """
     loss = prediction.td_loss(target, delta)
     value = weighted_mean(loss, batch.weight).sum()
-    return Loss(value, {metric: value} if metric else {}, priority=lambda: prediction.error(target, loss).mean(0))
+    metrics = {"q_value": weighted_mean(prediction.mean().detach(), batch.weight).mean()}
+    metrics |= {metric: value} if metric else {}
+    return Loss(value, metrics, priority=lambda: prediction.error(target, loss).mean(0))

@@ -296,7 +296,9 @@ class Session:
         """Evaluate, log and save. Return the number of the epoch and its metrics."""
         epoch = self.epoch
         self._read_averages()
-        metrics = self.run.metrics = {**self.averages.means(), **self._clock.metrics(self.step, self.left)}
+        rates = getattr(self._algorithm.learner, "learning_rates", None)  # learners of several seeds have none
+        clock = self._clock.metrics(self.step, self.left)
+        metrics = self.run.metrics = {**({} if rates is None else rates()), **self.averages.means(), **clock}
         self._evaluate(metrics)
         self._write(metrics)
         self._write_retuned_params()

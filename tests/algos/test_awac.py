@@ -26,5 +26,5 @@ def test_awac_stays_finite_with_large_advantages() -> None:
 
 def test_awac_logs_what_d3rlpy_logs() -> None:
     metrics = build_algorithm(algos.AWACConfig(**ACTOR)).engine.update(random_batch())
-    assert set(metrics) == {"critic_loss", "actor_loss", "temp", "temp_loss"}
+    assert set(metrics) == {"critic_loss", "q_value", "actor_loss", "temp", "temp_loss"}
     assert float(metrics["temp"]) == float(metrics["temp_loss"]) == 0.0
