@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import gymnasium
 from birl.cli.common import BEST_MODEL, newest_model, note
 from birl.cli.curves import RETURNS
 from birl.cli.online import EnvironmentSettings
-from birl.errors import ConfigError, FileError, ForeignFileError, ResumeError, WriteError
+from birl.errors import BirlError, ConfigError, FileError, ForeignFileError, ResumeError, WriteError
 from birl.files import atomic_write
 from birl.logging import CombineAdapter, FileAdapter, LoggerAdapter, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter
@@ -127,6 +128,21 @@ class RunFolder(LoggerAdapterFactory):
         if extend and n_steps < before:
             raise ConfigError(f"--extend: the run in {self.path} has --n-steps {before}; give a larger number")
         return int(saved.get(_PLANNED, before)) if extend or before == n_steps else n_steps
+
+    @contextlib.contextmanager
+    def undone_if_refused(self) -> Iterator[None]:
+        """Return a context that removes what it has written if it refuses a new run, before the run has any files."""
+        there, known = self.path.exists(), (self.path / _SETTINGS).exists()
+        try:
+            yield
+        except BirlError:
+            if not known and not self._files():
+                for file in ((self.path / _SETTINGS), *self.path.glob(".run.*")):
+                    file.unlink(missing_ok=True)
+                if not there:
+                    with contextlib.suppress(OSError):
+                        self.path.rmdir()
+            raise
 
     def prepare(self, settings: dict[str, Any], planned: int, *, fresh: bool, extend: bool = False) -> bool:
         """Make the folder ready for a run with these settings.

@@ -418,6 +418,14 @@ class _Run:
         options, folder = self.options, self.folder
         learner = self.config.create(options.device)
         self._check(self.config.create(options.device))  # before anything is written
+        with folder.undone_if_refused():
+            self._train(learner)
+        for line in folder.results():
+            print_line(line)
+
+    def _train(self, learner: Algorithm[Any, Any]) -> None:
+        """Prepare the folder, and train."""
+        options, folder = self.options, self.folder
         arguments = self._learning_arguments(learner) if self.dataset is None else {}
         resumed = folder.prepare(self._settings(), self.planned, fresh=options.fresh, extend=options.extend)
         before = checkpoint_step(folder.path) if resumed else 0
@@ -434,8 +442,6 @@ class _Run:
             fit_many(self.config, self.dataset, **several, **arguments)
         if resumed and checkpoint_step(folder.path) == before:
             note("there was nothing left to do; --extend continues with a larger --n-steps or another --stop-at")
-        for line in folder.results():
-            print_line(line)
 
     def _check(self, probe: Algorithm[Any, Any]) -> None:
         """Check with a temporary algorithm that it fits the data, the environment and the initial model."""
@@ -494,6 +500,11 @@ class _Run:
             updates = (self.planned - arguments["random_steps"]) // (options.update_interval or 1)
             sampler = minibatch_sampler(env, options, updates * (options.n_updates or experience.n_updates))
             arguments["buffer"] = replay_buffer(env, self.config, options, sampler, lanes)
+        if experience.replays and not learner.config.replay_ratio and options.buffer_size is not None:
+            raise ConfigError(
+                f"--buffer-size {options.buffer_size} has no effect, because replay_ratio is 0 and "
+                f"{type(learner).__name__} replays nothing: leave it out, or give --set replay_ratio=4"
+            )
         if experience.replays and learner.config.replay_ratio and options.workers is None:
             arguments["buffer"] = replay_buffer(env, self.config, options, lanes=lanes)
         return arguments

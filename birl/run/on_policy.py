@@ -13,7 +13,7 @@ from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import explorer_settings
 from birl.run.options import OnlineOptions
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol, StepBuffer, Trainable
-from birl.run.rollouts import RolloutAgentCore, start_rollouts
+from birl.run.rollouts import RolloutAgentCore, report_short_rollouts, start_rollouts
 from birl.types import Tree
 
 
@@ -57,6 +57,7 @@ def on_policy_fitter(
         digested=given["checkpoint"] is not None,
         lanes=run.execution.lanes(env),
     )
+    report_short_rollouts(algorithm, run.n_steps, run.execution.lanes(env))
     updates = run.execution.rollout_updates(algorithm, experience.parts)
     run.settings |= experience.settings
 

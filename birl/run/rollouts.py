@@ -124,7 +124,7 @@ class _WithReplay(RolloutExperience):
         clip_episodes(self._buffer, lanes)
 
 
-def _report_short_rollouts(algorithm: Trainable, n_steps: int, n: int) -> None:
+def report_short_rollouts(algorithm: Trainable, n_steps: int, n: int) -> None:
     """Log a warning if a run, or a rollout, is shorter than the configuration says."""
     config: Any = algorithm.config
     steps = n * getattr(config, "rollout_length", 0)
@@ -175,7 +175,6 @@ def start_rollouts(
         ShapeError: if the buffer has another number of lanes.
     """
     learner, n = algorithm.learner, lanes or number_of_environments(env)
-    _report_short_rollouts(algorithm, n_steps, n)
     if replays:
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
