@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from birl import datasets
 from birl.cli.common import (
     note,
     print_line,
@@ -47,15 +49,45 @@ def schema(logs: Logs = None, sql: Sql = None, database: Database = None) -> Non
         note(NO_REWARD)
 
 
-@app.command("import", short_help="Write logs as episodes, with a schema.")
+@app.command("import", short_help="Write logs or another program's data as episodes.")
 def import_(
-    schema: Annotated[Path, typer.Option(metavar="FILE", help="Schema (.toml), such as `birl data schema` proposes.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder, for --dataset.")],
-    logs: Logs = None,
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOGS…",
+            help="Files .parquet, .csv, .tsv, .jsonl or .arrow, or patterns in quotes; files or a folder of --format.",
+        ),
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Schema (.toml), such as `birl data schema` proposes.")
+    ] = None,
     sql: Sql = None,
     database: Database = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help=f"Format of another program: {', '.join(datasets.FORMATS)}."),
+    ] = None,
+    observation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="For --format: a part of the observations to read; can be repeated."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="For --format: an argument of its function, such as dones=last."),
+    ] = None,
 ) -> None:
-    """Read logs of any size into a folder of episodes. Its import.json counts the rows that were kept and dropped."""
+    """Read logs of any size into a folder of episodes. Its import.json counts the rows that were kept and dropped.
+
+    Tables need a --schema. Files of other programs have a --format, which birl finds out if it is left out.
+    """
+    if schema is None:
+        if sql is not None or database is not None:
+            raise ConfigError("--sql needs --schema: birl data schema --sql … proposes one")
+        _import_format(logs, format_, out, observation, option)
+        return
+    if format_ is not None or observation or option:
+        raise ConfigError("--schema is for tables, and --format, --observation and --option for others: give one kind")
     record = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
     episodes, ended = record["episodes"], record["terminated"]
     print_line(
@@ -73,6 +105,29 @@ def import_(
         )
     if record.get("censored"):
         note(f"censored: {record['censored']} episodes had not ended when the log ended")
+
+
+def _import_format(
+    paths: list[str] | None, name: str | None, out: Path, observation: list[str] | None, options: list[str] | None
+) -> None:
+    """Import files of another program."""
+    if not paths:
+        raise ConfigError("there are no files: give a file or folder")
+    given: dict[str, object] = {"observation_keys": observation} if observation else {}
+    for each in options or ():
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(f"--option {each!r:.60} is not NAME=VALUE: give one such as dones=last")
+        given[key] = value
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        record = datasets.import_format(paths, name, out, given)
+    for warning in caught:
+        note(str(warning.message))
+    print_line(
+        f"{out}: {record['episodes']} episodes, {record['terminated']} of them terminated, {record['rows_out']} steps, "
+        f"format {record['format']}"
+    )
 
 
 @app.command(short_help="Write episodes as Parquet or for Minari.")

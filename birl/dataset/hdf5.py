@@ -293,7 +293,7 @@ def read_episodes(f: PathOrFile, episode_cls: type[Episode], action_space: Actio
             f"episode_cls is {episode_cls!r:.80}; it must be a class such as birl.dataset.Episode: the order is "
             "load(f, episode_cls)"
         )
-    with _opened(f) as file:
+    with open_hdf5(f) as file:
         found, space, size, choices = file.episodes(action_space)
         observations = None
         if isinstance(found, FlatEpisodes):
@@ -333,7 +333,7 @@ def read_arrays(f: PathOrFile, required: Sequence[str], optional: Sequence[str] 
         ForeignFileError: if the file is of another kind, or a required array is missing.
         CorruptFileError: if the file is truncated or damaged.
     """
-    with _opened(f) as file:
+    with open_hdf5(f) as file:
         missing = [key for key in required if key not in file]
         if missing:
             raise ForeignFileError(
@@ -346,7 +346,7 @@ Serialized: TypeAlias = tuple[list[dict[str, Any]] | FlatEpisodes, ActionSpace |
 
 
 @contextlib.contextmanager
-def _opened(f: PathOrFile) -> Iterator[_File]:
+def open_hdf5(f: PathOrFile) -> Iterator[HDF5File]:
     """Open an HDF5 file. All errors are typed."""
     import h5py
 
@@ -357,7 +357,7 @@ def _opened(f: PathOrFile) -> Iterator[_File]:
         size = stream.seek(0, os.SEEK_END)
         guarded = _check_digest(stream, size, name)
         with convert_to_corrupt_error(name, "it cannot be read as HDF5"), h5py.File(stream, "r") as file:
-            yield _File(file, stream, MemoryBudget(name, size, PACKED), name, guarded)
+            yield HDF5File(file, stream, MemoryBudget(name, size, PACKED), name, guarded)
 
 
 def _check_digest(stream: BinaryIO, size: int, name: str) -> bool:
@@ -373,7 +373,7 @@ def _check_digest(stream: BinaryIO, size: int, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _File:
+class HDF5File:
     """An open file.
 
     Attributes:
@@ -391,15 +391,41 @@ class _File:
     guarded: bool
 
     def __contains__(self, name: str) -> bool:
-        """Return whether an object exists. Rejects links, which could lead out of the file or in circles."""
+        """Return whether an object exists; ``name`` is a path. Rejects links, which could lead out or in circles."""
         import h5py
 
-        links = self.h5.id.links
-        if not links.exists(name.encode()):
-            return False
-        if links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-            raise CorruptFileError(f"{self.name}: {name:.80} is a link, no array of this file: store the array itself")
+        group: Any = self.h5.id
+        *parents, last = name.split("/")
+        for part in (*parents, last):
+            links = group.links if isinstance(group, h5py.h5g.GroupID) else None
+            if links is None or not links.exists(part.encode()):
+                return False
+            if links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
+                raise CorruptFileError(
+                    f"{self.name}: {name:.80} is a link, no array of this file: store the array itself"
+                )
+            if part is not last:
+                group = h5py.h5o.open(group, part.encode())
         return True
+
+    def members(self, name: str) -> list[str]:
+        """Return the names in a group; none if there is no such group."""
+        import h5py
+
+        group = h5py.h5o.open(self.h5.id, name.encode()) if name in self else None
+        return [each.decode() for each in group] if isinstance(group, h5py.h5g.GroupID) else []
+
+    def texts(self, name: str) -> list[str]:
+        """Read an array of texts of fixed length ``[N]``."""
+        import h5py
+
+        dataset = self._dataset(name)
+        if dataset.dtype.kind != "S" or len(dataset.shape) != 1:
+            raise CorruptFileError(f"{self.name}: {name:.80} holds {dataset.dtype}, no texts of fixed length")
+        read = np.zeros(dataset.shape, dataset.dtype)
+        if read.size:
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, read)
+        return [each.decode() for each in read.tolist()]
 
     def _dataset(self, name: str) -> h5py.h5d.DatasetID:
         """Open a dataset by h5py's low-level interface. All data are read from datasets that this method returns.
@@ -522,7 +548,10 @@ class _File:
             return self._single(action_space)
         if all(name in self for name in ("actions", "rewards", "terminals")):
             return self._flat(action_space)
-        raise ForeignFileError(f"{self.name} holds no episodes in d3rlpy's layout: give a file that dump(…) wrote")
+        raise ForeignFileError(
+            f"{self.name} holds no episodes in d3rlpy's layout: give a file that dump(…) wrote. "
+            "birl.datasets.load_robomimic reads Robomimic's layout, get_d4rl D4RL's"
+        )
 
     def _meta(self) -> dict[str, Any]:
         """Return birl's own data; defaults for a file of d3rlpy."""

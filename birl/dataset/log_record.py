@@ -121,6 +121,8 @@ def load_record(folder: Path) -> LogRecord | None:
         if isinstance(error, FileError):
             raise
         raise CorruptFileError(f"{folder}: the record of the import cannot be read ({error}): import again") from error
+    if not text:
+        return None
     try:
         part, numbers = record.get("part"), tuple(map(str, record["observation"]))
         origin = Origin(digest) if part is None else Origin(digest, part["of"], split_digest(part))
@@ -132,9 +134,14 @@ def load_record(folder: Path) -> LogRecord | None:
 
 
 def read_import_files(folder: Path) -> tuple[dict[str, Any], str, str]:
-    """Read the files of an import: return its record, the text of its schema, and the digest of its record."""
+    """Read the files of an import: return its record, the text of its schema, and the digest of its record.
+
+    The schema is empty if the episodes are in the format of another program, and not from a table.
+    """
     data, file = (folder / IMPORT).read_bytes(), folder / SCHEMA
-    return parse_json(data, str(folder / IMPORT)), file.read_text(encoding="utf-8"), sha256_digest(data)
+    record = parse_json(data, str(folder / IMPORT))
+    text = "" if isinstance(record, dict) and "format" in record else file.read_text(encoding="utf-8")
+    return record, text, sha256_digest(data)
 
 
 def sha256_digest(data: bytes) -> str:

@@ -248,15 +248,8 @@ class ReplayBuffer(ReplayBufferBase):
         observations = observations if observation_space is None else observation_space
         buffer = InfiniteBuffer() if buffer is None else buffer
         if isinstance(episodes, FlatEpisodes):
-            self = ReplayBuffer.__new__(ReplayBuffer)
-            info = DatasetInfo.from_episodes([episodes.as_one()], space, size, observations)
-            self._make(info, buffer, storage, len(episodes.rewards) + len(episodes.lengths))
-            self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
-            rows = flat_rows(self.storage, episodes)
-            self.target.prepare(rows[1])
-            self.storage.extend(0, *rows)
-            self.flush()
-            return self
+            parts = (transition_picker, trajectory_slicer, writer_preprocessor, sampler)
+            return ReplayBuffer._of_flat(episodes, buffer, (space, size, observations), storage, *parts)
         return ReplayBuffer(
             buffer,
             transition_picker,
@@ -269,6 +262,47 @@ class ReplayBuffer(ReplayBufferBase):
             sampler=sampler,
             observation_space=observations,
         )
+
+    @classmethod
+    def from_flat(
+        cls,
+        episodes: FlatEpisodes,
+        transition_picker: TransitionPickerProtocol | None = None,
+        trajectory_slicer: TrajectorySlicerProtocol | None = None,
+        *,
+        action_space: ActionSpace | None = None,
+        action_size: ActionSize = None,
+        storage: StorageLocation = "memory",
+        sampler: Sampler | None = None,
+        observation_space: Tree = None,
+    ) -> ReplayBuffer:
+        """Make a buffer without a limit of episodes in flat arrays. The other arguments are those of `load`."""
+        info = (action_space, action_size, observation_space)
+        return cls._of_flat(
+            episodes, InfiniteBuffer(), info, storage, transition_picker, trajectory_slicer, None, sampler
+        )
+
+    @classmethod
+    def _of_flat(
+        cls,
+        episodes: FlatEpisodes,
+        buffer: BufferProtocol,
+        info: tuple[ActionSpace | None, ActionSize, Tree],
+        storage: StorageLocation,
+        picker: TransitionPickerProtocol | None,
+        slicer: TrajectorySlicerProtocol | None,
+        writer: WriterPreprocessProtocol | None,
+        sampler: Sampler | None,
+    ) -> ReplayBuffer:
+        self = ReplayBuffer.__new__(ReplayBuffer)
+        rows = len(episodes.rewards) + len(episodes.lengths)
+        self._make(DatasetInfo.from_episodes([episodes.as_one()], *info), buffer, storage, rows)
+        self._use(buffer, picker, slicer, writer, sampler)
+        flags, steps, finals = flat_rows(self.storage, episodes)
+        self.target.prepare(steps)
+        self.storage.extend(0, flags, steps, finals)
+        self.flush()
+        return self
 
     @classmethod
     def from_episode_generator(

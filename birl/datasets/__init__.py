@@ -14,6 +14,9 @@ name                                        content
 ``breakout-mixed-v0`` and others            DQN replay of Atari games, see `get_atari`
 ``mujoco/hopper/medium-v0`` and others      Minari, see `get_minari`
 =========================================== ====================================================================
+
+Files of other programs without a name here: Robomimic, LeRobot, OGBench, RLDS, RL Unplugged and RLlib's JSON; see
+`FORMATS`.
 """
 
 from __future__ import annotations
@@ -30,12 +33,21 @@ from birl.dataset.transitions import TransitionPickerProtocol
 from birl.datasets import atari, d4rl, minari
 from birl.datasets.atari import get_atari, get_atari_transitions
 from birl.datasets.d4rl import get_d4rl
+from birl.datasets.formats import FORMATS, detect_format, import_format
+from birl.datasets.lerobot import load_lerobot
 from birl.datasets.minari import get_minari, write_minari
+from birl.datasets.ogbench import load_ogbench
+from birl.datasets.rl_unplugged import load_rl_unplugged
+from birl.datasets.rlds import load_rlds
+from birl.datasets.rllib_json import load_rllib_json
+from birl.datasets.robomimic import load_robomimic
 from birl.envs import make_env
 from birl.errors import ConfigError
 
 __all__ = [
+    "FORMATS",
     "NAMES",
+    "detect_format",
     "get_atari",
     "get_atari_transitions",
     "get_cartpole",
@@ -43,6 +55,13 @@ __all__ = [
     "get_dataset",
     "get_minari",
     "get_pendulum",
+    "import_format",
+    "load_lerobot",
+    "load_ogbench",
+    "load_rl_unplugged",
+    "load_rlds",
+    "load_rllib_json",
+    "load_robomimic",
     "write_minari",
 ]
 

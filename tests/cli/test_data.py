@@ -245,3 +245,67 @@ def test_tables_are_not_datasets(birl_: Any, logs: pyarrow.Table) -> None:
     assert "birl data import logs/0.parquet --schema schema.toml --out episodes" in said
     said = birl_("train", "DiscreteBC", "--dataset", "logs", status=1)
     assert "'logs' is a folder without episodes: give one that birl data import or birl data split wrote" in said
+
+
+def test_files_of_other_programs(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    count, length = 120, 4
+    seen = np.arange(count * length * 2, dtype=np.float32).reshape(-1, 2)
+    ends = np.arange(count * length) % length == length - 1
+    arrays = {"observations": seen, "actions": np.ones((len(seen), 1), np.float32), "terminals": ends}
+    np.savez("maze.npz", **arrays)
+    printed = birl_("data", "import", "maze.npz", "--out", "data")
+    assert printed == "data: 120 episodes, 0 of them terminated, 360 steps, format ogbench\n"
+    assert "has no rewards" in birl_.notes
+    dataset = ReplayBuffer.open("data")
+    assert dataset.transition_count == 360
+    np.testing.assert_array_equal(dataset.episodes[1].final_observation, seen[7])
+    record = json.loads(Path("data/import.json").read_text())
+    assert (record["format"], record["episodes"], record["files"][0]["file"]) == ("ogbench", 120, "maze.npz")
+    assert "120 episodes" in birl_("data", "report", "data")
+    assert "train" in birl_("data", "split", "data", "--shares", "train=.5,certify=.5")
+    assert ReplayBuffer.open("data/train").size() == 60
+    steps = {"observation": seen, "action": arrays["actions"], "reward": np.ones(len(seen)), "is_last": ends}
+    np.savez("robot.npz", **steps, is_terminal=ends)
+    assert "last_step='step'" in birl_("data", "import", "robot.npz", "--out", "robot", status=1)
+    assert not Path("robot").exists()
+    printed = birl_("data", "import", "robot.npz", "--format", "rlds", "--option", "last_step=step", "--out", "robot")
+    assert printed == "robot: 120 episodes, 120 of them terminated, 480 steps, format rlds\n"
+    for words, match in (
+        (["--format", "rdls"], "did you mean 'rlds'"),
+        (["--option", "lastep=step"], "no option 'lastep'; it has: observation_keys, last_step"),
+        (["--option", "last_step"], "is not NAME=VALUE"),
+        (["--sql", "select 1"], "--sql needs --schema"),
+        (["--schema", "a.toml", "--format", "rlds"], "give one kind"),
+    ):
+        assert match in birl_("data", "import", "robot.npz", "--out", "other", *words, status=1)
+    refused = birl_("data", "report", "robot.npz", status=1)
+    assert "format rlds of another program: birl data import robot.npz --out" in refused
+
+
+def test_a_schema_of_columns_of_lerobot(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frames = {
+        "observation.state": np.arange(24.0).reshape(12, 2).tolist(),
+        "action": np.arange(12.0).reshape(12, 1).tolist(),
+        "episode_index": np.repeat([0, 1, 2], 4),
+        "frame_index": np.tile(np.arange(4), 3),
+        "timestamp": np.tile(np.arange(4) / 10, 3),
+        "index": np.arange(12),
+        "task_index": np.zeros(12, np.int64),
+        "next.reward": np.arange(12) / 12,
+        "next.done": np.arange(12) % 4 == 3,
+        "next.success": np.arange(12) % 8 == 7,
+    }
+    pyarrow.parquet.write_table(pyarrow.table(frames), "file-000.parquet")
+    proposed = birl_("data", "schema", "file-000.parquet")
+    for line in (
+        'episode = "episode_index"', 'time = "timestamp"', 'terminated = "next.done"', 'column = "next.reward"',
+        '# not used: "next.success"', '# not used: "frame_index"', '# not used: "index"',
+    ):  # fmt: skip
+        assert line in proposed
+    Path("schema.toml").write_text(proposed)
+    birl_("data", "import", "file-000.parquet", "--schema", "schema.toml", "--out", "data")
+    (episode, *_) = ReplayBuffer.open("data").episodes
+    assert episode.terminated
+    assert episode.observations.tolist() == frames["observation.state"][:4]

@@ -140,9 +140,10 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_import_record(folder: Path, record: dict[str, Any], schema: str) -> None:
-    """Write an import record and its schema into a folder of episodes."""
+    """Write an import record and its schema, unless it is empty, into a folder of episodes."""
     atomic_write(folder / IMPORT, dump_json(record, IMPORT).encode())
-    atomic_write(folder / SCHEMA, schema.encode())
+    if schema:
+        atomic_write(folder / SCHEMA, schema.encode())
 
 
 def _import_record(importer: Importer, sources: list[Source], buffer: ReplayBuffer) -> dict[str, Any]:

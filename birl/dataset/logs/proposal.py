@@ -21,21 +21,28 @@ _MAX_CATEGORIES: Final = 20  # largest number of categories that are proposed
 _MAX_COLUMNS: Final = 2000
 _NESTED: Final = "structures, or lists of zero or different lengths"
 
-# Common names, and names in d3rlpy, Minari, RLDS, RLlib, ReAgent, Open Bandit and VW.
+# Common names, and names in d3rlpy, Minari, RLDS, RLlib, LeRobot, ReAgent, Open Bandit and VW.
 _NAMES: Final = {
     "episode": "episode|episode_?ids?|episode_?index|eps_?id|mdp_?id|traj(ectory)?(_?id)?|session(_?id)?|trip(_?id)?",
     "time": "time|times|timestamp|time_?step|ts|t|at|step|step_?(id|index)|sequence_?number|date|datetime",
     "action": "actions?|act|a|chosen_?action|_?label_?action",
-    "reward": "rewards?|r|_?label_?reward",
-    "terminated": "terminated|terminateds|terminals?|is_?terminal|dones?|_?done_?",
-    "truncated": "truncated|truncateds|truncations?|time_?outs?|is_?last",
+    "reward": "rewards?|r|_?label_?reward|next[._]rewards?",
+    "terminated": "next[._](done|terminated)|terminated|terminateds|terminals?|is_?terminal|dones?|_?done_?",
+    "truncated": "next[._]truncated|truncated|truncateds|truncations?|time_?outs?|is_?last",
     "propensity": "propensity|propensities|p_?scores?|pscore|action_?prob(ability)?|prob(ability)?|p"
     "|behaviou?r_?prob(ability)?|action_?logp|log_?p(rob)?|action_?log_?prob|_?label_?probability",
     "mask": "action_?mask|possible_?actions_?mask|allowed(_?actions)?|legal_?actions(_?mask)?",
     "logger": "logger|policy(_?(id|name|version))?|model_?(id|version)|behaviou?r_?policy",
     "cluster": "cluster|user(_?id)?|customer(_?id)?|patient(_?id)?|machine(_?id)?|device(_?id)?|uid",
     "next": "next_?(obs|observations?|state|features|state_?features|action|actions)|new_?obs",
+    "outcome": r"next[._]success",
+    "number": "frame_?index|row_?(index|number)",
 }  # fmt: skip
+_UNUSED: Final = {
+    "next": "the next row of the episode has it",
+    "outcome": "it becomes known only after the action",
+    "number": "it counts rows",
+}
 _ROLES: Final = {role: re.compile(names, re.IGNORECASE) for role, names in _NAMES.items()}
 
 
@@ -153,6 +160,9 @@ def _match_roles(names: list[str]) -> dict[str, list[str]]:
     """Match the names of columns to roles."""
     found: dict[str, list[str]] = {role: [] for role in _ROLES}
     for name in names:
+        if name == "index" and "frame_index" in names:  # LeRobot's
+            found["number"].append(name)
+            continue
         for role, pattern in _ROLES.items():
             if pattern.fullmatch(name):
                 found[role].append(name)
@@ -211,8 +221,8 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
         lines += ["# [propensity]", *_role_lines("propensity", "column", found["propensity"], profiles, False)]
     else:
         lines.append("# No column is named like probabilities of the logged actions: evaluation then relies on models.")
-    for name in found["next"]:
-        lines.append(f"# not used: {to_toml(name)}, {_comment(profiles[name])}: the next row of the episode has it")
+    for name, why in ((name, why) for role, why in _UNUSED.items() for name in found[role]):
+        lines.append(f"# not used: {to_toml(name)}, {_comment(profiles[name])}: {why}")
     return "\n".join(lines) + "\n"
 
 
