@@ -35,7 +35,13 @@ def load_dataset(
             f"{name} --schema schema.toml --out episodes makes the folder to give here"
         )
     if name not in datasets.NAMES and path.is_file():
-        return ReplayBuffer.load(name, InfiniteBuffer(), transition_picker=picker, sampler=sampler)
+        try:
+            return ReplayBuffer.load(name, InfiniteBuffer(), transition_picker=picker, sampler=sampler)
+        except ForeignFileError:
+            _refuse_other_formats(path)
+            raise
+    if path.is_dir():
+        _refuse_other_formats(path)
     # Names of Minari have a slash. Its files name an environment, which is not needed here, so it is not made.
     options: dict[str, Any] = {"make_environment": False} if "/" in name else {}
     try:
@@ -49,3 +55,13 @@ def load_dataset(
         raise ConfigError(
             f"there is no file or folder {name!r} (birl data import and birl data split write folders), and {error}"
         ) from error
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Raise `ForeignFileError` for a file or folder that `birl data import` reads."""
+    found = datasets.detect_format(path)
+    if found is not None:
+        raise ForeignFileError(
+            f"{str(path)!r} is in the format {found} of another program: birl data import {path} --out episodes makes "
+            "the folder to give here"
+        )

@@ -21,7 +21,7 @@ from birl.dataset.logs.files import LogFile
 from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
-from birl.dataset.validation import as_flags
+from birl.dataset.validation import as_column, as_flags
 from birl.datasets.steps import choose, flat_episodes, rows_of
 from birl.errors import CorruptFileError, DataError, EmptyDataError, FileError, ForeignFileError
 from birl.files import open_binary, parse_json
@@ -106,7 +106,9 @@ def load_lerobot(
             terminal &= ~as_flags(f"{folder}: next.truncated", columns["next.truncated"])
     else:
         terminal = ends & (unmarked == "terminated")
-    observations = choose({key: columns[parts[key]] for key in chosen}, chosen, str(folder))
+    seen = {key: columns[parts[key]] for key in chosen}  # a feature of one number may be a column of numbers
+    seen = {key: column.reshape(count, -1) for key, column in seen.items()}
+    observations = choose(seen, chosen, str(folder))
     unknown = np.zeros(int(ends.sum()), bool)
     actions = columns["action"]
     flat = flat_episodes(observations, actions, rewards, terminal, ends, None, unknown, str(folder))
@@ -163,14 +165,15 @@ def _read(folder: Path, names: Sequence[str], dtypes: Mapping[str, np.dtype[Any]
         columns = {name: np.concatenate(arrays) for name, arrays in found.items()}
     except ValueError as error:
         raise DataError(f"{folder}: the files have columns of different shapes ({error}): download it again") from error
-    order = np.lexsort((columns["frame_index"].reshape(-1), columns["episode_index"].reshape(-1)))
+    for name in ("frame_index", "episode_index"):
+        columns[name] = as_column(f"{folder}: {name}", columns[name])[:, 0]
+    order = np.lexsort((columns["frame_index"], columns["episode_index"]))
     columns = {name: rows_of(column, order) for name, column in columns.items()}
-    columns["episode_index"] = columns["episode_index"].reshape(-1)
-    repeated = (np.diff(columns["frame_index"].reshape(-1)) == 0) & (np.diff(columns["episode_index"]) == 0)
+    repeated = (np.diff(columns["frame_index"]) == 0) & (np.diff(columns["episode_index"]) == 0)
     if repeated.any():
         row = int(np.argmax(repeated))
         raise DataError(
-            f"{folder}: frame {columns['frame_index'].reshape(-1)[row]} of episode {columns['episode_index'][row]} is "
+            f"{folder}: frame {columns['frame_index'][row]} of episode {columns['episode_index'][row]} is "
             "there twice: remove the other file"
         )
     return columns

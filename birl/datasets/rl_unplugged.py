@@ -15,6 +15,7 @@ from birl.dataset.flat_episodes import FlatEpisodes
 from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
+from birl.dataset.validation import as_column
 from birl.datasets.rlds import steps_and_finals
 from birl.datasets.steps import Source, flat_episodes, join, nested, read_sources, require_columns, rows_of
 from birl.errors import DataError, ShapeError
@@ -91,7 +92,7 @@ def _of_transitions(
         raise ShapeError(
             f"{label}: {now} and {after} must have the same shapes, with a row for each {action}: give both"
         )
-    terminal = arrays[discount].reshape(shape) == 0
+    terminal = as_column(discount, arrays[discount])[:, 0] == 0
     ends = terminal.copy()
     ends[-1:] = True
     for one, other in leaves:
@@ -107,13 +108,13 @@ def _of_steps(arrays: Mapping[str, Array], label: str, keys: Sequence[str] | Non
     count = len(arrays["action"])
     if any(leaf.shape[:1] != (count,) for leaf in tree_leaves(observations)):
         raise ShapeError(f"{label}: observation must have a row for each of {count} actions: give whole arrays")
-    kind = arrays["step_type"].reshape(count)
+    kind = as_column("step_type", arrays["step_type"])[:, 0]
     if not np.isin(kind, (_FIRST, 1, _LAST)).all():
         raise DataError(f"{label}: step_type must be 0 (first), 1 or 2 (last), as in dm_env: give these numbers")
     only = kind == _LAST
     ends = only.copy()
     ends[:-1] |= kind[1:] == _FIRST
     ends[-1:] = True
-    zero = arrays["discount"].reshape(count) == 0
+    zero = as_column("discount", arrays["discount"])[:, 0] == 0
     terminal = np.where(only, np.concatenate([[False], zero[:-1] & ~ends[:-1]]), zero) & ends
     return steps_and_finals(observations, arrays["action"], arrays["reward"], terminal, ends, only, label)

@@ -15,7 +15,7 @@ from birl.dataset.flat_episodes import FlatEpisodes
 from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
-from birl.dataset.validation import as_flags
+from birl.dataset.validation import as_column, as_flags
 from birl.datasets.steps import Source, flat_episodes, join, nested, read_sources, require_columns, rows_of
 from birl.errors import DataError
 from birl.types import Array, tree_leaves
@@ -84,10 +84,11 @@ def _episodes(
     ends[-1:] = True
     if last is None:
         complete[-1:] = True
-    if last_step is None and np.any(arrays["reward"][complete] != 0):
-        row = int(np.flatnonzero(complete)[np.flatnonzero(arrays["reward"][complete].reshape(-1))[0]])
+    reward = as_column(f"{label}: reward", arrays["reward"])[:, 0]
+    if last_step is None and np.any(reward[complete] != 0):
+        row = int(np.flatnonzero(complete & (reward != 0))[0])
         raise DataError(
-            f"{label}: reward[{row}] is {float(arrays['reward'][row]):.6g} in the last row of an episode, which has "
+            f"{label}: reward[{row}] is {float(reward[row]):.6g} in the last row of an episode, which has "
             "only an observation in RLDS: pass last_step='observation' to ignore it, or last_step='step' if last "
             "rows are steps with an action and a reward, as in Open X-Embodiment"
         )
@@ -96,7 +97,7 @@ def _episodes(
     return steps_and_finals(
         observation,
         arrays["action"],
-        arrays["reward"],
+        reward,
         terminal,
         ends,
         np.zeros(count, bool) if last_step == "step" else complete,
@@ -112,7 +113,7 @@ def _ends_by_discount(arrays: Mapping[str, Array], ends: Array, observation_only
     """Return where episodes terminate: the discount of their last transition is 0."""
     terminal = np.zeros(len(ends), bool)
     if "discount" in arrays:
-        zero = arrays["discount"].reshape(len(ends)) == 0
+        zero = as_column("discount", arrays["discount"])[:, 0] == 0
         before = np.concatenate([[False], zero[:-1] & ~ends[:-1]])
         terminal = ends & np.where(observation_only, before, zero)
     return terminal

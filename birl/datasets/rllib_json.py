@@ -152,6 +152,9 @@ def _columns(batch: Mapping[str, Any], label: str, number: int) -> dict[str, Tre
     for name in _OPTIONAL:
         if name in batch:
             found[name] = _array(batch[name], f"{label}: {name}", texts=name == "eps_id")
+    for name in ("eps_id", "agent_index", "t"):
+        if name in found and np.ndim(found[name]) != 1:
+            raise ShapeError(f"{label}: {name} must be one value for each step: write it so")
     found.setdefault("eps_id", np.full(len(found["rewards"]), f"line {number} of {label}"))
     named = {
         f"{name} {index}".removesuffix(" 0"): leaf
@@ -175,7 +178,7 @@ def _array(value: object, label: str, *, texts: bool = False) -> Tree:
         array = np.asarray(value)
     except ValueError as error:
         raise ShapeError(f"{label} has rows of different lengths: give one array of numbers") from error
-    if texts and array.dtype.kind in "UO":
+    if texts and array.dtype.kind in "UO" and array.ndim == 1:
         return array.astype(str)
     if array.dtype.kind not in "biuf" or not array.ndim:
         raise ShapeError(f"{label} is {value!r:.60}; it must be a list of numbers for each step: write numbers")
@@ -229,7 +232,7 @@ def _order(columns: Mapping[str, Any]) -> Array:
     keys = [first[index.reshape(-1)]]
     for name in ("agent_index", "t"):
         if name in columns:
-            keys.append(np.asarray(columns[name]).reshape(-1))
+            keys.append(columns[name])
     return np.lexsort(keys[::-1])
 
 
@@ -238,7 +241,7 @@ def _ends(columns: Mapping[str, Any]) -> Array:
     ends = np.ones(len(columns["eps_id"]), bool)
     ends[:-1] = columns["eps_id"][1:] != columns["eps_id"][:-1]
     if "agent_index" in columns:
-        ends[:-1] |= np.diff(columns["agent_index"].reshape(-1)) != 0
+        ends[:-1] |= np.diff(columns["agent_index"]) != 0
     if "t" in columns:
-        ends[:-1] |= np.diff(columns["t"].reshape(-1)) != 1
+        ends[:-1] |= np.diff(columns["t"]) != 1
     return ends

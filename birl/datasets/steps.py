@@ -173,7 +173,7 @@ def join(parts: Sequence[FlatEpisodes], label: str) -> FlatEpisodes:
         for form, each in zip(forms, parts, strict=True)
     ):
         raise DataError(
-            f"{label}: the observations or actions of the files have different shapes: load them separately"
+            f"{label}: the observations or actions of the files have different shapes or dtypes: load them separately"
         )
     finals = [each.finals for each in parts if each.finals is not None]
     columns = (np.concatenate([getattr(each, name) for each in parts]) for name in _COLUMNS)

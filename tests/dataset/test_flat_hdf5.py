@@ -71,6 +71,15 @@ def test_both_layouts_give_the_same_storage(kind: str, limit: int | None) -> Non
         assert one.capacity == other.capacity
 
 
+@pytest.mark.parametrize("storage", ["cpu", "folder"])
+def test_flat_files_of_other_storages(storage: str, tmp_path: Path) -> None:
+    place = storage if storage == "cpu" else tmp_path / storage
+    buffer = ReplayBuffer(InfiniteBuffer(), episodes=list(make().episodes)[:4], action_size=3, storage=place)
+    file = io.BytesIO(contents(buffer, layout="flat"))
+    for one, other in zip(buffer.episodes, load(file)[0], strict=True):
+        equal(one, other)
+
+
 def load_v1(data: bytes) -> list[tuple[Any, ...]]:
     """What d3rlpy's function of this name makes of a file."""
     with h5py.File(io.BytesIO(data), "r") as h5:

@@ -278,6 +278,15 @@ def test_rlds(without: tuple[str, ...], tmp_path: Path) -> None:
     check(load_rlds(given, observation_keys=["a"]), [(o["a"], *rest, f["a"]) for o, *rest, f in expected])
 
 
+def test_columns_of_one_number_per_row() -> None:
+    steps, expected = rlds()
+    columns = {name: value[:, None] if value.ndim == 1 else value for name, value in steps.items()}
+    check(load_rlds(columns), expected)
+    columns["reward"][np.flatnonzero(steps["is_last"])] = 1.0
+    with pytest.raises(DataError, match=r"reward\[4\] is 1 in"):
+        load_rlds(columns)
+
+
 def test_an_unfinished_episode_of_rlds_is_truncated() -> None:
     steps, expected = rlds()
     cut = {name: value[:-1] for name, value in steps.items()}
@@ -428,6 +437,14 @@ def test_lerobot_without_ends_and_rewards(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="videos or images|no rewards"):
         dataset = load_lerobot(tmp_path / "a", unmarked="truncated")
     check(dataset, frames_of(frames, [False] * 3))
+
+
+@pytest.mark.filterwarnings(WARNINGS)
+def test_features_of_one_number_in_lerobot(tmp_path: Path) -> None:
+    force = RNG.normal(size=8).astype(np.float32)
+    lerobot(tmp_path / "a", "v3.0", **{"next.reward": REWARD, "next.done": DONE, "observation.force": force})
+    dataset = load_lerobot(tmp_path / "a", observation_keys=["force"])
+    np.testing.assert_array_equal(dataset.episodes[2].observations, force[5:, None])
 
 
 @pytest.mark.filterwarnings(WARNINGS)
@@ -589,6 +606,29 @@ def test_damaged_files_of_rllib(line: str, error: type[BirlError], match: str, t
     (tmp_path / "a.json").write_text(line)
     with pytest.raises(error, match=match):
         load_rllib_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (12, 2), (11, 1, 1), (0,)])
+@pytest.mark.parametrize("load", ["rlds", "rl-unplugged", "steps", "ogbench"])
+@pytest.mark.filterwarnings("ignore:.*no rewards:UserWarning")
+def test_arrays_of_other_shapes_are_typed_errors(load: str, shape: tuple[int, ...]) -> None:
+    steps, _ = rlds()
+    kind = np.where(steps["is_first"], 0, np.where(steps["is_last"], 2, 1))
+    seen = steps.pop("observation/b")
+    transitions = {"o_t": seen, "a_t": steps["action"], "r_t": steps["reward"], "d_t": steps["discount"], "o_tp1": seen}
+    given = {
+        "rlds": (load_rlds, {name: value for name, value in steps.items() if name != "is_terminal"}),
+        "rl-unplugged": (load_rl_unplugged, transitions),
+        "steps": (load_rl_unplugged, {**{key: v for key, v in steps.items() if key[:2] != "is"}, "step_type": kind}),
+        "ogbench": (load_ogbench, {**ogbench()[1], "masks": np.ones(11), "rewards": np.ones(11)}),
+    }
+    function, arrays = given[load]
+    for name in arrays:
+        try:
+            function({**arrays, name: np.ones(shape)})
+        except BirlError:
+            continue
+        assert shape == (11, 1, 1) or name not in ("reward", "rewards", "discount", "is_first", "step_type", "masks")
 
 
 # -- hostile .npz files ------------------------------------------------------------------------------------------------
