@@ -169,7 +169,7 @@ def test_beta_rises_to_one() -> None:
 
 
 def test_alpha_zero_is_uniform() -> None:
-    buffer = data(sampler=PrioritizedSampler(0.0, 1.0))
+    buffer = data(sampler=PrioritizedSampler(0.0))
     buffer.reader.sample(TransitionView(), 500).update_priorities(np.arange(500.0))
     batch = buffer.reader.sample(TransitionView(), 50)
     assert sorted(marks(batch)) == list(range(50)) and (batch.weights == 1).all()
