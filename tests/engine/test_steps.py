@@ -89,7 +89,6 @@ def test_steps_begin_and_end_when_they_say() -> None:
         (Gradient("critic", q_loss, optimizer="", when=When(given=("kind", "hard"))), "kind"),
         (Gradient("critic", q_loss), "critic_learning_rate"),
         (Gradient("critic", q_loss, optimizer="temp"), "temp_learning_rate"),
-        (Polyak("critic", "critic_target"), "tau"),
         (Polyak("critic", "critic_target", tau="share"), "share"),
         (_Shrink("shrink", fields=("factor",)), "factor"),
     ],
