@@ -1,4 +1,4 @@
-"""Compare scripts/peers/*.toml with the source of a peer: ``python scripts/check_peers.py pfrl FOLDER``.
+"""Compare scripts/peers/*.toml with the source of a peer: ``python -m scripts.check_peers pfrl FOLDER``.
 
 FOLDER is a checkout of the peer at the commit that the file names, or at a newer one to see what has changed. The check
 only reads and parses the source. It reports options that are missing in the file or gone in the source, other defaults,
