@@ -238,7 +238,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
                 return
             building.warn_of_new_networks(self._learner)
         self._learner = self._build(spec)
-        building.warn_of_unused_memory(self._learner)
+        building.report_unused_memory(self._learner)
 
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         self._config = self.config

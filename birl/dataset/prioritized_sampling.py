@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from birl.dataset.flags import NO_TRANSITION
 from birl.dataset.minibatch import Rows
 from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
-from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError, UnusedOptionWarning
+from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
 from birl.files.state_restore import check_array
 from birl.types import FLOAT32_MAX, Array, State
 
@@ -61,11 +61,10 @@ class PrioritizedSampler(Sampler):
         self.epsilon = float(check("epsilon", epsilon, float, above=0))
         self.normalize_over: str = check("normalize_over", normalize_over, str, choices=("minibatch", "memory"))
         if self.alpha == 0 and (self.beta_steps not in (None, DEFAULT_BETA_STEPS) or self.beta != DEFAULT_BETA):
-            warnings.warn(
-                f"beta={self.beta} and beta_steps={self.beta_steps} have no effect with alpha=0: sampling is uniform, "
-                "and all weights are 1; give a higher alpha, or leave them out",
-                UnusedOptionWarning,
-                stacklevel=2,
+            logging.getLogger("birl").warning(
+                "beta=%g and beta_steps=%s have no effect with alpha=0: sampling is uniform, and all weights are 1; "
+                "give a higher alpha, or leave them out",
+                *(self.beta, self.beta_steps),
             )
         self._forget(0, 0)
 

@@ -241,8 +241,7 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
 
 
 def _warn_of_unused(options: Options) -> None:
-    by_epoch = _strategy(options.get("logging_strategy", LoggingStrategy.EPOCH)) is LoggingStrategy.EPOCH
-    if "logging_steps" in options and by_epoch:
+    if "logging_steps" in options and "logging_strategy" not in options:
         warnings.warn(
             f"logging_steps={options['logging_steps']!r} has no effect, because metrics are written once an epoch: "
             "give logging_strategy=birl.LoggingStrategy.STEPS, or leave it out",

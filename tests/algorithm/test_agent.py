@@ -222,7 +222,7 @@ def test_online_algorithms_may_only_act() -> None:
     algorithm = DQNConfig(batch_size=4, encoder_factory=SMALL).create()
     agent = algorithm.agent(env=env, update_interval=None)
     own_loop(agent, env, reset_generator(env, 3), 20)
-    assert algorithm.grad_step == 0 and agent.metrics().keys() == {"rollout_return"}
+    assert algorithm.grad_step == 0 and agent.metrics().keys() == {"rollout_return", "episode_length"}
     random = RandomPolicyConfig().create()
     random.create_impl((2,), 2)
     assert np.abs(random.agent().act(np.zeros(2))).max() <= 1

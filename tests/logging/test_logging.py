@@ -20,7 +20,7 @@ from run.fakes import signal_at
 
 import birl
 from birl.engine import compiler
-from birl.errors import ConfigError, MissingExtraError, NonFiniteError, UnusedOptionWarning, WriteError
+from birl.errors import ConfigError, MissingExtraError, NonFiniteError, WriteError
 from birl.logging import (
     BirlLogger,
     CombineAdapter,
@@ -407,8 +407,7 @@ def test_logging_steps() -> None:
     assert [epoch for epoch, _ in result] == [1, 2, 3]
     assert [metrics["loss"] for _, metrics in result] == [adapter.rows[index]["loss"] for index in (2, 5, 7)]
     by_epoch = Table()
-    with pytest.warns(UnusedOptionWarning, match="logging_steps=4 has no effect"):
-        fit(dqn(), dataset(), 25, by_epoch, n_steps_per_epoch=10, logging_steps=4, logging_strategy="epoch")
+    fit(dqn(), dataset(), 25, by_epoch, n_steps_per_epoch=10, logging_steps=4, logging_strategy="epoch")
     assert [row["step"] for row in by_epoch.rows] == [10, 20, 25]
 
 
