@@ -392,7 +392,10 @@ class Agent:
         return self._numbers(name, value, "b", "boolean")
 
     def _numbers(self, name: str, value: npt.ArrayLike, kinds: str, noun: str) -> Array:
-        array = to_array(name, value)
+        try:
+            array = to_array(name, value)
+        except ShapeError:
+            array = np.zeros(0)
         array = array.reshape(1) if self.n == array.size == 1 else array
         if array.shape != (self.n,) or array.dtype.kind not in kinds:
             wanted = f"{self.n} {noun}s, of shape ({self.n},)" if self.n > 1 else f"a {noun}"
