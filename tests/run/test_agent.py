@@ -296,7 +296,7 @@ def test_observations_that_do_not_fit(given: Any, error: type[Exception], words:
     with pytest.raises(error, match=f"observation .*{words}"):
         agent.act(given)
     agent.act({"b": [0, 1], "a": [255]})  # lists of numbers are arrays
-    with pytest.raises(error, match=f"^next_observation .*{words}"):
+    with pytest.raises(error, match=f"next_observation .*{words}"):
         agent.observe(given, 0.0, False, False)
     agent.observe(FIRST, 0.0, False, True)  # the action still waits for its step
     assert buffer.transition_count == agent.step == 1
@@ -305,7 +305,7 @@ def test_observations_that_do_not_fit(given: Any, error: type[Exception], words:
 def test_the_part_that_does_not_fit_is_named() -> None:
     agent, _ = replay(Drift(kind="dict"))
     for given, name in (({**FIRST, "a": ["x"]}, "a"), ({**FIRST, "b": np.array([0, np.inf])}, "b")):
-        with pytest.raises(BirlError, match=f"^observation '{name}' is"):
+        with pytest.raises(BirlError, match=f"observation '{name}' is"):
             agent.act(given)
 
 
