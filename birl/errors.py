@@ -26,6 +26,7 @@
 
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
     ObservationRangeWarning           (UserWarning)   networks read images as bytes from 0 to 255
+    UnloggedActionWarning             (UserWarning)   no step of the data holds some of the discrete actions
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     UnusedOptionWarning               (UserWarning)   an option has no effect with the others
     ShortRunWarning                   (UserWarning)   a run is too short to learn anything
@@ -65,6 +66,7 @@ __all__ = [
     "ShapeError",
     "ShortRunWarning",
     "StalledError",
+    "UnloggedActionWarning",
     "UnsupportedError",
     "UnusedOptionWarning",
     "WorkerError",
@@ -168,6 +170,10 @@ class EvaluationWarning(UserWarning):
 
 class ObservationRangeWarning(UserWarning):
     """Networks read images as bytes from 0 to 255, because no observation scaler is set."""
+
+
+class UnloggedActionWarning(UserWarning):
+    """The data hold no step with some of the discrete actions, and do not say that these exist."""
 
 
 class ShortRunWarning(UserWarning):

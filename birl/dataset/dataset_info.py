@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from birl.dataset.episode import EpisodeBase, Signature, check_episodes
+from birl.dataset.episode import EpisodeBase, Signature, Spaces, check_episodes
 from birl.dataset.validation import actions_of_log, check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError, EmptyDataError
@@ -61,26 +61,32 @@ class DatasetInfo:
         action_size: ActionSize = None,
         observation_space: Tree = None,
     ) -> DatasetInfo:
-        """Infer the info from episodes. Specs of observations and actions are inferred unless they are given."""
+        """Return the info of episodes.
+
+        Specs that are not given are those of the datasets that the episodes are part of (`Episode.spaces`), and are
+        inferred from the arrays of all other episodes.
+        """
         check_episodes(episodes)
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
-        first = episodes[0]
-        actions, spec = prepare_actions(first.actions, action_space, action_size)
-        if action_size is None and spec.discrete:  # the largest action may be in any episode
-            found = (actions_of_log(episode.actions, spec.kind) for episode in episodes)
+        first, (known, others) = episodes[0], _known_spaces(episodes, _fits_actions)
+        if action_size is None and known and action_space in (None, known[0].actions.kind):
+            kind = known[0].actions.kind
+            found = [spaces.actions for spaces in known]
+            found += [actions_of_log(episode.actions, kind) for episode in others]
             spec = functools.reduce(lambda one, other: one.widen(other), found)
+            actions, _ = prepare_actions(first.actions, spec.kind, spec.size_argument)
+        else:
+            actions, spec = prepare_actions(first.actions, action_space, action_size)
+            if action_size is None and spec.discrete:  # the largest action may be in any episode
+                logged = (actions_of_log(episode.actions, spec.kind) for episode in episodes)
+                spec = functools.reduce(lambda one, other: one.widen(other), logged)
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         observations = parse_observations(observation_space) if observation_space is not None else None
         if observations is None:
-            finals = (getattr(episode, "final_observation", None) for episode in episodes)
-            rows = [episode.observations for episode in episodes]
-            rows += [
-                tree_map(lambda x: to_array("final_observation", x)[None], final)
-                for final in finals
-                if final is not None
-            ]
-            observations = functools.reduce(widen_observations, map(infer_observations, rows))
+            known, others = _known_spaces(episodes, _fits_observations)
+            inferred = [infer_observations(rows) for rows in _observations_of(others)]
+            observations = functools.reduce(widen_observations, [*(spaces.observations for spaces in known), *inferred])
         return cls(first.observation_signature, action, reward, spec.kind, spec.size_argument, observations)
 
     @classmethod
@@ -155,3 +161,40 @@ class DatasetInfo:
     def actions(self) -> Actions:
         """Spec of the actions."""
         return parse_actions(self.action_size, self.action_space)
+
+    @functools.cached_property
+    def spaces(self) -> Spaces:
+        """The specs that episodes of the dataset keep."""
+        return Spaces(self.observations, self.actions)
+
+
+def _known_spaces(
+    episodes: Sequence[EpisodeBase], fits: Callable[[Spaces, EpisodeBase], bool]
+) -> tuple[list[Spaces], list[EpisodeBase]]:
+    """Return the different `Spaces` of episodes, and the episodes that have none or whose arrays do not fit them."""
+    known: dict[int, tuple[Spaces, bool]] = {}
+    others: list[EpisodeBase] = []
+    for episode in episodes:
+        spaces: Spaces | None = getattr(episode, "spaces", None)
+        if spaces is not None and id(spaces) not in known:
+            known[id(spaces)] = spaces, fits(spaces, episode)
+        if spaces is None or not known[id(spaces)][1]:
+            others.append(episode)
+    return [spaces for spaces, fit in known.values() if fit], others
+
+
+def _fits_actions(spaces: Spaces, episode: EpisodeBase) -> bool:
+    return bool(spaces.actions.storage_spec.shape == episode.action_signature.tree.shape)
+
+
+def _fits_observations(spaces: Spaces, episode: EpisodeBase) -> bool:
+    return bool(shapes_of(spaces.observations) == episode.observation_signature.tree_shape)
+
+
+def _observations_of(episodes: Sequence[EpisodeBase]) -> Iterator[Tree]:
+    """Yield the observations of episodes ``[T, …]``, and their final ones as ``[1, …]``."""
+    for episode in episodes:
+        yield episode.observations
+        final = getattr(episode, "final_observation", None)
+        if final is not None:
+            yield tree_map(lambda x: to_array("final_observation", x)[None], final)

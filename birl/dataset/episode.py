@@ -18,6 +18,7 @@ from birl.dataset.validation import (
     check_length,
 )
 from birl.errors import ConfigError, ShapeError
+from birl.spaces import Actions
 from birl.spaces.conversion import to_array
 from birl.types import (
     Array,
@@ -209,6 +210,19 @@ class _WithSignatures:
         return Signature.of(getattr(self, self._names[which]), skip=self._skip)
 
 
+@dataclass(frozen=True)
+class Spaces:
+    """The specs of a dataset's steps.
+
+    Attributes:
+        observations: spec of the observations; see `birl.spaces.observations`.
+        actions: spec of the actions.
+    """
+
+    observations: Tree
+    actions: Actions
+
+
 @dataclass
 class Episode(_WithSignatures):
     """One episode.
@@ -223,6 +237,8 @@ class Episode(_WithSignatures):
             are false, the episode is still running.
         final_observation: tree ``[…]`` observed after the last action, ``None`` if unknown.
         extra: extra arrays ``[T, …]`` by name.
+        spaces: specs of observations and actions of the dataset that the episode is part of; ``None`` to infer them
+            from its arrays.
 
     Raises:
         ShapeError: if lengths or dtypes do not fit.
@@ -236,6 +252,7 @@ class Episode(_WithSignatures):
     truncated: bool = field(default=False, kw_only=True)
     final_observation: Observation = field(default=None, kw_only=True)
     extra: dict[str, Array] | None = field(default=None, kw_only=True)
+    spaces: Spaces | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.rewards = as_column("rewards", self.rewards)
@@ -287,7 +304,7 @@ class Episode(_WithSignatures):
 
     def serialize(self) -> dict[str, Any]:
         """Return the episode as a dict of arrays and flags."""
-        return {item.name: getattr(self, item.name) for item in fields(Episode)}
+        return {item.name: getattr(self, item.name) for item in fields(Episode) if item.name != "spaces"}
 
     @classmethod
     def deserialize(cls, serialized: dict[str, Any]) -> Episode:

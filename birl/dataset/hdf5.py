@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset.dataset_info import DatasetInfo
-from birl.dataset.episode import Episode
+from birl.dataset.episode import Episode, Spaces
 from birl.dataset.episodes import EpisodeList
 from birl.dataset.flags import TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.flat_episodes import FlatEpisodes, have_one_form, lengths_and_flags
@@ -47,7 +47,7 @@ from birl.files.reading import MAX_JSON_BYTES, PACKED, MemoryBudget, PathOrFile
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.spaces import parse_actions
 from birl.spaces.observations import choices_to_json, infer_observations, observations_from_json, widen_observations
-from birl.types import ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
+from birl.types import ActionSize, ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
 if TYPE_CHECKING:
     import h5py
@@ -100,7 +100,7 @@ def dump(
     Args:
         episodes: episodes.
         f: path, or a file opened with ``"w+b"``. An existing file is replaced only after all is written.
-        info: specs of observations and actions to store.
+        info: specs of observations and actions to store; ``None`` for those of the episodes, if they know them.
         layout: ``"episodes"`` for arrays of each episode, d3rlpy's layout 2.1; ``"flat"`` for arrays of all steps,
             d3rlpy's layout 1, which takes a fraction of the time and space if episodes are short; ``None`` for
             ``"flat"`` with more than 10,000 episodes of the same shapes and dtypes, else ``"episodes"``. `load` reads
@@ -112,6 +112,9 @@ def dump(
         WriteError: if the file cannot be written.
     """
     check("layout", layout, str, choices=("episodes", "flat"), optional=True)
+    whole = info is None and isinstance(episodes, Sequence) and len(episodes) > 0
+    if whole and getattr(episodes[0], "spaces", None) is not None:
+        info = DatasetInfo.from_episodes(episodes)
     write_binary(f, lambda file: _write(file, episodes, info, layout), "w+b", "; the order is dump(episodes, f)")
 
 
@@ -281,8 +284,10 @@ def load(f: PathOrFile, episode_cls: type[Episode] = Episode, action_space: Acti
         ForeignFileError: if the file is of another kind.
         CorruptFileError: if the file is truncated or damaged.
     """
-    episodes, space, size, _ = read_episodes(f, episode_cls, action_space)
-    return episodes.split(episode_cls) if isinstance(episodes, FlatEpisodes) else episodes, space, size
+    episodes, space, size, observations = read_episodes(f, episode_cls, action_space)
+    if isinstance(episodes, FlatEpisodes):
+        episodes = _with_spaces(episodes.split(episode_cls), space, size, observations)
+    return episodes, space, size
 
 
 def read_episodes(f: PathOrFile, episode_cls: type[Episode], action_space: ActionSpace | None) -> Contents:
@@ -304,11 +309,24 @@ def read_episodes(f: PathOrFile, episode_cls: type[Episode], action_space: Actio
             elif found.finals is not None:  # the largest category may be in a final observation
                 observations = widen_observations(*map(infer_observations, (found.observations, found.finals)))
             whole = episode_cls is Episode
-            return Contents(found if whole else found.split(episode_cls), space, size, observations)
+            made = found if whole else _with_spaces(found.split(episode_cls), space, size, observations)
+            return Contents(made, space, size, observations)
         if found and choices is not None:
             shape = tree_map(lambda leaf: leaf.shape[1:], found[0]["observations"])
             observations = observations_from_json(shape, choices)
-        return Contents([episode_cls.deserialize(episode) for episode in found], space, size, observations)
+        single = [episode_cls.deserialize(episode) for episode in found]
+        return Contents(_with_spaces(single, space, size, observations), space, size, observations)
+
+
+def _with_spaces(
+    episodes: list[Episode], space: ActionSpace | None, size: ActionSize, observations: Tree
+) -> list[Episode]:
+    """Set the spaces of episodes, if the file has all of them."""
+    if space is not None and size is not None and observations is not None:
+        spaces = Spaces(observations, parse_actions(size, space))
+        for episode in episodes:
+            episode.spaces = spaces
+    return episodes
 
 
 def check_readable(f: object, call: str) -> None:

@@ -31,6 +31,7 @@ from birl.dataset.validation import (
     check_stored,
     last_steps,
     prepare_actions,
+    warn_of_unlogged_actions,
 )
 from birl.errors import DataError, ShapeError
 from birl.spaces import Actions, parse_actions
@@ -89,7 +90,8 @@ class MDPDataset(ReplayBuffer):
     ``next_observations``. The given arrays are copied, never changed.
 
     Without ``timeouts`` there is a warning if the longest episodes are also the most frequent ones, which suggests a
-    time limit among the terminals; ``timeouts=np.zeros(N)`` states that there is none.
+    time limit among the terminals; ``timeouts=np.zeros(N)`` states that there is none. Without ``action_size`` there is
+    an `birl.errors.UnloggedActionWarning` if no step holds one of the discrete actions from 0 to the largest one.
 
     Raises:
         ShapeError: if shapes, lengths or dtypes do not fit.
@@ -147,6 +149,8 @@ class MDPDataset(ReplayBuffer):
         if action_masks is not None and not spec.masked:
             raise DataError(f"action_masks are for discrete actions, but these are {action_spec}: leave them out")
 
+        if action_size is None and not spec.masked:  # masks say which actions exist
+            warn_of_unlogged_actions(spec.actions, [actions], stacklevel=2)
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
             _warn_of_time_limit(terminal, ends)

@@ -38,10 +38,12 @@ from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, TransitionPickerProtocol, is_batch_picker
+from birl.dataset.validation import warn_of_unlogged_actions
 from birl.dataset.views import TransitionView
 from birl.dataset.write_target import WriteTarget
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol
 from birl.errors import ConfigError, UnsupportedError
+from birl.spaces.conversion import to_array
 from birl.types import ActionSize, ActionSpace, GymEnv, Shape, State, Tree, tree_map
 
 StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
@@ -50,7 +52,8 @@ StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
 class ReplayBuffer(ReplayBufferBase):
     """Experience replay over arrays.
 
-    Shapes and dtypes come from ``env``, or else from ``episodes``, or else from the signatures.
+    Shapes and dtypes come from ``env``, or else from ``episodes``, or else from the signatures. Episodes of a dataset
+    know its spaces, so a buffer of some of them has the same actions and observations; see `Episode.spaces`.
 
     Args:
         buffer: `InfiniteBuffer`, `FIFOBuffer` or `EpisodicFIFOBuffer`.
@@ -127,6 +130,9 @@ class ReplayBuffer(ReplayBufferBase):
                     "name the parts to read in the algorithm's configuration"
                 )
             info = DatasetInfo.from_episodes(episodes, action_space, action_size, observation_space)
+            if action_size is None and not all(getattr(episode, "spaces", None) for episode in episodes):
+                logged = (to_array("actions", episode.actions) for episode in episodes)
+                warn_of_unlogged_actions(info.actions, logged, stacklevel=2)
         elif observation_signature is not None and action_signature is not None:
             stored = (observation_signature, action_signature, reward)
             info = DatasetInfo.from_signatures(*stored, action_space, action_size, observation_space)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -10,8 +11,25 @@ import numpy.typing as npt
 from gymnasium import Space
 
 from birl.checks import check
-from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
-from birl.spaces import KINDS, Actions, Continuous, Discrete, flatten_actions, infer_actions, parse_actions
+from birl.errors import (
+    ActionError,
+    ConfigError,
+    DataError,
+    EmptyDataError,
+    NonFiniteError,
+    ShapeError,
+    UnloggedActionWarning,
+)
+from birl.spaces import (
+    KINDS,
+    Actions,
+    Continuous,
+    Discrete,
+    MultiDiscrete,
+    flatten_actions,
+    infer_actions,
+    parse_actions,
+)
 from birl.spaces.conversion import check_present, to_array
 from birl.spaces.observations import check_action_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSize, ActionSpace, Array, Tree, tree_leaves
@@ -280,6 +298,40 @@ def prepare_actions(
     array = array[:, None] if array.ndim == 1 else array
     found = actions_of_log(array, cast(ActionSpace, kind)) if action_size is None else parse_actions(action_size, kind)
     return found.to_stored(array), found
+
+
+def warn_of_unlogged_actions(actions: Actions, logged: Iterable[Array], stacklevel: int) -> None:
+    """Warn if no step holds some of the discrete actions whose number was inferred from the largest one.
+
+    Args:
+        actions: the inferred spec.
+        logged: stored actions ``[N, D]`` of each part of the data.
+        stacklevel: level of the caller's caller, as in `warnings.warn`.
+    """
+    if not isinstance(actions, Discrete | MultiDiscrete):
+        return
+    counts = [np.zeros(size, np.int64) for size in actions.options]
+    for rows in logged:
+        for count, column in zip(counts, rows.reshape(len(rows), -1).T, strict=True):
+            count += np.bincount(column.astype(np.int64), minlength=len(count))[: len(count)]
+    for index, count in enumerate(counts):
+        absent = np.flatnonzero(count == 0).tolist()
+        if not absent:
+            continue
+        names, first = ", ".join(map(str, absent[:10])) + ", …" * (len(absent) > 10), int(np.flatnonzero(count)[0])
+        whose = f" of choice {index}" if len(counts) > 1 else ""
+        remedy = f"give action_size={actions.size_argument} if they exist"
+        if len(counts) == 1 and len(absent) == first:
+            remedy += f", action_size=gymnasium.spaces.Discrete({len(count) - first}, start={first}) if they do not"
+        elif len(counts) == 1:
+            remedy += "; if not, renumber the actions, np.unique(actions, return_inverse=True)[1]"
+        warnings.warn(
+            f"{len(absent)} of {len(count)} actions{whose} are in none of {int(count.sum())} steps: {names}. Actions "
+            f"are counted from 0 to the largest one, so a policy may choose these, whose values it cannot learn: "
+            f"{remedy}",
+            UnloggedActionWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def check_stored(actions: Actions, stored: Array) -> None:

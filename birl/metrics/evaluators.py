@@ -12,8 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from birl.dataset import EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase, TransitionMiniBatch
+from birl.dataset import DatasetInfo, EpisodeBase, InfiniteBuffer, ReplayBuffer, ReplayBufferBase, TransitionMiniBatch
 from birl.dataset.reader import Reader
+from birl.dataset.replay_buffer import ReplayBufferOptions
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, EmptyDataError
 from birl.preprocessing import RewardScaler
@@ -87,8 +88,9 @@ class OverTransitions(EvaluatorProtocol):
             # These episodes may have actions that the dataset, whose number of actions may be a guess, does not have.
             if not self._episodes:
                 raise EmptyDataError("the list of episodes is empty: give at least one episode")
-            space = dataset.dataset_info.action_space
-            copy = ReplayBuffer(InfiniteBuffer(), picker, episodes=self._episodes, action_space=space)
+            info = DatasetInfo.from_episodes(self._episodes, dataset.dataset_info.action_space)
+            options = ReplayBufferOptions(action_space=info.action_space, action_size=info.action_size)
+            copy = ReplayBuffer(InfiniteBuffer(), picker, episodes=self._episodes, **options)
             self._copy = picker, copy.reader
         return self._copy[1]
 
