@@ -26,6 +26,7 @@
 
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
     ObservationRangeWarning           (UserWarning)   networks read images as bytes from 0 to 255
+    EpisodeCutWarning                 (UserWarning)   steps do not follow one another, so that episodes are cut
     UnloggedActionWarning             (UserWarning)   no step of the data holds some of the discrete actions
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     UnusedOptionWarning               (UserWarning)   an option has no effect with the others
@@ -54,6 +55,7 @@ __all__ = [
     "DataError",
     "EmptyDataError",
     "EnvironmentMismatchError",
+    "EpisodeCutWarning",
     "EvaluationWarning",
     "FileError",
     "ForeignFileError",
@@ -170,6 +172,10 @@ class EvaluationWarning(UserWarning):
 
 class ObservationRangeWarning(UserWarning):
     """Networks read images as bytes from 0 to 255, because no observation scaler is set."""
+
+
+class EpisodeCutWarning(UserWarning):
+    """Consecutive steps of data do not follow one another, so that episodes are cut between them."""
 
 
 class UnloggedActionWarning(UserWarning):

@@ -179,12 +179,16 @@ def check_scalers(config: AlgorithmConfig, spec: Spec) -> None:
         )
     scaler, parts = config.observation_scaler, spec.encoder_observation(spec.observations)
     part_scalers = getattr(scaler, "observation_scalers", None)
-    several = part_scalers is not None and isinstance(parts, tuple) and len(part_scalers) == len(parts)
-    for part_scaler, part in zip(part_scalers, parts, strict=True) if several else ((scaler, parts),):  # type: ignore[arg-type]
+    pairs = [(scaler, parts)]
+    if isinstance(part_scalers, dict) and isinstance(parts, dict):
+        pairs = [(part_scalers.get(name), part) for name, part in parts.items()]
+    elif isinstance(part_scalers, list) and isinstance(parts, tuple) and len(part_scalers) == len(parts):
+        pairs = list(zip(part_scalers, parts, strict=True))
+    for part_scaler, part in pairs:
         if part_scaler is not None and all(isinstance(leaf, Choices) for leaf in tree_leaves(part)):
             raise ConfigError(
                 f"observation_scaler has a {type(part_scaler).__name__} for observations {part}: choices cannot be "
-                "scaled; leave it out (None for a part of a tuple)"
+                "scaled; leave it out (None for a part of a tuple or dict)"
             )
     _prepare(config, spec)
     own_shape = spec.encoder_observation(spec.data_shape)

@@ -103,18 +103,19 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
     )
 
 
-def row_flags(terminal: Array, ends: Array, *, known: bool) -> Array:
+def row_flags(terminal: Array, ends: Array, *, known: bool | Array) -> Array:
     """Return the flags of the rows of steps ``[N]``, with a final row after each of the ``ends``.
 
     Args:
         terminal: bool ``[N]``: the environment ended the episode with this step.
         ends: bool ``[N]``: the step is the last of its episode.
-        known: whether the observations in the final rows are known.
+        known: whether the observations in the final rows are known, or bool ``[N]``, which counts at the ends.
     """
-    rows = np.arange(len(ends)) + np.cumsum(ends) - ends
-    flags = np.full(len(ends) + int(ends.sum()), FINAL if known else FINAL | UNKNOWN, np.uint8)
+    rows, known = np.arange(len(ends)) + np.cumsum(ends) - ends, np.broadcast_to(known, ends.shape)
+    flags = np.zeros(len(ends) + int(ends.sum()), np.uint8)
+    flags[rows[ends] + 1] = np.where(known[ends], FINAL, FINAL | UNKNOWN)
     cut = ends & ~terminal
-    flags[rows] = terminal * TERMINATED + cut * (TRUNCATED if known else TRUNCATED | NO_NEXT)
+    flags[rows] = terminal * TERMINATED + cut * np.where(known, TRUNCATED, TRUNCATED | NO_NEXT)
     flags[rows[np.concatenate([[True], ends[:-1]])]] |= FIRST
     return flags
 

@@ -33,7 +33,7 @@ from birl.dataset.validation import (
     prepare_actions,
     warn_of_unlogged_actions,
 )
-from birl.errors import DataError, ShapeError
+from birl.errors import DataError, EpisodeCutWarning, ShapeError
 from birl.spaces import Actions, parse_actions
 from birl.spaces.observations import (
     check_action_mask,
@@ -49,6 +49,7 @@ from birl.spaces.specs import Spec
 from birl.types import MASK, ActionSize, ActionSpace, Array, Tree, parts_like, tree_leaves, tree_map
 
 _CHUNK = 65536
+_ROUNDING = 1e-6  # largest difference that rounding explains, relative to the largest number of a column
 _LIMIT = (20, 10)  # minimum length, and minimum number of episodes of that length, to suspect a time limit
 
 
@@ -69,7 +70,9 @@ class MDPDataset(ReplayBuffer):
         action_size: number of discrete actions, or list of the numbers of options of several choices; ``None`` for the
             largest action plus one. Or the action space, such as ``env.action_space``, which includes the kind.
         next_observations: tree ``[N, …]``: observations after each step. With them, the last step of a truncated
-            episode is a transition too.
+            episode is a transition too. After the last step of an episode, NaN, a masked value or ``None`` means that
+            the observation is unknown. Rows that are single transitions need ``timeouts=np.ones(N)``; if only some
+            steps do not follow one another, episodes are cut there, with an `birl.errors.EpisodeCutWarning`.
         episode_ids: ``[N]``, numbers or text: the episode of each step, as in a column of a log. An episode ends where
             the id changes; if its last step is not terminal, it is truncated. Its steps must be consecutive.
         action_masks: ``[N, A]``, 1 for each discrete action that could be taken at a step, else 0. Observations become
@@ -154,13 +157,15 @@ class MDPDataset(ReplayBuffer):
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
             _warn_of_time_limit(terminal, ends)
-        flags = row_flags(terminal, ends, known=next_observations is not None)
-        finals, parts = None, spec.observations
+        finals, known, parts = None, np.zeros(count, bool), spec.observations
         if next_observations is not None:
-            finals = _final_observations(next_observations, observations, ends, spec.masked)
+            following = _following(next_observations, observations)
+            ends |= _cuts(observations, following, ends, episode_ids is None)
+            finals, known[ends] = _final_observations(following, ends, spec.masked)
             parts = parts if observation_space is not None else widen_observations(parts, infer_observations(finals))
             check_observations(parts, finals, "next_observations")
 
+        flags = row_flags(terminal, ends, known=known)
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
         info = DatasetInfo(observation, action, reward, spec.actions.kind, spec.actions.size_argument, parts)
@@ -250,31 +255,88 @@ def _warn_of_time_limit(terminal: Array, ends: Array) -> None:
     )
 
 
-def _final_observations(next_observations: Tree, observations: Tree, ends: Array, masked: bool) -> Tree:
-    """Check ``next_observations`` and return those at the ``ends`` of episodes."""
+def _following(next_observations: Tree, observations: Tree) -> Tree:
+    """Return next observations as arrays of the shapes of ``observations``; missing ones are NaN."""
     following = match_parts(observations, parts_like(next_observations, observations))
-    following = map_named_leaves(partial(as_observation, "next_observations"), following)
-    _check_next_observations(observations, following, ends)
-    finals = tree_map(lambda leaf: leaf[ends], following)
-    check_finite("next_observations", finals)
-    if masked:
-        check_action_mask(finals, DataError, f"next_observations[{MASK!r}]")
-    return finals
 
+    def read(leaf: npt.ArrayLike, part: str) -> Array:
+        if isinstance(leaf, list) and any(row is None for row in leaf) and not all(row is None for row in leaf):
+            shape = np.shape(next(row for row in leaf if row is not None))
+            leaf = [np.full(shape, np.nan) if row is None else row for row in leaf]
+        return as_observation("next_observations", leaf, part, nan=True)
 
-def _check_next_observations(observations: Tree, following: Tree, ends: Array) -> None:
-    """Check that next observations inside an episode are the observations of the next steps."""
+    following = map_named_leaves(read, following)
     given, expected = tree_map(lambda leaf: leaf.shape, following), tree_map(lambda leaf: leaf.shape, observations)
     if given != expected:
         raise ShapeError(f"next_observations have shape {given}; they must have {expected}: give both the same shape")
+    return following
+
+
+def _final_observations(following: Tree, ends: Array, masked: bool) -> tuple[Tree, Array]:
+    """Return the next observations at the ``ends`` of episodes, and which of them are known.
+
+    An observation of which every number is NaN is unknown, and returned as zeros.
+    """
+    finals = tree_map(lambda leaf: leaf[ends], following)
+    unknown = np.ones(int(ends.sum()), bool)
+    for leaf in tree_leaves(finals):
+        unknown &= np.isnan(leaf).reshape(len(leaf), -1).all(1) if leaf.dtype.kind == "f" else False
+    if unknown.any():
+        expand = lambda leaf: unknown.reshape(-1, *(1,) * (leaf.ndim - 1))  # noqa: E731
+        finals = tree_map(lambda leaf: np.where(expand(leaf), leaf.dtype.type(0), leaf), finals)
+    check_finite("next_observations", finals)
+    if masked:
+        check_action_mask(finals, DataError, f"next_observations[{MASK!r}]")
+    return finals, ~unknown
+
+
+def _cuts(observations: Tree, following: Tree, ends: Array, may_cut: bool) -> Array:
+    """Return the steps inside episodes ``[N]`` whose next observation is not the observation of the next step.
+
+    Differences that rounding explains do not count: up to a millionth of the largest number of a column, or twice the
+    resolution of the coarser dtype.
+
+    Raises:
+        DataError: if it is most of the steps, or there is one and ``may_cut`` is false.
+    """
+    cut = np.zeros(len(ends), bool)
     for leaf, after in zip(tree_leaves(observations), tree_leaves(following), strict=True):
+        tolerance = _rounding(leaf, after)
         for begin in range(0, len(ends) - 1, _CHUNK):
             stop = min(begin + _CHUNK, len(ends) - 1)
-            differs = (after[begin:stop] != leaf[begin + 1 : stop + 1]).reshape(stop - begin, -1).any(axis=1)
-            wrong = np.flatnonzero(differs & ~ends[begin:stop])
-            if wrong.size:
-                step = begin + int(wrong[0])
-                raise DataError(
-                    f"next_observations[{step}] is not observations[{step + 1}], but no episode ends there: mark the "
-                    "end with timeouts, or leave next_observations out"
-                )
+            one, other = after[begin:stop], leaf[begin + 1 : stop + 1]
+            differs = one != other
+            if tolerance is not None and differs.any():
+                differs = ~(np.abs(one.astype(np.float64) - other) <= tolerance)
+            cut[begin:stop] |= differs.reshape(stop - begin, -1).any(axis=1)
+    cut &= ~ends
+    count, inside = int(cut.sum()), int((~ends).sum())
+    if not count:
+        return cut
+    step = int(cut.argmax())
+    found = f"next_observations[{step}] is not observations[{step + 1}], but no episode ends there"
+    if not may_cut:
+        raise DataError(f"{found}, as episode_ids say: leave next_observations out, or give each part its own id")
+    if 2 * count > inside:
+        raise DataError(
+            f"{found}, nor do {count - 1} others of {inside} steps inside episodes fit: if the rows are single "
+            "transitions in any order, say so with timeouts=np.ones(N); if they are in order, next_observations are "
+            "shifted or of other rows, so leave them out"
+        )
+    warnings.warn(
+        f"{found}: an episode was cut there and at {count - 1} of {inside - 1} other steps, which suits data that lack "
+        "the last steps of episodes. All steps are kept, with their next observations; timeouts with 1 at these "
+        "steps say that this is right",
+        EpisodeCutWarning,
+        stacklevel=3,
+    )
+    return cut
+
+
+def _rounding(leaf: Array, after: Array) -> Array | None:
+    """Return the largest difference that rounding explains in each column; ``None`` for integers."""
+    kinds = [array.dtype for array in (leaf, after) if array.dtype.kind == "f"]
+    if not kinds:
+        return None
+    resolution = max(_ROUNDING, *(2 * float(np.finfo(kind).eps) for kind in kinds))
+    return resolution * np.abs(leaf).max(axis=0).astype(np.float64)

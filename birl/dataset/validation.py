@@ -38,16 +38,16 @@ RESERVED = ("next_action", "next_action_known", "discounted_return", "episode")
 """Names in `MiniBatch.extra` that are reserved for computed columns."""
 
 
-def as_observation(name: str, value: npt.ArrayLike, part: str) -> Array:
+def as_observation(name: str, value: npt.ArrayLike, part: str, *, nan: bool = False) -> Array:
     """Convert one part of observations (``""`` for a whole observation) to an array of numbers or booleans.
 
     Raises:
         ShapeError: for ragged, text and object data. The message says how to leave the part out.
     """
     if not part:
-        return to_array(name, value)
+        return to_array(name, value, nan=nan)
     try:
-        return to_array(f"{name}[{part!r}]", value)
+        return to_array(f"{name}[{part!r}]", value, nan=nan)
     except ShapeError as error:
         raise ShapeError(f"{error}. Or leave it out by naming the other parts: observation_keys=(…)") from error
 

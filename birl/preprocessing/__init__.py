@@ -5,6 +5,7 @@ from __future__ import annotations
 from birl.preprocessing.action_scalers import ActionScaler, MinMaxActionScaler, register_action_scaler
 from birl.preprocessing.base import Scaler
 from birl.preprocessing.observation_scalers import (
+    DictObservationScaler,
     MinMaxObservationScaler,
     ObservationScaler,
     PixelObservationScaler,
@@ -28,6 +29,7 @@ __all__ = [
     "ActionScaler",
     "ClipRewardScaler",
     "ConstantShiftRewardScaler",
+    "DictObservationScaler",
     "MinMaxActionScaler",
     "MinMaxObservationScaler",
     "MinMaxRewardScaler",

@@ -388,8 +388,9 @@ def row_blocks(arrays: Iterable[Tree]) -> Iterator[Array]:
     for array in arrays:
         if isinstance(array, tuple | dict):
             raise UnsupportedError(
-                "this scaler is for observations of one array each, but the data has tuples or dicts of arrays: use a "
-                "TupleObservationScaler or a RunningObservationScaler"
+                "this scaler is for observations of one array each, but the data has tuples or dicts of arrays: give "
+                "each part a scaler, TupleObservationScaler([…]) or DictObservationScaler({'name': …}), or use a "
+                "RunningObservationScaler"
             )
         if isinstance(array, Tensor):
             array = array.cpu().numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -75,8 +75,77 @@ class StandardObservationScaler(Affine, ObservationScaler, type="standard"):
         return self.mean, self.std + self.eps
 
 
+class _PartScaler(ObservationScaler):
+    """Base of scalers with a scaler for each part of an observation."""
+
+    def _scalers(self) -> dict[Any, ObservationScaler | None]:
+        """Return the scalers by name or index of a part."""
+        raise NotImplementedError
+
+    def _parts(self, x: Tree) -> dict[Any, Tree]:
+        """Return the parts of observations by name or index.
+
+        Raises:
+            ShapeError: if they have other parts.
+        """
+        raise NotImplementedError
+
+    @property
+    def _present(self) -> list[ObservationScaler]:
+        return [scaler for scaler in self._scalers().values() if scaler is not None]
+
+    @property
+    def built(self) -> bool:
+        """Whether all parameters of all parts are known."""
+        return all(scaler.built for scaler in self._present)
+
+    @property
+    def running(self) -> bool:
+        """Whether the scaler of a part is running."""
+        return any(scaler.running for scaler in self._present)
+
+    def update(self, observations: Tree) -> None:
+        """Update the statistics of running scalers; see `RunningObservationScaler.update`."""
+        parts = self._parts(observations)
+        for key, scaler in self._scalers().items():
+            if scaler is not None and scaler.running:
+                scaler.update(parts[key])
+
+    def fit_with_episodes(self, episodes: Iterable[Steps]) -> None:
+        """Fit the scalers that are not fitted yet, each with its part of the observations.
+
+        A sequence is read once for each part; any other iterable is converted to a list first.
+        """
+        sequence = episodes if isinstance(episodes, Sequence) else list(episodes)
+        for key, scaler in self._scalers().items():
+            if scaler is not None and not scaler.built:
+                scaler.fit_with_episodes(self._part(episode, key) for episode in sequence)
+
+    def _part(self, episode: Steps, key: str | int) -> Steps:
+        return cast(Steps, SimpleNamespace(observations=self._parts(without_mask(episode.observations))[key]))
+
+    def fit_with_env(self, env: GymEnv) -> None:
+        """Fit the scalers that are not fitted yet to the parts of the observation space.
+
+        Raises:
+            ConfigError, UnsupportedError: as the scalers of the parts do.
+        """
+        space = self._space(env)
+        parts = self._parts(space if isinstance(space, dict) else getattr(space, "spaces", None))
+        for key, scaler in self._scalers().items():
+            if scaler is not None and not scaler.built:
+                scaler.fit_with_env(SimpleNamespace(observation_space=parts[key]))
+
+    def _map_parts(self, x: Tree, function: Callable[[ObservationScaler, Tree], Tree]) -> dict[Any, Tree]:
+        scalers = self._scalers()
+        return {
+            key: tree_map(as_float, part) if (scaler := scalers.get(key)) is None else function(scaler, part)
+            for key, part in self._parts(x).items()
+        }
+
+
 @dataclass
-class TupleObservationScaler(ObservationScaler, type="tuple"):
+class TupleObservationScaler(_PartScaler, type="tuple"):
     """One scaler for each part of tuple observations.
 
     Args:
@@ -91,73 +160,81 @@ class TupleObservationScaler(ObservationScaler, type="tuple"):
             raise ConfigError(f"observation_scalers is {scalers!r:.200}; it must list observation scalers and None")
         self.observation_scalers = list(scalers)
 
-    @property
-    def built(self) -> bool:
-        """Whether all parameters of all parts are known."""
-        return all(scaler is None or scaler.built for scaler in self.observation_scalers)
-
-    @property
-    def running(self) -> bool:
-        """Whether the scaler of a part is running."""
-        return any(scaler is not None and scaler.running for scaler in self.observation_scalers)
-
     def prepare(self, shape: Shape, gamma: float) -> None:
         if isinstance(shape, tuple) and len(shape) == len(self.observation_scalers):
             for scaler, part in zip(self.observation_scalers, shape, strict=True):
                 if scaler is not None:
                     scaler.prepare(part, gamma)
 
-    def update(self, observations: Tree) -> None:
-        """Update the statistics of running scalers; see `RunningObservationScaler.update`."""
-        self._check_parts(observations)
-        for scaler, part in zip(self.observation_scalers, observations, strict=True):
-            if scaler is not None and scaler.running:
-                scaler.update(part)
-
-    def fit_with_episodes(self, episodes: Iterable[Steps]) -> None:
-        """Fit the scalers that are not fitted yet, each with its part of the observations.
-
-        A sequence is read once for each part; any other iterable is converted to a list first.
-        """
-        sequence = episodes if isinstance(episodes, Sequence) else list(episodes)
-        for index, scaler in enumerate(self.observation_scalers):
-            if scaler is not None and not scaler.built:
-                scaler.fit_with_episodes(self._part(episode, index) for episode in sequence)
-
-    def _part(self, episode: Steps, index: int) -> Steps:
-        observations = without_mask(episode.observations)
-        self._check_parts(observations)
-        return cast(Steps, SimpleNamespace(observations=observations[index]))
-
-    def fit_with_env(self, env: GymEnv) -> None:
-        """Fit the scalers that are not fitted yet to the parts of a Tuple space.
-
-        Raises:
-            ConfigError, UnsupportedError: as the scalers of the parts do.
-        """
-        spaces: Tree = getattr(self._space(env), "spaces", None)
-        self._check_parts(spaces)
-        for space, scaler in zip(spaces, self.observation_scalers, strict=True):
-            if scaler is not None and not scaler.built:
-                scaler.fit_with_env(SimpleNamespace(observation_space=space))
-
     def transform(self, x: Tree) -> tuple[Tree, ...]:
         """Scale the parts of a tuple. Returns a tuple of float tensors."""
-        return self._map_parts(x, lambda scaler, part: scaler.transform(part))
+        return tuple(self._map_parts(x, lambda scaler, part: scaler.transform(part)).values())
 
     def reverse_transform(self, x: Tree) -> tuple[Tree, ...]:
         """Compute the inverse of `transform`."""
-        return self._map_parts(x, lambda scaler, part: scaler.reverse_transform(part))
+        return tuple(self._map_parts(x, lambda scaler, part: scaler.reverse_transform(part)).values())
 
-    def _map_parts(self, x: Tree, function: Callable[[ObservationScaler, Tree], Tree]) -> tuple[Tree, ...]:
-        self._check_parts(x)
-        pairs = zip(x, self.observation_scalers, strict=True)
-        return tuple(tree_map(as_float, part) if scaler is None else function(scaler, part) for part, scaler in pairs)
+    def _scalers(self) -> dict[Any, ObservationScaler | None]:
+        return dict(enumerate(self.observation_scalers))
 
-    def _check_parts(self, x: Tree) -> None:
+    def _parts(self, x: Tree) -> dict[Any, Tree]:
         if not isinstance(x, list | tuple) or len(x) != len(self.observation_scalers):
             given = f"{len(x)} parts" if isinstance(x, list | tuple) else type(x).__name__
+            named = isinstance(x, Mapping)
+            advice = "use DictObservationScaler, for parts" if named else "give one scaler (or None) for each part"
             raise ShapeError(
-                f"TupleObservationScaler has {len(self.observation_scalers)} scalers, observations have {given}: give "
-                "one scaler (or None) for each part of a tuple"
+                f"TupleObservationScaler has {len(self.observation_scalers)} scalers, observations have {given}: "
+                f"{advice} of a {'dict' if named else 'tuple'}"
             )
+        return dict(enumerate(x))
+
+
+@dataclass
+class DictObservationScaler(_PartScaler, type="dict"):
+    """Scalers for parts of dict observations, such as a standardised vector and a camera image divided by 255.
+
+    Args:
+        observation_scalers: scalers by the names of parts. Parts that are not named, or have ``None``, stay unchanged.
+    """
+
+    observation_scalers: Mapping[str, ObservationScaler | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        scalers: Any = self.observation_scalers
+        right = isinstance(scalers, Mapping) and all(
+            isinstance(name, str) and isinstance(scaler, ObservationScaler | None) for name, scaler in scalers.items()
+        )
+        if not right:
+            raise ConfigError(
+                f"observation_scalers is {scalers!r:.200}; it must be a dict of observation scalers by the names of "
+                "parts: give {'name': StandardObservationScaler()}"
+            )
+        self.observation_scalers = dict(scalers)
+
+    def prepare(self, shape: Shape, gamma: float) -> None:
+        parts = self._parts(shape)
+        for name, scaler in self.observation_scalers.items():
+            if scaler is not None:
+                scaler.prepare(parts[name], gamma)
+
+    def transform(self, x: Tree) -> dict[str, Tree]:
+        """Scale the parts of a dict. Returns a dict of float tensors."""
+        return self._map_parts(x, lambda scaler, part: scaler.transform(part))
+
+    def reverse_transform(self, x: Tree) -> dict[str, Tree]:
+        """Compute the inverse of `transform`."""
+        return self._map_parts(x, lambda scaler, part: scaler.reverse_transform(part))
+
+    def _scalers(self) -> dict[Any, ObservationScaler | None]:
+        return dict(self.observation_scalers)
+
+    def _parts(self, x: Tree) -> dict[Any, Tree]:
+        parts = dict(x) if isinstance(x, Mapping) else {}
+        missing = [name for name in self.observation_scalers if name not in parts]
+        if missing or not isinstance(x, Mapping):
+            given = f"the parts {', '.join(map(repr, parts))}" if parts else f"no names, but are {type(x).__name__}"
+            raise ShapeError(
+                f"DictObservationScaler has scalers for {', '.join(map(repr, self.observation_scalers))}, observations "
+                f"have {given}: name parts of the observations"
+            )
+        return parts

@@ -32,6 +32,7 @@ from birl.preprocessing import (
     ActionScaler,
     ClipRewardScaler,
     ConstantShiftRewardScaler,
+    DictObservationScaler,
     MinMaxActionScaler,
     MinMaxObservationScaler,
     MinMaxRewardScaler,
@@ -40,6 +41,7 @@ from birl.preprocessing import (
     PixelObservationScaler,
     ReturnBasedRewardScaler,
     RewardScaler,
+    RunningObservationScaler,
     Scaler,
     StandardObservationScaler,
     StandardRewardScaler,
@@ -360,7 +362,7 @@ def test_json_there_and_back(scaler: Any) -> None:
 def test_names_in_files() -> None:
     own = [sorted(name for name in kind._known if not name.startswith("test_")) for kind in KINDS]
     assert own == [
-        ["min_max", "pixel", "running", "standard", "tuple"],
+        ["dict", "min_max", "pixel", "running", "standard", "tuple"],
         ["min_max"],
         ["clip", "min_max", "multiply", "return", "running", "shift", "standard"],
     ]
@@ -495,6 +497,74 @@ def test_tuple_scalers_travel_into_exports(suffix: str, tmp_path: Any) -> None:
     dqn.save(tmp_path / "model.d3")
     assert dqn.observation_scaler.built and not scaler.built  # the configuration was copied
     assert load_learnable(tmp_path / "model.d3").observation_scaler == dqn.observation_scaler
+
+
+# ----------------------------------------------------------------------- dicts
+
+
+def robot(**options: Any) -> MDPDataset:
+    generator = np.random.default_rng(0)
+    observations = {
+        "object": (generator.normal(size=(40, 3)) * 100 + 5000).astype(np.float32),
+        "camera": generator.integers(0, 255, (40, 3, 4, 4)).astype(np.uint8),
+        "step": np.arange(40.0)[:, None],
+    }
+    rewards = generator.normal(size=40)
+    return MDPDataset(observations, generator.integers(0, 2, 40), rewards, np.arange(40) % 8 == 7, **options)
+
+
+def robot_scaler() -> DictObservationScaler:
+    return DictObservationScaler({"camera": PixelObservationScaler(), "object": StandardObservationScaler()})
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_dicts_are_fitted_part_by_part(masked: bool, tmp_path: Any) -> None:
+    dataset = robot(action_masks=np.ones((40, 2))) if masked else robot()
+    scaler = robot_scaler()
+    algorithm = DQNConfig(observation_scaler=scaler).create()
+    algorithm.build_with_dataset(dataset)
+    assert algorithm.observation_scaler.built and not scaler.built
+    observations = [each.observations for each in dataset.episodes]
+    rows = {name: np.concatenate([each[name] for each in observations]) for name in ("object", "camera")}
+    scaled = algorithm.units.observation(observations[0])
+    assert list(scaled) == list(observations[0])
+    expected = (rows["object"][:8] - rows["object"].mean(0)) / (rows["object"].std(0) + 1e-3)
+    np.testing.assert_allclose(scaled["object"].numpy(), expected, atol=1e-3)
+    np.testing.assert_allclose(scaled["camera"].numpy(), rows["camera"][:8] / 255, rtol=1e-6)
+    np.testing.assert_array_equal(scaled["step"].numpy(), np.arange(8.0)[:, None])
+    unscaled = algorithm.observation_scaler.reverse_transform({x: scaled[x] for x in ("object", "camera", "step")})
+    np.testing.assert_allclose(unscaled["object"].numpy(), rows["object"][:8], rtol=1e-5)
+    algorithm.save(tmp_path / "model.d3")
+    again = load_learnable(tmp_path / "model.d3")
+    assert again.observation_scaler == algorithm.observation_scaler
+    np.testing.assert_array_equal(again.predict(observations[0]), algorithm.predict(observations[0]))
+    algorithm.save_policy(tmp_path / "policy.onnx")  # compared with the policy before it gets its name
+
+
+def test_dicts_fitted_with_an_environment_and_running_parts() -> None:
+    box = gymnasium.spaces.Box(-1, 3, (2,))
+    env = SimpleNamespace(observation_space=gymnasium.spaces.Dict({"a": box, "b": box}))
+    scaler = DictObservationScaler({"b": MinMaxObservationScaler()})
+    scaler.fit_with_env(env)
+    assert scaler.observation_scalers["b"].maximum.tolist() == [3, 3]  # type: ignore[union-attr]
+    moving = DictObservationScaler({"a": RunningObservationScaler(), "b": None})
+    assert moving.running and not scaler.running
+    moving.update({"b": np.zeros((4, 1)), "a": np.arange(4.0)[:, None]})
+    assert moving.transform({"a": torch.tensor([[1.5]]), "b": torch.ones(1, 1)})["a"].item() == 0
+
+
+def test_dicts_that_do_not_fit() -> None:
+    for scalers in ([PixelObservationScaler()], {"a": 3}, {1: None}):
+        with pytest.raises(ConfigError, match="it must be a dict of observation scalers by the names of parts"):
+            DictObservationScaler(scalers)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="scalers for 'arm', observations have the parts 'object', 'camera', 'step'"):
+        DQNConfig(observation_scaler=DictObservationScaler({"arm": None})).create().build_with_dataset(robot())
+    with pytest.raises(ShapeError, match="observations have no names, but are tuple"):
+        robot_scaler().transform((torch.zeros(2),))
+    with pytest.raises(ShapeError, match="use DictObservationScaler"):
+        TupleObservationScaler([None, None]).transform({"a": torch.zeros(1), "b": torch.zeros(1)})
+    with pytest.raises(UnsupportedError, match=r"DictObservationScaler\(\{'name': …\}\)"):
+        StandardObservationScaler().fit_with_dataset(robot())
 
 
 # ----------------------------------------------------------------------- written for d3rlpy

@@ -274,7 +274,9 @@ def column_from_arrow(array: ArrowArray, name: str, where: RowLabel) -> Column:
     if isinstance(kind, arrow.BaseExtensionType):
         array, kind = array.storage, array.storage.type
     if types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
+        if types.is_string_view(kind.value_type):  # as of polars; Arrow cannot decode views
+            array = arrow.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(arrow.large_string()))
+        array, kind = array.dictionary_decode(), array.type.value_type
     missing = np.asarray(array.is_null())
     try:
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

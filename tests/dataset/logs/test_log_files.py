@@ -617,3 +617,17 @@ def test_too_many_columns_of_text_files_are_rejected_before_they_are_read(
     for ask in (lambda: propose([tmp_path / name]), lambda: import_files([tmp_path / name], SCHEMA, tmp_path / "out")):
         with pytest.raises(DataError, match=f"{name} has 10001 columns, at most 10000 are read: select those"):
             ask()
+
+
+@pytest.mark.parametrize("kind", ["string_view", "large_string", "string"])
+def test_dictionaries_of_texts_are_read(kind: str) -> None:
+    """polars writes categories as dictionaries of views."""
+    words = pyarrow.array(["left", "right"], getattr(pyarrow, kind)())
+    actions = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1, 1], pyarrow.uint32()), words)
+    table = pyarrow.table({"ep": [0, 0, 0], "t": [0, 1, 2], "x": [0.5, 1.5, 2.5], "a": actions, "r": [1.0, 2.0, 3.0]})
+    schema = LogSchema.parse(
+        'episode = "ep"\ntime = "t"\nunmarked = "truncated"\n[[observation]]\ncolumn = "x"\n[reward]\ncolumn = "r"\n'
+        '[action]\ncolumn = "a"\nkind = "discrete"\nvalues = ["left", "right"]\n'
+    )
+    (episode,) = from_table(table, schema).episodes
+    assert episode.actions[:, 0].tolist() == [0, 1, 1]
