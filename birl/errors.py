@@ -27,6 +27,7 @@
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
     ObservationRangeWarning           (UserWarning)   networks read images as bytes from 0 to 255
     EpisodeCutWarning                 (UserWarning)   steps do not follow one another, so that episodes are cut
+    ResolutionWarning                 (UserWarning)   float32 cannot tell the values of a column apart
     UnloggedActionWarning             (UserWarning)   no step of the data holds some of the discrete actions
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     UnusedOptionWarning               (UserWarning)   an option has no effect with the others
@@ -64,6 +65,7 @@ __all__ = [
     "NotBuiltError",
     "ObservationRangeWarning",
     "OrderError",
+    "ResolutionWarning",
     "ResumeError",
     "ShapeError",
     "ShortRunWarning",
@@ -172,6 +174,10 @@ class EvaluationWarning(UserWarning):
 
 class ObservationRangeWarning(UserWarning):
     """Networks read images as bytes from 0 to 255, because no observation scaler is set."""
+
+
+class ResolutionWarning(UserWarning):
+    """Float32, in which networks compute, cannot tell the values of a column of data apart."""
 
 
 class EpisodeCutWarning(UserWarning):

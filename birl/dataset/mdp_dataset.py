@@ -15,6 +15,7 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature, parts_as_tuple
 from birl.dataset.ingest import add_extra_columns, row_flags
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
+from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -95,6 +96,8 @@ class MDPDataset(ReplayBuffer):
     Without ``timeouts`` there is a warning if the longest episodes are also the most frequent ones, which suggests a
     time limit among the terminals; ``timeouts=np.zeros(N)`` states that there is none. Without ``action_size`` there is
     an `birl.errors.UnloggedActionWarning` if no step holds one of the discrete actions from 0 to the largest one.
+    A `birl.errors.ResolutionWarning` names columns, such as times in seconds since 1970, whose values are so large that
+    float32 cannot tell them apart.
 
     Raises:
         ShapeError: if shapes, lengths or dtypes do not fit.
@@ -178,6 +181,7 @@ class MDPDataset(ReplayBuffer):
         add_extra_columns(self.storage, steps)
         self.storage.extend(0, flags, steps, last)
         self.flush()
+        warn_of_lost_resolution(self.storage, stacklevel=2)
 
 
 def _infer_spec(observations: Tree, space: Tree, actions: Array, action_spec: Actions, widen: bool) -> Spec:

@@ -34,6 +34,7 @@ from birl.dataset.folders import (
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
 from birl.dataset.reader import Reader, Source
+from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
@@ -119,6 +120,7 @@ class ReplayBuffer(ReplayBufferBase):
             check(f"{name}_signature", signature, Signature, optional=True)
         check("action_space", action_space, ActionSpace, optional=True)
         check("episodes", episodes, Sequence, optional=True)  # type: ignore[type-abstract]
+        foreign = False  # whether there are episodes that are not of a dataset, which was checked
         reward = Signature([np.float32], [(1,)]) if reward_signature is None else reward_signature.as_row()
         if env is not None:
             check_episodes(episodes or ())
@@ -130,7 +132,8 @@ class ReplayBuffer(ReplayBufferBase):
                     "name the parts to read in the algorithm's configuration"
                 )
             info = DatasetInfo.from_episodes(episodes, action_space, action_size, observation_space)
-            if action_size is None and not all(getattr(episode, "spaces", None) for episode in episodes):
+            foreign = not all(getattr(episode, "spaces", None) for episode in episodes)
+            if action_size is None and foreign:
                 logged = (to_array("actions", episode.actions) for episode in episodes)
                 warn_of_unlogged_actions(info.actions, logged, stacklevel=2)
         elif observation_signature is not None and action_signature is not None:
@@ -146,6 +149,8 @@ class ReplayBuffer(ReplayBufferBase):
         for episode in episodes or ():
             self.append_episode(episode)
         self.flush()
+        if foreign:
+            warn_of_lost_resolution(self.storage, stacklevel=2)
 
     def _make(
         self, info: DatasetInfo, buffer: BufferProtocol, storage: StorageLocation, rows: int, lanes: int = 1
@@ -302,12 +307,16 @@ class ReplayBuffer(ReplayBufferBase):
     ) -> ReplayBuffer:
         self = ReplayBuffer.__new__(ReplayBuffer)
         rows = len(episodes.rewards) + len(episodes.lengths)
-        self._make(DatasetInfo.from_episodes([episodes.as_one()], *info), buffer, storage, rows)
+        found = DatasetInfo.from_episodes([episodes.as_one()], *info)
+        if info[1] is None:
+            warn_of_unlogged_actions(found.actions, [episodes.actions], stacklevel=3)
+        self._make(found, buffer, storage, rows)
         self._use(buffer, picker, slicer, writer, sampler)
         flags, steps, finals = flat_rows(self.storage, episodes)
         self.target.prepare(steps)
         self.storage.extend(0, flags, steps, finals)
         self.flush()
+        warn_of_lost_resolution(self.storage, stacklevel=3)
         return self
 
     @classmethod

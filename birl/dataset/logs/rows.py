@@ -11,6 +11,7 @@ import numpy as np
 
 from birl.dataset.log_schema import LogSchema, ObservationColumn, PropensityColumn, RewardColumn
 from birl.dataset.logs.columns import Column, RowLabel
+from birl.dataset.resolution import Resolution, warn_of_lost_columns
 from birl.errors import ActionError, DataError, NonFiniteError, ShapeError
 from birl.types import FLOAT32_MAX, Array
 
@@ -148,6 +149,7 @@ class RowEncoder:
         self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
         self._widths: dict[str, tuple[int, ...]] = {}
+        self._resolutions: dict[str, tuple[Resolution, int]] = {}
 
     def learn_widths(self, columns: Mapping[str, Column]) -> bool:
         """Record the width of each observation column; return whether all widths are known by now.
@@ -280,6 +282,7 @@ class RowEncoder:
         advice = "say what it is, missing = 'drop', 'fill' or 'forward', or repair it"
         self._handle_missing(cells, each.missing, advice)
         found = _to_float32(values[:, None] if values.ndim == 1 else values)
+        self._add_resolution(name, values.reshape(len(values), -1)[~missing])
         found[missing] = np.nan if each.missing == "forward" else np.float32(each.fill or 0)
         limits = f"it must be a number from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}: scale or repair it"
         cells.check(~np.isfinite(found).all(1) & ~missing, limits, NonFiniteError)
@@ -287,6 +290,18 @@ class RowEncoder:
         if each.indicator:
             return np.concatenate([found, missing[:, None].astype(np.float32)], 1), [*names, f"{name} is missing"]
         return found, names
+
+    def _add_resolution(self, name: str, values: Array) -> None:
+        with np.errstate(invalid="ignore", over="ignore"):  # numbers that are not finite are refused
+            self._resolutions.setdefault(name, (Resolution(), values.shape[1]))[0].add(values)
+
+    def warn_of_lost_resolution(self, stacklevel: int) -> None:
+        """Warn of columns of observations whose resolution float32 loses."""
+        found: list[str] = []
+        for name, (resolution, width) in self._resolutions.items():
+            names = [f"column {name!r}"] if width == 1 else [f"column {name!r}[{index}]" for index in range(width)]
+            found += resolution.lost(names)
+        warn_of_lost_columns(found, "where the table is made", stacklevel + 1)
 
     # -- actions and rewards ---------------------------------------------------------------------------------------
 
