@@ -17,6 +17,7 @@ _CHUNK = 65536
 _LOST: Final = 2.5e-4
 """Rounding errors above this share of a column's range lose its resolution: about a thousandth of the deviation."""
 
+_EPSILON: Final = 2.0**-23
 _EXACT: Final = 2.0**24
 """Whole numbers up to this one are exact in float32."""
 
@@ -33,7 +34,7 @@ class Resolution:
             return
         low, high = rows.min(axis=0).astype(np.float64), rows.max(axis=0).astype(np.float64)
         largest = np.maximum(np.abs(low), np.abs(high))
-        step = np.spacing(largest.astype(np.float32)).astype(np.float64)
+        step = largest * _EPSILON  # not less than float32's
         error = np.zeros(len(step))
         # the error is half a step at most, so that most columns need no conversion
         suspicious = np.flatnonzero(step > _LOST * (high - low))
