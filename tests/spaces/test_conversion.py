@@ -251,6 +251,8 @@ def test_values_arrive_right(name, algorithm):
 def test_other_values_are_refused_by_name(name, algorithm):
     for kind, (make, message) in REFUSED.items():
         value = make()
+        if "next_observations" in name:  # missing ones are NaN, which is refused unless a whole row is missing
+            message = rf"{message}|next_observations\[\d, \d\] is nan"
         with pytest.raises(BirlError, match=message) as caught:
             DOORS[name](value, algorithm=algorithm)
         assert len(str(caught.value)) < 900, kind
