@@ -94,7 +94,7 @@ REFUSED = {
     "masked and structured": (lambda: np.ma.zeros((N, A), [("x", "f4")]), "structured, with the fields x"),
     "integers of 128 bits": (lambda: with_none(2**70), r"\[2, 1\] is 1180591620717411303424"),
     "sparse tensor": (lambda: torch.tensor(VALUES).to_sparse(), "to_dense"),
-    "Arrow nulls": (lambda: arrow([[0.5, None, 1.0, 2.0]] * 2), r"\['x0'\]\[1\] is missing"),
+    "Arrow nulls": (lambda: arrow([[0.5, None, 1.0, 2.0], [1.0] * 4]), r"\['x0'\]\[1\] is missing"),
     "Arrow text": (lambda: arrow([["a", "b", "c", "d"]] * 2), r"\['x0'\] is object, text"),
     "table with a gap": (lambda: Frame({"a": VALUES[:, 0], "b": with_none()[:, 1]}), r"\['b'\]\[2\] is missing"),
     "ragged": (lambda: [[1.0], [1.0, 2.0], [1.0], [1.0]], "inhomogeneous|one array"),
