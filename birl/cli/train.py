@@ -185,7 +185,8 @@ def _complete(options: TrainOptions, published: Mapping[str, Any]) -> TrainOptio
     values = {name: value for name, value in published.items() if name not in dropped}
     known = {*given, *values}
     values = {name: value for name, value in values.items() if not (need := TABLE[name].needs) or need in known}
-    defaults = {"n_steps": N_STEPS} | ({"n_trials": N_TRIALS} if "env_id" in known else {})
+    by_episodes = "env_id" in known and "eval_steps" not in known
+    defaults = {"n_steps": N_STEPS} | ({"n_trials": N_TRIALS} if by_episodes else {})
     values |= {name: value for name, value in defaults.items() if name not in known}
     return dataclasses.replace(options, **values)
 
