@@ -515,6 +515,8 @@ class _Run:
         env: EnvironmentLike | None = self.env
         arguments = {**options.feeding("fit_online"), **arguments, "demonstrations": self.demonstrations}
         arguments["eval_env"] = self.environment.make()
+        if arguments.get("eval_n_steps") is not None:  # instead of the default number of episodes
+            arguments.pop("eval_n_trials", None)
         if self.cluster is not None:
             arguments["cluster"] = self.cluster
             env = partial(collector_environment, settings=self.environment, module=options.import_)

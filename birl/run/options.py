@@ -224,7 +224,6 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
         ConfigError: names the first option that is not allowed.
     """
     steps: int = check("n_steps", n_steps, int, low=1)
-    _warn_of_unused(options)
     full = cast(Options, _checked({**DEFAULTS, **options}))
     Hooks.of(full["callback"])
     after = full["epoch_callback"]
@@ -237,6 +236,7 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
             "TensorboardAdapterFactory()"
         )
     full["logging_strategy"] = _strategy(full["logging_strategy"])
+    _warn_of_unused(options)
     return steps, full
 
 

@@ -50,3 +50,9 @@ def test_evaluations_may_sample(birl_: Any, tmp_path: Path) -> None:
     birl_("train", "DQN", *same, "--n-steps", 40, "--set", "batch_size=8", "--out", tmp_path / "dqn")
     said = birl_("evaluate", tmp_path / "dqn", "--sample", status=1)
     assert "a DQN has no policy to sample from: leave it out, or explore with --epsilon" in said
+
+
+def test_evaluations_may_be_a_number_of_steps(birl_: Any, tmp_path: Path) -> None:
+    words = ["train", "PPO", "--env-id", "CartPole-v1", "--n-steps", 32, "--set", "rollout_length=32", "batch_size=16"]
+    birl_(*words, "--eval-steps", 30, "--out", tmp_path / "run")
+    assert (tmp_path / "run/evaluation.csv").exists()
