@@ -24,11 +24,14 @@ from birl.errors import ConfigError, CorruptFileError, ForeignFileError, Unsuppo
 from birl.files import load_archive, save_archive
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.files.state_restore import convert_to_corrupt_error, restore_on_error
+from birl.run.checkpoint import differences
 from birl.spaces.observations import observations_from_json
 from birl.spaces.specs import Spec
 from birl.types import State, Tree, tree_map
 
 File = str | Path | BinaryIO
+_OF_NETWORKS = ("EncoderFactory", "QFunctionFactory", "DistributionFactory")
+"""Kinds of factories that determine which function networks compute with given parameters."""
 _EXAMPLES = 64  # number of example observations for exports: enough for all values of most choices
 
 
@@ -47,12 +50,26 @@ def save_model(learner: Learner, fname: File) -> None:
     state = learner.engine.get_state()
     if learner.running:
         state["running"] = {name: scaler.get_state() for name, scaler in learner.running.items()}
-    save_archive(fname, "parameters", {"birl": __version__}, state)
+    save_archive(fname, "parameters", {"birl": __version__, "networks": _describe_networks(learner)}, state)
+
+
+def _describe_networks(learner: Learner) -> dict[str, Any]:
+    """Return what the meaning of parameters depends on: the algorithm, and the factories that make its networks."""
+    description = learner.describe()
+    fields = description["config"]["params"].items()
+    factories = {name: value for name, value in fields if isinstance(value, dict) and value.get("kind") in _OF_NETWORKS}
+    return {"algorithm": description["config"]["type"], "discrete_action": description["discrete_action"], **factories}
 
 
 def load_model(learner: Learner, fname: File) -> None:
     """See `Algorithm.load_model`."""
-    _, state = load_archive(fname, "parameters")
+    about, state = load_archive(fname, "parameters")
+    different = differences(about.get("networks"), _describe_networks(learner)) if "networks" in about else []
+    if different:  # parameters of equal shapes would give another function without an error
+        raise ConfigError(
+            f"{fname} has the parameters of other networks: {'; '.join(different)}. Give the configuration that was "
+            "saved, or load single networks, as with copy_policy_from(other)"
+        )
     saved = state.get("running", {})
     if saved.keys() != learner.running.keys():
         there, here = (", ".join(each) or "none" for each in (saved, learner.running))

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import typer
 
 from birl.cli.common import note
+from birl.errors import ConfigError
 
 GRACE_PERIOD: Final = 60.0
 """Seconds in which a run must write its checkpoint after it is asked to end."""
@@ -52,10 +53,18 @@ def process_starter(jobs: int, address: str | None, device: str = "cpu") -> Iter
         jobs: see `start_process`.
         address: address of the Ray cluster that executes the runs; ``None`` for this machine without Ray.
         device: device of the runs. If it is a GPU, Ray assigns one to each run.
+
+    Raises:
+        ConfigError: if the device is another GPU than the first, which is the only one that a placed run sees.
     """
     if address is None:
         yield partial(start_process, jobs=jobs)
         return
+    if device.startswith("cuda") and device not in ("cuda", "cuda:0"):
+        raise ConfigError(
+            f"--device is {device!r}; with --address it must be 'cuda' or 'cpu', because Ray assigns one GPU to each "
+            "run, and a run sees only this one: give --device cuda"
+        )
     from birl.distributed.ray import RayLauncher  # it imports Ray
 
     launcher = RayLauncher(

@@ -28,6 +28,8 @@ PATIENCE: Final = 30.0
 _MAX_RESTARTS: Final = 3
 """Number of times that a run is started again after its process was lost."""
 _POLL_INTERVAL: Final = 0.1
+_LONGEST_REASON: Final = 2000
+"""Number of characters of Ray's reasons in messages. Its texts name the node, the cause and the logs, in this order."""
 _SIGNAL_TIMEOUT: Final = 5.0
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds in which a cluster's address must answer."""
@@ -172,7 +174,7 @@ class RayTransport(Transport):
         except (errors.RayActorError, errors.ObjectLostError) as error:
             self._forget(index)
             how = " ".join(str(error).split())
-            raise WorkerLost(index, f"({how:.200})") from None
+            raise WorkerLost(index, f"({how:.{_LONGEST_REASON}})") from None
         except errors.RayTaskError as error:
             if isinstance(error.cause, BirlError):
                 raise error.cause from None
@@ -280,11 +282,11 @@ class RayProcess:
         if never_started:
             self.returncode = 1
             raise ConfigError(
-                f"the run in {self._folder} cannot start where Ray has put it ({how[-300:]}): all machines must have "
-                f"birl, share this folder, and have {Path.cwd()}"
+                f"the run in {self._folder} cannot start where Ray has put it ({how[-_LONGEST_REASON:]}): all machines "
+                f"must have birl, share this folder, and have {Path.cwd()}"
             )
         with open(f"{self._folder}.log", "a", encoding="utf-8") as log:
-            log.write(f"Ray has lost this run: {how:.200}\n")
+            log.write(f"Ray has lost this run: {how:.{_LONGEST_REASON}}\n")
         if not self._restarts_left:
             self.returncode = -signal.SIGKILL
             return

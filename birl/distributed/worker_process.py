@@ -151,7 +151,10 @@ class WorkerProcess:
                 'in the standard error output. A script must start runs under `if __name__ == "__main__":`, because '
                 "workers import it, and what it defines for them must be importable"
             )
-        how = "somehow" if code is None else f"by {_signal_name(-code)}" if code < 0 else f"with status {code}"
+        if code is None:
+            how = "for a reason that nobody knows, because the process that started it has ended, too"
+        else:
+            how = f"by {_signal_name(-code)}" if code < 0 else f"with status {code}"
         raise ProcessEnded(how)
 
     def terminate(self) -> None:

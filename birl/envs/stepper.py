@@ -24,6 +24,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from birl.envs.wrappers import find_mask_method
 from birl.errors import (
+    BirlError,
     DataError,
     EnvironmentMismatchError,
     NonFiniteError,
@@ -419,11 +420,23 @@ class Stepper:
         warn, start new episodes and set ``lost``.
         """
         self._generator.bit_generator.state = state["origin"]
-        self.reset()
-        limit, self._log_limit = self._log_limit, sys.maxsize  # none of these steps reset all environments
-        for action in state["actions"]:
-            self.step(action)
-        self._log_limit = limit
+        limit, number = self._log_limit, 0
+        try:
+            self.reset()
+            self._log_limit = sys.maxsize  # none of these steps reset all environments
+            for number, action in enumerate(state["actions"], 1):  # noqa: B007
+                self.step(action)
+        except BirlError:
+            raise
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            what = f"in action {number} of {len(state['actions'])}" if number else "in its reset"
+            raise WorkerError(
+                f"the environment raised {type(error).__name__} ({error!s:.500}) {what}, while the actions since its "
+                f"reset with seed {self.seed} were repeated to restore it. It did not raise this the first time: make "
+                "it depend on its seed and actions alone, or mend what fails"
+            ) from error
+        finally:
+            self._log_limit = limit
         expected = [np.asarray(leaf) for leaf in state["observation"].values()]
         self.lost = not all(map(np.array_equal, tree_leaves(self.observation), expected))
         if self.lost:

@@ -334,6 +334,24 @@ def test_fault_08_random_policies_are_saved_too(tmp_path, config):
     assert again.predict(np.zeros((7, 3))).shape == policy.predict(np.zeros((7, 3))).shape
 
 
+def test_parameters_are_those_of_the_same_networks(tmp_path):
+    """Equal shapes do not suffice: the parameters of another distribution or algorithm mean something else."""
+    encoder = {f"{name}_encoder_factory": birl.models.VectorEncoderFactory([4]) for name in ("actor", "value")}
+
+    def made(config, **options):
+        algo = config(**encoder, **options).create()
+        algo.create_impl((3,), 2, discrete_action=False)
+        return algo
+
+    normal, squashed = birl.models.NormalFactory(), birl.models.SquashedNormalFactory()
+    made(algos.A2CConfig, distribution_factory=normal).save_model(tmp_path / "a2c")
+    made(algos.A2CConfig, distribution_factory=normal, learning_rate=0.5).load_model(tmp_path / "a2c")
+    with pytest.raises(ConfigError, match="of other networks: distribution_factory.*Give the configuration"):
+        made(algos.A2CConfig, distribution_factory=squashed).load_model(tmp_path / "a2c")
+    with pytest.raises(ConfigError, match="of other networks: algorithm was 'A2C', now 'A3C'"):
+        made(algos.A3CConfig, distribution_factory=normal).load_model(tmp_path / "a2c")
+
+
 def test_parameters_alone(tmp_path):
     dqn = trained(small_dqn(), discrete_dataset())
     dqn.save_model(tmp_path / "dqn.pt")

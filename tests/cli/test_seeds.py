@@ -72,3 +72,9 @@ def test_a_seed_is_trained_as_if_alone(birl_: Shell, tmp_path: Path) -> None:
     assert repr(own) == repr(alone)
     birl_(*WORDS, *more, "--seeds", 2, "--jobs", 2, "--out", tmp_path / "x")
     assert (tmp_path / "x" / "seed_0.log").read_text().count("there was nothing left to do") == 1
+
+
+def test_a_placed_run_sees_one_gpu(birl_: Shell, tmp_path: Path) -> None:
+    words = ["train", "DQN", "--env-id", "CartPole-v1", "--n-steps", 10, "--seeds", 2, "--out", tmp_path / "runs"]
+    said = birl_(*words, "--device", "cuda:1", "--address", "local", status=1)
+    assert "--device is 'cuda:1'; with --address it must be 'cuda' or 'cpu'" in said and "give --device cuda" in said

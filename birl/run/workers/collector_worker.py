@@ -199,7 +199,11 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
             if self._env_name(i) not in str(error):
                 error.add_note(f"This was in {self._env_name(i)}, {phase}.")
             raise
-        except Exception as error:
+        except (
+            Exception,
+            KeyboardInterrupt,
+            SystemExit,
+        ) as error:  # a worker ignores Ctrl-C: the environment raised it
             i, phase = self._setup
             raise WorkerError(
                 f"{self._env_name(i)} has failed {phase}, and with it the run; mend the environment or what makes it. "
@@ -249,11 +253,17 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         except BirlError as error:
             error.add_note(f"This was in {self.position}, {self._describe_actions()}.")
             raise
-        except Exception as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            limit = self._spec.max_failures
+            remedy = (
+                "so mend the environment, or let birl.Cluster(on_error='restart') remake it"
+                if limit is None
+                else f"and it was remade {limit} times in a row (restarts={limit}), so mend the environment"
+            )
             raise WorkerError(
                 f"{self.position}, has failed, and with it the run, {self._describe_actions()}; with this seed and "
-                "these actions it would fail again, so mend the environment, or let birl.Cluster(on_error='restart') "
-                f"remake it. Its error:\n{''.join(traceback.format_exception(error))}"
+                f"these actions it would fail again, {remedy}. Its error:\n"
+                f"{''.join(traceback.format_exception(error))}"
             ) from error
         rows: dict[str, Tree] = tree_map(lambda *leaves: np.stack(leaves), *agent.rows)
         lost, agent.lost, agent.rows, agent.uncounted_steps = agent.lost, False, [], 0

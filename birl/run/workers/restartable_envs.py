@@ -82,7 +82,7 @@ class RestartableEnvs:
         """Step the environments; see `Stepper.step`. Steps of environments that pause or fail are not valid.
 
         Raises:
-            Exception: any error of an environment that may not fail again.
+            BaseException: any error of an environment that may not fail again.
         """
         self.failures = []
         steps = [self._step_one(i, action[i : i + 1]) for i in range(self.n)]
@@ -102,14 +102,18 @@ class RestartableEnvs:
             ended = bool(step.terminated[0] | step.truncated[0])
             self._failures_in_a_row[i], self._paused[i] = 0, self._whole_episodes and ended
             return step
-        except Exception as error:
+        except (
+            Exception,
+            KeyboardInterrupt,
+            SystemExit,
+        ) as error:  # a worker ignores Ctrl-C: the environment raised it
             message = f"reset with seed {stepper.seed}, {_describe(error)} {describe_actions(stepper)}"
             self.failures.append(EnvFailure(i, message))
             self._paused[i] = self._whole_episodes
             self._remake(i, error)
             return no_step
 
-    def _remake(self, i: int, error: Exception) -> None:
+    def _remake(self, i: int, error: BaseException) -> None:
         while True:
             self._failures_in_a_row[i] += 1
             if self._max_failures is None or self._failures_in_a_row[i] > self._max_failures:
@@ -120,7 +124,7 @@ class RestartableEnvs:
                 self.envs[i] = self._make_env(i)
                 self.steppers[i] = self._make_stepper(i, self.envs[i])
                 return
-            except Exception as next_error:
+            except (Exception, KeyboardInterrupt, SystemExit) as next_error:
                 error = next_error
 
     @property
@@ -154,7 +158,7 @@ def _no_step(stepper: Stepper) -> Step:
     return Step(stepper.observation, np.zeros(1, np.float32), no, no, no, {})
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 

@@ -14,7 +14,9 @@ import pytest
 import birl
 from birl.algorithm.learner import Learner
 from birl.distributed.transport import InlineTransport
+from birl.envs.stepper import Stepper
 from birl.errors import ConfigError, EnvironmentMismatchError, WorkerError
+from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.cluster import FIRST_FRAGMENT, fragment_length
 from birl.run.workers.collector_group import CollectorGroup
 from birl.run.workers.collector_worker import CollectorWorker
@@ -126,8 +128,56 @@ class NeverWorks(Drift):
 
 
 def test_what_fails_again_and_again_ends_the_run() -> None:
-    with pytest.raises(WorkerError, match="environment 0 of collector 0(.|\n)*ZeroDivisionError: of the user"):
+    with pytest.raises(WorkerError, match="environment 0 of collector 0(.|\n)*ZeroDivisionError: of the user") as found:
         run(birl.Cluster(2, 1, 4, restarts=3, on_error="restart"), env=NeverWorks())
+    said = str(found.value)
+    assert "it was remade 3 times in a row (restarts=3)" in said and "on_error" not in said
+
+
+class Interrupts(Drift):
+    """An environment that ends the program, as old ones do at the end of a window."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 3:
+            raise self.error("of the user")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_environments_that_end_the_program_are_named(error: type[BaseException]) -> None:
+    with pytest.raises(
+        WorkerError, match=rf"environment \d of collector \d, reset(.|\n)*{error.__name__}: of the user"
+    ):
+        run(birl.Cluster(2, 1, 4), env=Interrupts(error))
+    run(birl.Cluster(1, 1, 4, restarts=2, on_error="restart"), env=Interrupts(error))  # it is remade
+
+
+def test_an_environment_that_fails_while_it_is_restored_is_named() -> None:
+    """Not the checkpoint, which is right."""
+
+    class Once(Drift):
+        left = 1000
+
+        def step(self, action: Any) -> Any:
+            type(self).left -= 1
+            if self.left == 0:
+                raise ZeroDivisionError("of the user")
+            return super().step(action)
+
+    stepper = Stepper(Once(), np.random.default_rng(0))
+    for _ in range(4):
+        stepper.step(np.zeros(1, np.int64))
+    state = stepper.get_state()
+    Once.left = len(state["actions"])
+    with (
+        pytest.raises(WorkerError, match=r"raised ZeroDivisionError \(of the user\) in action .* were repeated"),
+        convert_to_corrupt_error("the checkpoint"),
+    ):
+        Stepper(Once(), np.random.default_rng(0)).set_state(state)
 
 
 # -- environments that never start -------------------------------------------------------------------------------------
