@@ -24,6 +24,7 @@ from birl.dataset.reader import MinibatchSource
 from birl.engine import Engine, Gradients, Step
 from birl.engine.gradient_exchange import ComputedGradients, step_features
 from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError
+from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
 from birl.models.networks import normalises_by_batch
@@ -250,6 +251,11 @@ class Learner:
         make = partial(make_networks, definition.networks, acting, spec)
         self.tuning = Tuning(partial(with_addons, definition.steps, acting), make, config)
         self.nets: Any = make(config)
+        if (count := len(self.nets.state_dict())) > MAX_NETWORK_ARRAYS:
+            raise ConfigError(
+                f"the networks of {type(config).__name__} have {count} parameters and buffers; at most "
+                f"{MAX_NETWORK_ARRAYS} can be loaded from a file: give fewer layers or ensemble members"
+            )
         fill_networks(self.nets, config)
         self.engine = Engine(self.nets.to(device), with_addons(definition.steps, acting, config), config)
         if config.compile_graph is True:

@@ -11,7 +11,7 @@ import numpy as np
 from birl.dataset.episode import EpisodeBase, Signature, Spaces, check_episodes
 from birl.dataset.validation import actions_of_log, check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
-from birl.errors import ConfigError, EmptyDataError
+from birl.errors import ConfigError, EmptyDataError, ShapeError
 from birl.spaces import Actions, actions_from_space, parse_actions
 from birl.spaces.conversion import to_array
 from birl.spaces.observations import (
@@ -25,7 +25,9 @@ from birl.spaces.observations import (
     widen_observations,
 )
 from birl.spaces.specs import single_spaces
-from birl.types import ActionSize, ActionSpace, GymEnv, Tree, parts_like, tree_map
+from birl.types import ActionSize, ActionSpace, GymEnv, Tree, parts_like, tree_leaves, tree_map
+
+_MAX_DIMENSIONS = 30  # of an observation; HDF5 has 32, one of them for steps
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,14 @@ class DatasetInfo:
     def __post_init__(self) -> None:
         signature, found = self.observation_signature, self.observations
         # Spaces sort the parts of dicts, but data need not. Files identify parts by their order.
-        found = parse_observations(signature.tree_shape) if found is None else match_parts(signature.tree, found)
+        parsed = parse_observations(signature.tree_shape)  # refuses sizes below 1, as files of datasets do
+        for leaf in tree_leaves(signature.tree):
+            if len(leaf.shape) > _MAX_DIMENSIONS:
+                raise ShapeError(
+                    f"an observation has {len(leaf.shape)} dimensions; at most {_MAX_DIMENSIONS} can be stored: "
+                    "reshape it"
+                )
+        found = parsed if found is None else match_parts(signature.tree, found)
         object.__setattr__(self, "observations", found)
 
     @classmethod

@@ -28,7 +28,7 @@ import hashlib
 import math
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
@@ -110,6 +110,10 @@ def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: Sta
         )
     tree, arrays = pack(state)
     encoded = [(name, *array_bytes(name, value)) for name, value in arrays.items()]
+    for name, dtype, shape, data in encoded:  # the checks of loading
+        _check_shape(name, shape)
+        if dtype is torch.bool and len(data) and np.frombuffer(data, np.uint8).max() > 1:
+            raise ConfigError(f"cannot save {name!r:.200}: its bytes are not those of bool, 0 and 1: convert it again")
     # Arrays with the widest items come first, which aligns every array for readers that map the file into memory.
     encoded.sort(key=lambda entry: (-entry[1].itemsize, entry[0]))
     content: list[bytes | memoryview] = [data for *_, data in encoded]
@@ -129,6 +133,8 @@ def save_archive(path: PathOrFile, kind: str, config: dict[str, Any], state: Sta
         header[name] = {"dtype": DTYPES[str(dtype)], "shape": shape, "data_offsets": [position, position + data.nbytes]}
         position += data.nbytes
     text = dump_json(header, "the state").encode("utf-8")
+    if len(text) + 16 > MAX_JSON_BYTES:  # with its length and padding
+        raise ConfigError(f"the state has {len(text)} bytes without its arrays: keep long lists as numpy arrays")
     covered = text[_DIGEST_END - 8 :] + b" " * (-len(text) % 8)
     start = struct.pack("<Q", _DIGEST_END - 8 + len(covered)) + _START + _sha256([covered]).encode("ascii")
 
@@ -292,12 +298,24 @@ def load_tensors(source: str | os.PathLike[str] | bytes, header: object, label: 
     return tensors
 
 
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    """Raise `ConfigError` for a shape that `_is_entry` rejects."""
+    if not _fits(shape):
+        raise ConfigError(
+            f"cannot save {name!r:.200}: its shape is {shape!s:.100}; at most {_MAX_DIMENSIONS} dimensions and "
+            f"{_MAX_ELEMENTS} elements, counting 1 for 0, are allowed: reshape it"
+        )
+
+
+def _fits(shape: Sequence[int]) -> bool:
+    """Return whether torch and numpy can represent a shape. Strides depend on sizes next to a 0, so 0 counts as 1."""
+    return len(shape) <= _MAX_DIMENSIONS and math.prod(max(extent, 1) for extent in shape) < _MAX_ELEMENTS
+
+
 def _is_entry(entry: object) -> bool:
     """Return whether torch and numpy can represent the array; the library checks its size."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": list(), **rest}:
-            # Sizes next to a zero count as well: strides are computed from them.
-            extents = [max(extent, 1) for extent in shape if type(extent) is int]
-            few = len(extents) == len(shape) <= _MAX_DIMENSIONS
-            return not rest and dtype in DTYPES.values() and few and math.prod(extents) < _MAX_ELEMENTS
+            whole = all(type(extent) is int for extent in shape)
+            return not rest and dtype in DTYPES.values() and whole and _fits(shape)
     return False

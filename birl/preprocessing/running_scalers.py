@@ -456,6 +456,10 @@ class RunningRewardScaler(_RunningScaler, RewardScaler, type="running"):
         return {**super().get_state(), "returns": self._returns.copy()}
 
     def set_state(self, state: State) -> None:
-        returns = self._as_rows(state["returns"], (None,)).astype(np.float64)
+        returns = np.array(state["returns"], np.float64)  # discounted sums of rewards may exceed float32
+        if returns.ndim != 1 or not np.isfinite(returns).all():
+            raise NonFiniteError(
+                f"the saved running returns are {returns!s:.80}; they must be [n], all finite: use a copy"
+            )
         super().set_state({name: value for name, value in state.items() if name != "returns"})
         self._returns = returns

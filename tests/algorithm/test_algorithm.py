@@ -352,6 +352,12 @@ def test_parameters_are_those_of_the_same_networks(tmp_path):
         made(algos.A3CConfig, distribution_factory=normal).load_model(tmp_path / "a2c")
 
 
+def test_networks_that_no_file_can_describe_are_refused_at_once():
+    deep = birl.models.VectorEncoderFactory([2] * 1800)
+    with pytest.raises(ConfigError, match="parameters and buffers; at most 10000 can be loaded from a file"):
+        algos.TD3Config(actor_encoder_factory=deep, critic_encoder_factory=deep).create().create_impl((3,), 2)
+
+
 def test_parameters_alone(tmp_path):
     dqn = trained(small_dqn(), discrete_dataset())
     dqn.save_model(tmp_path / "dqn.pt")

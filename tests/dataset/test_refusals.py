@@ -20,7 +20,7 @@ from birl.dataset import (
     MultiStepTransitionPicker,
     ReplayBuffer,
 )
-from birl.errors import ConfigError, CorruptFileError, EmptyDataError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, EmptyDataError, ShapeError, UnsupportedError
 
 
 def episode(steps: int, terminated: bool = True) -> Episode:
@@ -123,3 +123,9 @@ def test_numbers_that_are_not_whole(make: Any) -> None:
 
 def test_repr_of_an_episode_is_short() -> None:
     assert repr(episode(4)) == "<Episode: 4 steps, terminated, return 4, observations (4, 1), actions (4, 1)>"
+
+
+@pytest.mark.parametrize(("shape", "message"), [((0,), "a size below 1"), ((1,) * 33, "at most 30 can be stored")])
+def test_observations_that_no_file_can_hold(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises((ConfigError, ShapeError), match=message):
+        MDPDataset(np.zeros((20, *shape), np.float32), np.zeros((20, 2)), np.zeros(20), np.arange(20) % 5 == 4)

@@ -92,7 +92,7 @@ def test_any_state_comes_back_as_it_was(way: str, state: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("way", ["object", "path"])
-@pytest.mark.parametrize("dtype", sorted(DTYPES, key=str))
+@pytest.mark.parametrize("dtype", [getattr(torch, name.removeprefix("torch.")) for name in sorted(DTYPES)])
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
 def test_every_dtype_of_torch(dtype: torch.dtype, shape: tuple[int, ...], way: str) -> None:
     tensor = torch.arange(math.prod(shape)).reshape(shape).remainder(2).to(dtype)
@@ -446,3 +446,31 @@ def test_loading_needs_the_memory_of_the_arrays_once() -> None:
         tracemalloc.stop()
     # BytesIO shares the bytes it is made from, so the arrays and a chunk or two are all there is.
     assert state["x"].nbytes + state["y"].nbytes < peak < len(data) + 2**22
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((1,) * 40),
+        torch.zeros((1,) * 40),
+        torch.empty((0, 2**31, 2**31)),
+        np.array([0, 2], np.uint8).view(bool),
+    ],
+)
+def test_arrays_that_no_file_may_hold_are_not_saved(value: Any, tmp_path: Path) -> None:
+    """What is written can be read: the checks of loading are made when a file is saved."""
+    save_archive(tmp_path / "file", "model", {}, {"x": np.zeros(3)})
+    before = (tmp_path / "file").read_bytes()
+    with pytest.raises(ConfigError, match="cannot save 'x': its (shape is|bytes are not)"):
+        save_archive(tmp_path / "file", "model", {}, {"x": value})
+    assert (tmp_path / "file").read_bytes() == before
+
+
+@pytest.mark.parametrize("size", range(16 * 2**20 - 340, 16 * 2**20 - 240, 9))
+def test_headers_at_the_limit_are_readable_or_not_saved(size: int, tmp_path: Path) -> None:
+    try:
+        save_archive(tmp_path / "file", "model", {}, {"x": "y" * size})
+    except ConfigError:
+        assert not (tmp_path / "file").exists()
+    else:
+        assert len(load_archive(tmp_path / "file", "model")[1]["x"]) == size

@@ -555,3 +555,14 @@ def test_statistics_stay_after_a_number_of_steps() -> None:
     assert again == scaler and again.until == 5
     with pytest.raises(ConfigError, match="until is 0"):
         RunningObservationScaler(until=0)
+
+
+def test_states_of_huge_returns_can_be_restored() -> None:
+    """Discounted sums of rewards exceed float32 before any single reward does."""
+    scaler = RunningRewardScaler(gamma=1.0)
+    scaler.update(np.full((10, 1), 3e38), np.arange(10)[:, None] == 0)
+    again = RunningRewardScaler()
+    again.set_state(scaler.get_state())
+    assert again == scaler
+    with pytest.raises(NonFiniteError, match="the saved running returns"):
+        again.set_state({**scaler.get_state(), "returns": np.array([np.inf])})
