@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from birl.engine import LossModule, Training, Update
-from birl.engine.steps import check_gradients, check_loss
+from birl.engine.steps import check_loss, parameter_gradients
 from birl.errors import ConfigError
 from birl.logging.averages import FAILED_SEARCH
 from birl.losses.trust_region import fisher_product, flat, line_search, natural_step
@@ -66,8 +66,9 @@ class TrustRegion(Training):
             f"{network}.{name}": parameter
             for network in self.networks
             for name, parameter in on.nets.get_submodule(network).named_parameters()
+            if parameter.requires_grad
         }
-        start, with_others = list(trained.values()), LossModule(self.loss, on.nets, on.config)
+        with_others = LossModule(self.loss, on.nets, on.config)
 
         def reduce(vector: Tensor) -> Tensor:
             return on.reduce({self.name: vector})[self.name]
@@ -86,9 +87,10 @@ class TrustRegion(Training):
                     f"the loss of the step {self.name!r} has no metric {self.divergence!r} with a gradient: it must be "
                     "the mean KL(old || new), as in Loss(value, {'kl': weighted_mean(old.kl(policy), batch.weight)})"
                 )
-            gradients = torch.autograd.grad(loss.value, start, retain_graph=True, allow_unused=True)
-            check_gradients(self.loss, dict(zip(trained, gradients, strict=True)))
-            uphill = reduce(-flat(gradients))
+            gradients = parameter_gradients(self.loss, loss.value, trained, retain_graph=True)
+            trained = {name: trained[name] for name in gradients}
+            start = list(trained.values())
+            uphill = reduce(-flat(list(gradients.values())))
             step = natural_step(uphill, fisher_product(divergence, start, damping, reduce), max_kl, n_directions)
             searched = line_search(evaluate, start, step, max_kl, n_lengths, shrink)
         on.assign(dict(zip(trained, searched.parameters, strict=True)))

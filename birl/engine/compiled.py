@@ -44,7 +44,8 @@ class Program(Eager):
     def __init__(self, trained: TrainState, record: Recorder | None = None) -> None:
         super().__init__(trained)
         self._graphs, self._record = Graphs(), record
-        self._device = next(trained.nets.parameters()).device
+        self._parameters = list(trained.nets.parameters())
+        self._device = self._parameters[0].device
         self._refresh()
 
     @property
@@ -55,14 +56,23 @@ class Program(Eager):
     def _refresh(self) -> None:
         """Look up the optimisers' moments again after they were replaced or loaded."""
         self._version = self._trained.version
+        self._learning = self._find_learning()
         self._optimizer_steps = {name: _OptimizerStep(self._trained, name) for name in self._trained.optimizers}
         self._single: Uncopied[bool] = Uncopied()  # kinds of updates that were already made one by one
         self._runs: Uncopied[int] = Uncopied()
         self._recordings: Uncopied[Recording] = Uncopied()
         self._graphs.refresh()
 
+    def _find_learning(self) -> tuple[bool, ...]:
+        """Return for each parameter whether it learns, which users can change."""
+        return tuple([parameter.requires_grad for parameter in self._parameters])
+
+    def _is_outdated(self) -> bool:
+        """Return whether optimisers were replaced or loaded, or other parameters learn."""
+        return self._version != self._trained.version or self._learning != self._find_learning()
+
     def update(self, batch: Batch, due: Due) -> UpdateResult:
-        if self._version != self._trained.version:
+        if self._is_outdated():
             self._refresh()
         batch, scalars = self._prepared(batch, due), self._step_scalars([due])
         key = self._key(due)
@@ -80,8 +90,7 @@ class Program(Eager):
         once, because compiling must not fail after something has changed.
         """
         scheduled = any(schedule is not None for schedule in self._trained.schedulers.values())
-        replaced = self._version != self._trained.version
-        if scheduled or replaced or any(map(self.is_new, dues)):
+        if scheduled or self._is_outdated() or any(map(self.is_new, dues)):
             return None
 
         def updates(_: Batch | None, scalars: Tensor) -> UpdateResult:
@@ -158,7 +167,8 @@ class Program(Eager):
         """Return the key of a compiled update, without its batch."""
         names = tuple(step.name for step in due)
         rules = tuple(step.rules for step in self._optimized(due).values())
-        return names, rules, self.nets.training, self._trained.watch is not None, self._trained.prioritised
+        flags = self.nets.training, self._trained.watch is not None, self._trained.prioritised
+        return names, rules, self._learning, *flags
 
     @property
     def shelf(self) -> Path | None:
@@ -169,7 +179,7 @@ class Program(Eager):
         trained, code = self._trained, (Program._function, _OptimizerStep, Eager, TrainState)
         config = {name: value for name, value in vars(trained.config).items() if name != "compile_graph"}
         try:
-            groups = {name: step.groups for name, step in self._optimizer_steps.items()}
+            groups = {name: list(step.groups.values()) for name, step in self._optimizer_steps.items()}
             values = (type(trained.config), config, trained.nets, trained.steps, trained.clip_norms, groups)
             with fast_products():  # as in updates
                 return folder / stored.PROGRAMS / digest(stored.compile_environment(), code, values)
@@ -190,7 +200,7 @@ class Program(Eager):
 
             def apply_gradients(name: str, gradients: Gradients) -> None:
                 with torch.no_grad():
-                    steps[name](list(gradients.values()), moments[name], scalars_of[name])
+                    steps[name](gradients, moments[name], scalars_of[name])
 
             return self._losses(apply_gradients).update(batch, due)
 
@@ -202,10 +212,11 @@ class _OptimizerStep:
 
     def __init__(self, trained: TrainState, name: str) -> None:
         self._trained, self._name, self._optimizer = trained, name, trained.optimizers[name]
-        self._parameters = list(trained.parameters[name].values())
+        (networks,) = (step.networks for step in trained.gradient_steps if step.name == name)
+        self._parameters = trained.learning(networks)
         groups = self._optimizer.param_groups
         group_of = {parameter: index for index, group in enumerate(groups) for parameter in group["params"]}
-        self.groups = [group_of[parameter] for parameter in self._parameters]
+        self.groups = {key: group_of[parameter] for key, parameter in self._parameters.items()}
         self.rules = self._read_rules()
         self._moments: list[list[Tensor]] | None = None
 
@@ -224,8 +235,8 @@ class _OptimizerStep:
         """Return the moments of each parameter, created on the first step, as the optimiser itself does."""
         if self._moments is None:
             self._moments = [
-                moments_of(self._optimizer, parameter, self.rules[group])
-                for parameter, group in zip(self._parameters, self.groups, strict=True)
+                moments_of(self._optimizer, parameter, self.rules[self.groups[key]])
+                for key, parameter in self._parameters.items()
             ]
         return self._moments
 
@@ -236,17 +247,19 @@ class _OptimizerStep:
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
         return [number for rule, group in groups for number in rule.step_scalars(group, step)]
 
-    def __call__(self, gradients: list[Tensor], moments: Sequence[Sequence[Tensor]], scalars: Tensor) -> None:
-        """Update the parameters."""
+    def __call__(self, gradients: Gradients, moments: Sequence[Sequence[Tensor]], scalars: Tensor) -> None:
+        """Update the parameters that have a gradient."""
         limit = self._trained.clip_norms[self._name]
-        if limit is not None:
-            gradients = self._trained.clip(gradients, limit)
+        if limit is not None and gradients:
+            gradients = dict(zip(gradients, self._trained.clip(list(gradients.values()), limit), strict=True))
         groups = zip(self.rules, self._optimizer.param_groups, strict=True)
         group_scalars = [
             each.unbind() for each in scalars.split([len(rule.step_scalars(group, 1)) for rule, group in groups])
         ]
-        for parameter, gradient, kept, group in zip(self._parameters, gradients, moments, self.groups, strict=True):
-            self.rules[group](parameter, gradient, kept, group_scalars[group])
+        for (key, parameter), kept in zip(self._parameters.items(), moments, strict=True):
+            if key in gradients:
+                group = self.groups[key]
+                self.rules[group](parameter, gradients[key], kept, group_scalars[group])
 
 
 def supports(trained: TrainState) -> bool:

@@ -96,8 +96,10 @@ class GradientApplication(Eager):
                 "them after the same number of updates"
             )
         for name, computed in self._given.items():
-            own = self._trained.parameters[name]
-            if {k: x.shape for k, x in computed.gradients.items()} != {k: x.shape for k, x in own.items()}:
+            (step,) = (each for each in due if each.name == name)
+            own = {k: x.shape for k, x in self._trained.learning(step.networks).items()}
+            given = {k: x.shape for k, x in computed.gradients.items()}
+            if not given.items() <= own.items() or bool(given) != bool(own):
                 raise ConfigError(
                     f"the gradients of the step {name!r} are not those of its parameters: compute them with "
                     "the same configuration and shapes"

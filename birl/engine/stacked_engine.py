@@ -75,6 +75,7 @@ class StackedEngine(Eager):
         # Optimisers are made for one engine, because factories look at names and dimensions; its tensors grow later.
         super().__init__(TrainState(nets, [self._stackable(step) for step in first.steps], first.config))
         self._trained.clip = vmap(clip, (0, None))
+        self._trained.frozen = _frozen(first)
         self.priority: Tensor | None = None
         self._losses: dict[Hashable, StackedLoss] = {}
         self._known: dict[Hashable, tuple[StackedLoss, ...]] = {}  # by kind of update
@@ -209,7 +210,7 @@ class StackedEngine(Eager):
             self._losses[key] = StackedLoss(
                 LossModule(loss, self.nets, self.config),
                 self.saved,
-                list(self._trained.parameters_of(of)),
+                list(self._trained.learning(of)),
                 batch,
                 prioritised=self.prioritised,
                 compiled=self.config.compile_graph is True and not self.records,
@@ -326,6 +327,11 @@ def _saved(nets: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in (*nets.named_parameters(), *nets.named_buffers()) if name in names}
 
 
+def _frozen(engine: Engine) -> frozenset[str]:
+    """Return the names of the parameters that do not learn, targets included."""
+    return frozenset(name for name, parameter in engine.nets.named_parameters() if not parameter.requires_grad)
+
+
 def _states(trained: TrainState) -> State:
     return {name: optimizer.state_dict() for name, optimizer in trained.optimizers.items()}
 
@@ -365,9 +371,12 @@ def _check_same_configuration(engines: Sequence[Engine], generators: Sequence[to
         if (
             {name: tensor.shape for name, tensor in _saved(engine.nets).items()} != shapes
             or engine.steps != first.steps
+            or _frozen(engine) != _frozen(first)
             or engine.grad_step != first.grad_step
         ):
-            raise ConfigError("engines of different configurations, shapes or numbers of updates cannot be stacked")
+            raise ConfigError(
+                "engines of different configurations, shapes, frozen parameters or numbers of updates cannot be stacked"
+            )
     check_stackable(first)
 
 

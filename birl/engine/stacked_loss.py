@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
 from birl.engine import compiler
-from birl.engine.steps import Gradients
+from birl.engine.steps import Gradients, check_dependence
 from birl.engine.update import LossModule
 from birl.errors import UnsupportedError
 from birl.types import Batch, Loss
@@ -58,6 +58,7 @@ class StackedLoss:
         self._metrics: list[str] = []
         self._shared: list[str] = []
         self._has_priority = False
+        self._learned: list[str] = []
 
         def single_loss(given: list[Tensor], rest: list[Tensor], leaves: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             named = (*zip(self._rest, rest, strict=True), *zip(trained, given, strict=True))
@@ -74,9 +75,14 @@ class StackedLoss:
             with torch.enable_grad():
                 given = [tensor.detach().requires_grad_() for tensor in given]
                 values, more = vmap(single_loss, randomness="different")(given, rest, leaves)
-                gradients = torch.autograd.grad(values.sum(), given)
+                check_dependence(loss.function, trained if not values.requires_grad else (), ())
+                found = torch.autograd.grad(values.sum(), given, allow_unused=True) if trained else ()
+            gradients = {name: each for name, each in zip(trained, found, strict=True) if each is not None}
+            check_dependence(loss.function, trained, gradients)
+            self._learned = list(gradients)
             # fused optimisers ignore strides
-            return [*(each.contiguous() for each in gradients), values.detach(), *(each.detach() for each in more)]
+            dense = (each.contiguous() for each in gradients.values())
+            return [*dense, values.detach(), *(each.detach() for each in more)]
 
         # copies, because tracing a loss changes batch norm's statistics
         given, rest = self._split({name: tensor.detach().clone() for name, tensor in saved.items()})
@@ -86,8 +92,8 @@ class StackedLoss:
             self._draws = _extract_draws(graph)
         except RuntimeError as error:
             raise UnsupportedError(
-                f"the loss of {trained[0].partition('.')[0]!r} cannot be computed for several seeds at once: train "
-                f"each seed by itself. (torch's message for the author of the loss: {str(error).splitlines()[0]})"
+                f"the loss {getattr(loss.function, '__name__', '')!r} cannot be computed for several seeds at once: "
+                f"train each seed by itself. (torch's message for the author of the loss: {str(error).splitlines()[0]})"
             ) from error
         self.draws = len(self._draws)
         _simplify(graph)
@@ -112,11 +118,12 @@ class StackedLoss:
         leaves: list[Tensor] = []
         batch.map(lambda leaf: leaves.append(leaf) or leaf)  # type: ignore[func-returns-value]
         outputs = self._graph(*given, *rest, *leaves, *noise)
-        gradients, value, more = outputs[: len(given)], outputs[len(given)], outputs[len(given) + 1 :]
+        count = len(self._learned)
+        gradients, value, more = outputs[:count], outputs[count], outputs[count + 1 :]
         metrics = dict(zip(self._metrics, more, strict=False))
         share = dict(zip(self._shared, more[len(metrics) :], strict=False))
         priority = more[-1] if self._has_priority else None
-        return dict(zip(self._trained, gradients, strict=True)), Loss(value, metrics, share, priority)
+        return dict(zip(self._learned, gradients, strict=True)), Loss(value, metrics, share, priority)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

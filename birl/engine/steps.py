@@ -14,7 +14,7 @@ from birl.errors import ConfigError
 from birl.types import Batch, Loss
 
 LossFunction = Callable[[Any, Batch, Any], Loss]  # (networks, batch, config)
-Gradients = dict[str, Tensor]  # by parameter name
+Gradients = dict[str, Tensor]  # by name of the parameters that learn
 
 
 @dataclass(frozen=True)
@@ -389,19 +389,52 @@ def check_loss(function: LossFunction, found: object) -> Loss:
             f"the metric {wrong[0]!r} of the loss {name} is {found.metrics[wrong[0]]!r:.40}; it must be a scalar "
             "tensor: leave out float(…) and .item(), which wait for the device"
         )
-    if not found.value.requires_grad:
-        raise ConfigError(f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()")
     return found
 
 
-def check_gradients(function: LossFunction, gradients: Mapping[str, Tensor | None]) -> None:
-    """Raise `ConfigError` if a loss does not depend on a parameter of the networks that its step trains."""
-    left = [name for name, gradient in gradients.items() if gradient is None]
-    if left:
+def parameter_gradients(
+    function: LossFunction, value: Tensor, learning: Mapping[str, Tensor], *, retain_graph: bool = False
+) -> Gradients:
+    """Return the gradients of a loss.
+
+    A parameter that the loss does not depend on has none, for example because an encoder detaches what its pre-trained
+    layers return.
+
+    Args:
+        function: the loss function, for messages.
+        value: the loss.
+        learning: the parameters that learn, by name; see `TrainState.learning`.
+        retain_graph: whether further gradients of the same loss follow.
+
+    Raises:
+        ConfigError: if the loss depends on no parameter of a network.
+    """
+    if not learning:
+        return {}
+    check_dependence(function, learning if not value.requires_grad else (), ())
+    found = torch.autograd.grad(value, list(learning.values()), retain_graph=retain_graph, allow_unused=True)
+    gradients = {name: gradient for name, gradient in zip(learning, found, strict=True) if gradient is not None}
+    check_dependence(function, learning, gradients)
+    return gradients
+
+
+def check_dependence(function: LossFunction, learning: Iterable[str], used: Iterable[str]) -> None:
+    """Raise `ConfigError` if a loss depends on no parameter of a network that its step trains.
+
+    Args:
+        function: the loss function.
+        learning: names of the parameters that learn.
+        used: names of those of them that the loss depends on.
+    """
+    networks = {each.partition(".")[0] for each in used}
+    unused = [each for each in learning if each.partition(".")[0] not in networks]
+    if unused:
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(
-            f"the loss {name} does not depend on {', '.join(left[:3])}, which its step trains: give the step's `of` "
+            f"the loss {name} does not depend on {', '.join(unused[:3])}, which its step trains: give the step's `of` "
             "only networks that the loss uses, or use them"
+            if networks
+            else f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()"
         )
 
 

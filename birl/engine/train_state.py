@@ -46,7 +46,8 @@ class TrainState:
         trainings: the steps that minimise a loss.
         gradient_steps: the steps that have an optimiser.
         targets: the steps that update target networks.
-        parameters: the parameters by name, for each step that minimises a loss.
+        parameters: the parameters by name, for each step that minimises a loss. Those that do not learn, because
+            ``requires_grad_(False)`` was called on them or the loss does not depend on them, are among them.
         optimizers, schedulers: optimiser and learning-rate schedule (``None`` for a constant rate) of each gradient
             step. They are created on first use: processes that only act need none, and torch loads its compiler for
             them (2 s, 70 MB).
@@ -60,6 +61,8 @@ class TrainState:
             names of its parameters and `birl.engine.update.gradient_statistics` of their gradients (before
             clipping): ``[n, 4]``, or ``[k, n, 4]`` after ``k`` updates at once.
         prioritised: whether updates report `Loss.priority`.
+        frozen: names of the parameters that do not learn; if it is ``None``, ``requires_grad`` of each parameter says
+            whether it learns, which can be changed between two updates.
         clip: scales gradients down to a largest joint norm.
 
     Raises:
@@ -80,6 +83,7 @@ class TrainState:
         self.reduce: Callable[[Gradients], Gradients] | None = None
         self.watch: Callable[[str, Sequence[str], Tensor], None] | None = None
         self.prioritised = False
+        self.frozen: frozenset[str] | None = None
         self.clip = clip
         self._parameters: dict[tuple[str, ...], dict[str, Tensor]] = {}
         self.parameters = {step.name: self.parameters_of(step.networks) for step in self.trainings}
@@ -94,6 +98,13 @@ class TrainState:
                 for name, parameter in self.nets.get_submodule(network).named_parameters()
             }
         return self._parameters[networks]
+
+    def learning(self, networks: tuple[str, ...]) -> dict[str, Tensor]:
+        """Return those of `parameters_of` that learn: on the others, ``requires_grad_(False)`` was called."""
+        parameters, frozen = self.parameters_of(networks), self.frozen
+        if frozen is None:
+            return {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        return {name: parameter for name, parameter in parameters.items() if name not in frozen}
 
     def due(self, ahead: int = 0) -> tuple[Step, ...]:
         """Return the steps of the current update, or of the update ``ahead`` updates later."""
@@ -170,20 +181,20 @@ class TrainState:
     def apply(self, name: str, gradients: Mapping[str, Tensor]) -> None:
         """Clip the gradients of a step, and advance its optimiser and learning-rate schedule."""
         self.store_counts()
-        parameters, limit = self.parameters[name], self.clip_norms[name]
+        limit = self.clip_norms[name]
+        parameters = [self.parameters[name][key] for key in gradients]
         ordered = []
-        for key, parameter in parameters.items():
-            gradient = gradients[key]
+        for parameter, gradient in zip(parameters, gradients.values(), strict=True):
             if gradient.stride() != parameter.stride():  # fused optimisers read both in the order of memory
                 gradient = torch.empty_like(parameter).copy_(gradient)
             ordered.append(gradient)
-        if limit is not None:
+        if limit is not None and ordered:
             ordered = self.clip(ordered, limit)
-        if not step_by_kernel(self.optimizers[name], list(parameters.values()), ordered):
-            for parameter, gradient in zip(parameters.values(), ordered, strict=True):
+        if ordered and not step_by_kernel(self.optimizers[name], parameters, ordered):
+            for parameter, gradient in zip(parameters, ordered, strict=True):
                 parameter.grad = gradient
-            self.optimizers[name].step()
-            for parameter in parameters.values():
+            self.optimizers[name].step()  # of the parameters that have a gradient
+            for parameter in parameters:
                 parameter.grad = None
         self.step_counts[name] += 1
         if self.schedulers[name] is not None:
@@ -221,7 +232,7 @@ class TrainState:
 
     @torch.no_grad()
     def reset_networks(self, fresh: nn.Module, share: float | None) -> None:
-        """Reset all trained networks (Schwarzer et al. 2023, arXiv:2305.19452, section 3).
+        """Reset all parameters that learn (Schwarzer et al. 2023, arXiv:2305.19452, section 3).
 
         Encoders are shrunk and perturbed: ``share * old + (1 - share) * fresh``. All other parameters, running
         statistics of layers and moments are replaced; schedules continue. Target networks become copies. (The paper
@@ -234,7 +245,7 @@ class TrainState:
         """
         share = 0.5 if share is None else share
         names = {
-            id(tensor): name for parameters in self.parameters.values() for name, tensor in parameters.items()
+            id(tensor): name for step in self.trainings for name, tensor in self.learning(step.networks).items()
         }  # no duplicates
         for name in names.values():
             parameter, new = self.nets.get_parameter(name), fresh.get_parameter(name)

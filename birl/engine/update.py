@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from birl.engine.compiler import Graphs
-from birl.engine.steps import Gradients, LossFunction, Step, UpdateResult, check_gradients, check_loss
+from birl.engine.steps import Gradients, LossFunction, Step, UpdateResult, check_loss, parameter_gradients
 from birl.engine.train_state import TrainState
 from birl.errors import ConfigError
 from birl.types import Batch, Loss
@@ -40,11 +40,11 @@ class LossModule(nn.Module):
     def __init__(self, loss: LossFunction, nets: nn.Module, config: object) -> None:
         super().__init__()
         self.nets = nets
-        self._loss, self._config = loss, config
+        self.function, self._config = loss, config
 
     def forward(self, batch: Batch) -> Loss:
         """Return the loss."""
-        return self._loss(self.nets, batch, self._config)
+        return self.function(self.nets, batch, self._config)
 
 
 class Eager:
@@ -76,7 +76,6 @@ class Eager:
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
-        parameters = self._trained.parameters_of(of)
         versions = _versions(batch)
         found = check_loss(loss, loss(self.nets, batch, self.config))
         if _versions(batch) != versions:
@@ -85,10 +84,7 @@ class Eager:
                 "forward of your own modules, make new tensors, such as x = x / 255 instead of x /= 255"
             )
         detached = found.detached(self._trained.prioritised)
-        gradients = torch.autograd.grad(found.value, list(parameters.values()), allow_unused=True)
-        named = dict(zip(parameters, gradients, strict=True))
-        check_gradients(loss, named)
-        return named, detached
+        return parameter_gradients(loss, found.value, self._trained.learning(of)), detached
 
     def reduce(self, gradients: Gradients) -> Gradients:
         """See `Update.reduce`."""
@@ -97,7 +93,10 @@ class Eager:
     def apply(self, name: str, gradients: Gradients) -> None:
         """See `Update.apply`."""
         if self._trained.watch is not None:
-            self._statistics[name] = gradient_statistics(gradients.values())
+            parameters = self._trained.parameters[name]
+            self._statistics[name] = gradient_statistics(
+                gradients[key] if key in gradients else torch.zeros_like(each) for key, each in parameters.items()
+            )
         self._apply_gradients(name, gradients)
 
     def assign(self, parameters: Mapping[str, Tensor]) -> None:
@@ -128,7 +127,7 @@ class CompiledGradients(Eager):
         def function(batch: Batch) -> tuple[Gradients, Loss]:
             return eager.gradients(loss, of, batch)
 
-        key = (loss, of, self.nets.training, self._trained.prioritised)
+        key = (loss, of, tuple(self._trained.learning(of)), self.nets.training, self._trained.prioritised)
         graph = self._graphs.of(key, lambda: function, batch.signature)
         found: tuple[Gradients, Loss] = graph(batch)
         return found

@@ -109,11 +109,12 @@ class StepGradients(NamedTuple):
         Raises:
             CorruptFileError: if they do not fit.
         """
-        if saved["gradients"].keys() != parameters.keys():
+        if not saved["gradients"].keys() <= parameters.keys():
             raise CorruptFileError(f"the checkpoint has gradients of other parameters than {step:.40}'s: use a copy")
         gradients = {
             name: check_array(saved["gradients"][name], tuple(value.shape), np.dtype(np.float32), name)
             for name, value in parameters.items()
+            if name in saved["gradients"]
         }
         metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
         return cls(gradients, float(saved["loss"]), metrics)

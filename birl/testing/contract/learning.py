@@ -145,6 +145,26 @@ def targets_follow(subject: Subject) -> None:
                 assert torch.allclose(tensor, expected, atol=1e-6), f"{target.target}.{name} is not where it should be"
 
 
+def frozen_parameters_stay(subject: Subject) -> None:
+    """Parameters with ``requires_grad_(False)`` do not change, and all others do."""
+    algorithm = subject.with_config(update_actor_interval=1, tau=0.25, target_update_interval=1).build()
+    engine = algorithm.engine
+    trained = {name for step in engine.trainings for name in engine.parameters[step.name]}
+    frozen = set()
+    for network in {name.partition(".")[0] for name in trained}:
+        first, *others = engine.nets.get_submodule(network).named_parameters()
+        if others:  # a network needs a parameter that learns
+            first[1].requires_grad_(False)
+            frozen.add(f"{network}.{first[0]}")
+    before = snapshot(engine.nets)
+    for item in subject.inputs(algorithm, 2):
+        algorithm.update(item)
+    changed = set(changed_names(before, engine.nets))
+    assert not changed & frozen, f"{sorted(changed & frozen)[:3]} changed after requires_grad_(False)"
+    still = trained - frozen - changed
+    assert not still, f"with {sorted(frozen)} frozen, no step changed {sorted(still)[:3]}"
+
+
 def zero_learning_rate(subject: Subject) -> None:
     """With a learning rate of 0 nothing changes."""
     still = keeping_still(subject.config)
