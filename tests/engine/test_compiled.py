@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import birl
 from birl.algorithm.learner import COMPILE_FROM
 from birl.algos import BCConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
-from birl.engine import HardCopy, compiler
+from birl.engine import TargetUpdate, compiler
 from birl.engine import compiled as program
 from birl.engine.cuda_graphs import Generators, Recording
 from birl.engine.steps import UpdateResult
@@ -587,7 +587,7 @@ def test_many_updates_that_cannot_be_compiled_are_made_without() -> None:
     function = failing.engine._updates._function
 
     def second_fails(due: Any) -> Any:
-        if any(isinstance(step, HardCopy) for step in due):
+        if any(isinstance(step, TargetUpdate) for step in due):
             raise CompileError("no")
         return function(due)
 
