@@ -493,10 +493,13 @@ class _SingleEnv:
         observation, info = _check_result(self.env.reset(seed=seed), "reset")
         return self._tree(observation), info
 
-    def step(self, action: Tree) -> tuple[Tree, Array, list[Any], list[Any], dict[str, Any]]:
+    def step(self, action: Tree) -> tuple[Tree, Array, npt.ArrayLike, npt.ArrayLike, dict[str, Any]]:
         single = action_at(self._action_space, action, 0)
         observation, reward, terminated, truncated, info = _check_result(self.env.step(single), "step")
-        return self._tree(observation), np.array([_to_float(reward)]), [terminated], [truncated], info
+        flags = [terminated], [truncated]
+        if type(terminated) is bool and type(truncated) is bool:  # the usual case
+            return self._tree(observation), np.array([_to_float(reward)]), *map(np.array, flags), info
+        return self._tree(observation), np.array([_to_float(reward)]), *flags, info
 
     def _tree(self, observation: object) -> Tree:
         try:
@@ -540,6 +543,8 @@ def check_signature_of_reset(error: Exception) -> None:
 
 
 def _to_float(reward: object) -> float:
+    if type(reward) is float:  # the usual case
+        return reward
     why = ""
     try:
         if not isinstance(reward, str | bytes):
