@@ -18,7 +18,7 @@ from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episodes import episode_table
 from birl.dataset.storage import Storage
 from birl.errors import EmptyDataError, ShapeError
-from birl.ope.episode_arrays import LoggedEpisodes, ProbabilisticPolicy, read_episodes
+from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, read_episodes
 from birl.ope.intervals import Interval, bootstrap_interval
 from birl.ope.linear_models import StepFeatures, weighted_fitted_q
 from birl.types import Array
@@ -97,7 +97,7 @@ def bootstrap_mean(value: Array, counts: Array) -> BootstrapEstimate:
 
 
 def bootstrap_linear_fqe(
-    policy: ProbabilisticPolicy,
+    policy: EvaluatedPolicy,
     dataset: ReplayBufferBase,
     *,
     gamma: float = 0.99,

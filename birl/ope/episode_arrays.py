@@ -14,7 +14,7 @@ from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episode import Episode
 from birl.dataset.log_record import check_same_columns
-from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
+from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
 from birl.ope.diagnostics import Diagnostics, calibration_error, diagnose, unsupported_mass
 from birl.ope.estimators import folds
@@ -49,7 +49,7 @@ _BATCH: Final = 20_000
 
 @runtime_checkable
 class ProbabilisticPolicy(Protocol):
-    """A policy that can be evaluated: an algorithm, a policy of `birl.ope`, or an object with this method."""
+    """A policy with known probabilities: an algorithm, a policy of `birl.ope`, or an object with this method."""
 
     def action_probability(self, x: Tree, action: Array | None = None) -> Array:
         """Return probabilities ``[B]`` of actions ``[B, ...]`` for observations ``[B, ...]``.
@@ -57,6 +57,17 @@ class ProbabilisticPolicy(Protocol):
         Without actions, the probabilities of all discrete actions, ``[B, A]``.
         """
 
+
+@runtime_checkable
+class PredictingPolicy(Protocol):
+    """A policy that returns its actions."""
+
+    def predict(self, x: Tree) -> Array:
+        """Return actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, ...]``."""
+
+
+EvaluatedPolicy: TypeAlias = ProbabilisticPolicy | PredictingPolicy
+"""A policy that can be evaluated. With ``predict`` alone, its actions must be one discrete action."""
 
 LogProbability: TypeAlias = "Callable[[Tree, Array | None], Array]"
 """Function of observations, and of actions or ``None``, that returns log-probabilities of these or of all actions."""
@@ -208,13 +219,13 @@ class LoggedEpisodes:
         policy, logging = probabilities[np.arange(len(probabilities)), self.action], np.exp(self.log_propensity)
         return np.stack([policy, 1 - policy], -1), np.stack([logging, 1 - logging], -1)
 
-    def probabilities(self, policy: ProbabilisticPolicy) -> Array:
+    def probabilities(self, policy: EvaluatedPolicy) -> Array:
         """Return a policy's probabilities of all discrete actions at each step, ``[N, A]``."""
-        probabilities = np.exp(_in_batches(log_probability_of(policy), self.observations))
-        _check_probabilities(probabilities, self.n_actions)
+        probabilities = np.exp(_in_batches(log_probability_of(policy, self.n_actions), self.observations))
+        check_probabilities(probabilities, self.n_actions)
         return probabilities
 
-    def ratios(self, policy: ProbabilisticPolicy, probabilities: Array | None) -> Array | None:
+    def ratios(self, policy: EvaluatedPolicy, probabilities: Array | None) -> Array | None:
         """Return the log-ratios of a policy at the logged actions, ``[n, T]``; ``None`` without propensities.
 
         Args:
@@ -233,7 +244,7 @@ class LoggedEpisodes:
         same = SAME_RATIO if (np.abs(ratio) >= ROUNDED_RATIO).any() else ROUNDED_RATIO
         return np.where(np.abs(ratio) < same, 0.0, ratio)
 
-    def view(self, policy: ProbabilisticPolicy) -> PolicyView:
+    def view(self, policy: EvaluatedPolicy) -> PolicyView:
         """Return importance ratios and values of a policy.
 
         Raises:
@@ -298,7 +309,7 @@ def read_episodes(
     dataset: ReplayBufferBase,
     gamma: float,
     horizon: int | None,
-    behaviour: str | ProbabilisticPolicy = "logged",
+    behaviour: str | EvaluatedPolicy = "logged",
     seed: int = 0,
 ) -> LoggedEpisodes:
     """Read the episodes of a dataset; see `birl.ope.evaluate`.
@@ -364,15 +375,20 @@ def _is_censored(episode: Episode, limit: int, gamma: float) -> bool:
     return open_ended and len(episode.rewards) < limit and gamma ** len(episode.rewards) > _NEGLIGIBLE_DISCOUNT
 
 
-def check_columns(policies: Mapping[str, ProbabilisticPolicy | str], dataset: ReplayBufferBase) -> None:
+def check_columns(policies: Mapping[str, EvaluatedPolicy | str], dataset: ReplayBufferBase) -> None:
     """Raise `ConfigError` if the columns of a policy's training data were encoded differently from the dataset's."""
     for name, policy in policies.items():
         if isinstance(policy, PolicyAPI):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
-def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
-    """Return a function that returns log-probabilities, float64, of the actions of ``predict`` and of exports."""
+def log_probability_of(policy: object, n_actions: int = 0) -> LogProbability:
+    """Return a function that returns log-probabilities, float64, of the actions of ``predict`` and of exports.
+
+    Args:
+        policy: see `birl.ope.evaluate`.
+        n_actions: number of discrete actions, numbered from 0; 0 for other actions.
+    """
     if isinstance(policy, PolicyAPI):
         acts = policy  # for the closure
         parts = [part for _, part in policy.members()] if isinstance(policy, StochasticPolicy) else [policy]
@@ -384,9 +400,11 @@ def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
                 )
         return lambda x, action: acts.action_log_probability(x, action, greedy=True)
     if not isinstance(policy, ProbabilisticPolicy):
+        if n_actions and isinstance(policy, PredictingPolicy) and not isinstance(policy, type):
+            return _log_probability_of_choices(policy, n_actions)
         raise ConfigError(
             f"the policy is {policy!r:.80}; it must have the method action_probability(x, action=None), as algorithms "
-            "and the policies of birl.ope do"
+            "and the policies of birl.ope do, or for one discrete action the method predict(x)"
         )
 
     def log_probability(x: Tree, action: Array | None) -> Array:
@@ -397,8 +415,29 @@ def log_probability_of(policy: ProbabilisticPolicy) -> LogProbability:
     return log_probability
 
 
+def _log_probability_of_choices(policy: PredictingPolicy, n_actions: int) -> LogProbability:
+    """Return log-probabilities of a policy that has only ``predict``: 0 for the action that it selects."""
+
+    def log_probability(x: Tree, action: Array | None) -> Array:
+        name, rows = f"predict(x) of {type(policy).__name__}", len(next(tree_leaves(x)))
+        chosen = to_array(name, policy.predict(x))
+        if chosen.shape not in ((rows,), (rows, 1)):
+            raise ShapeError(f"{name} has the shape {chosen.shape}; it must be {(rows,)}")
+        chosen = chosen.reshape(rows, 1)
+        if (outside := ~np.isin(chosen, np.arange(n_actions))).any():
+            row = int(outside.argmax())
+            raise ActionError(
+                f"{name} is {chosen[row, 0]} at step {row}; it must be an integer from 0 to {n_actions - 1}"
+            )
+        given = np.arange(n_actions) if action is None else np.reshape(action, (rows, 1))
+        same = np.where(chosen == given, 0.0, -np.inf)
+        return same if action is None else same[:, 0]
+
+    return log_probability
+
+
 def _propensities(
-    behaviour: str | ProbabilisticPolicy,
+    behaviour: str | EvaluatedPolicy,
     episodes: Sequence[Episode],
     limit: int,
     observations: Tree,
@@ -413,16 +452,16 @@ def _propensities(
         logged = None if logged is None else logged.reshape(-1).astype(np.float64)
         every = None if every is None or not n_actions else every.astype(np.float64)
         if every is not None:
-            _check_probabilities(every, n_actions, "propensities", 1e-3)
+            check_probabilities(every, n_actions, "propensities", 1e-3)
         if logged is not None and every is not None:
             _check_equal(logged, every[np.arange(len(every)), action])
         return logged, every
     if not isinstance(behaviour, str):
-        log_probability = log_probability_of(behaviour)
+        log_probability = log_probability_of(behaviour, n_actions)
         if not n_actions:
             return _in_batches(log_probability, observations, action), None
         propensities = np.exp(_in_batches(log_probability, observations))
-        _check_probabilities(propensities, n_actions)
+        check_probabilities(propensities, n_actions)
     elif behaviour != "estimated":
         raise ConfigError(f"behaviour is {behaviour!r:.60}; it must be 'logged', 'estimated' or a policy")
     elif not n_actions or x is None:
@@ -466,14 +505,15 @@ def _in_batches(log_probability: LogProbability, x: Tree, action: Array | None =
     parts = []
     for begin in range(0, len(next(tree_leaves(x))), _BATCH):
         rows = slice(begin, begin + _BATCH)
-        batch = tree_map(lambda leaf, rows=rows: leaf[rows], x)
-        parts.append(log_probability(batch, None if action is None else action[rows]))
+        batch = tree_map(lambda leaf, rows=rows: leaf[rows].copy(), x)  # a user's policy may write to it
+        parts.append(log_probability(batch, None if action is None else action[rows].copy()))
     return np.concatenate(parts)
 
 
-def _check_probabilities(
+def check_probabilities(
     probabilities: Array, n_actions: int, name: str = "action_probability(x)", tolerance: float = 1e-4
 ) -> None:
+    """Raise `ShapeError` or `DataError` unless each row of ``probabilities`` is a distribution of ``n_actions``."""
     if probabilities.ndim != 2 or probabilities.shape[1] != n_actions:
         raise ShapeError(f"{name} has the shape {probabilities.shape}; it must be [B, {n_actions}], for all actions")
     if not (probabilities >= 0).all():

@@ -11,7 +11,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError, DataError
-from birl.ope.episode_arrays import LoggedEpisodes, PolicyView, ProbabilisticPolicy, check_columns, read_episodes
+from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, PolicyView, check_columns, read_episodes
 from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
@@ -127,13 +127,13 @@ class Evaluation:
 
 
 def evaluate(
-    policy: ProbabilisticPolicy,
+    policy: EvaluatedPolicy,
     dataset: ReplayBufferBase,
     *,
     gamma: float = 0.99,
     horizon: int | None = None,
-    against: str | ProbabilisticPolicy = "logs",
-    behaviour: str | ProbabilisticPolicy = "logged",
+    against: str | EvaluatedPolicy = "logs",
+    behaviour: str | EvaluatedPolicy = "logged",
     confidence: float = 0.95,
     seen: bool = False,
     name: str = "policy",
@@ -149,7 +149,7 @@ def evaluate(
 
     Args:
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
-            returns the probabilities of all actions for ``None``.
+            returns the probabilities of all actions for ``None``. For one discrete action, ``predict(x)`` is enough.
         dataset: dataset with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities``
             ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, and ``censored``, which marks episodes
             that were still running when the log ended. `birl.dataset.from_table` writes these columns.

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from birl.acting.built_policy import BuiltPolicy
+from birl.acting.sequence_context import StatefulTransformerWrapper
 from birl.algorithm import (
     ActionSpace,
     Algorithm,
@@ -35,14 +36,16 @@ from birl.algorithm.building import check_actions
 from birl.algorithm.learner import EvaluationTarget
 from birl.algorithm.persistence import saved_policy
 from birl.dataset.replay_buffer import ReplayBuffer
-from birl.errors import ConfigError, ShapeError
+from birl.errors import ConfigError, ShapeError, UnsupportedError
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction, MeanQFunctionFactory
 from birl.models.value_distributions import MeanReturns, Returns
 from birl.ope.bootstrap import BootstrapEstimate, bootstrap_mean, episode_counts
+from birl.ope.episode_arrays import EvaluatedPolicy
 from birl.ope.policies import StochasticPolicy, restore_policy
 from birl.ope.policy_actions import COUNTS, POLICY_ACTION, POLICY_SHARE, WithPolicyActions, policy_choices
-from birl.types import Array, State, Tree, weighted_mean
+from birl.ope.user_policies import UserPolicy, check_user_policy
+from birl.types import Array, State, Tree, tree_leaves, weighted_mean
 
 ConfigT = TypeVar("ConfigT", bound="FQEConfig")
 
@@ -61,6 +64,11 @@ class FQEConfig(ValueConfig):
     ``n_action_samples`` of 1 or more, as a stochastic policy; a stochastic policy by its samples. For a stochastic
     policy, the value of the next state is the expectation over the probabilities of a discrete action if they are
     known, and otherwise the mean over ``n_action_samples`` samples.
+
+    The policy may also be any object with ``predict(x)``, which returns actions for observations ``[B, ...]``: a rule
+    in force, for example. If it has ``action_probability(x, action=None)``, the expectation over one discrete action
+    uses these probabilities. It gets observations as the dataset stores them, except those after the end of an episode.
+    A saved evaluation contains only the name of its class.
 
     Every copy of the target network propagates rewards one step further back. With the discount ``gamma``, about
     ``1 / (1 - gamma)`` steps count: an evaluation needs at least that many copies, better three times as many (it warns
@@ -169,7 +177,8 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
     """Base of fitted Q evaluations, which act as the policy that they evaluate.
 
     Args:
-        algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
+        algo: the algorithm whose policy is evaluated, built and on the same device, or another policy; see
+            `FQEConfig`. It is never changed.
         config: configuration.
         device: see `AlgorithmConfig.create`.
         **fields: the configuration's fields, instead of ``config``.
@@ -184,7 +193,7 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def __init__(
         self,
-        algo: Algorithm[Any, Any] | StochasticPolicy | None = None,
+        algo: Algorithm[Any, Any] | StochasticPolicy | EvaluatedPolicy | None = None,
         config: FQEConfig | None = None,
         device: bool | int | str | None = False,
         **fields: Any,
@@ -194,15 +203,21 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             _raise_no_policy(name, self.config_class.__name__)
         if isinstance(algo, FQEConfig):
             raise ConfigError(f"algo is a config; it must be an algorithm: {name}(algo, config)")
-        stochastic = isinstance(algo, StochasticPolicy)
-        if not stochastic and (not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims):
+        if isinstance(algo, StatefulTransformerWrapper) or (
+            isinstance(algo, Algorithm) and (algo.evaluates or algo.acts.aims)
+        ):
             raise ConfigError(
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"
             )
+        if not isinstance(algo, Algorithm | StochasticPolicy):
+            check_user_policy(algo, name, discrete=bool(self.actions & ActionSpace.DISCRETE))
         if isinstance(config, FQEConfig) and config.algorithm is not type(self):  # d3rlpy has one for both
             shared_fields = {item.name: getattr(config, item.name) for item in dataclasses.fields(FQEConfig)}
             config = cast(FQEConfig, self.config_class(**shared_fields))
         super().__init__(cast(Any, config), device, **fields)
+        self._algo = algo
+        if not isinstance(algo, Algorithm | StochasticPolicy):
+            return
         check_actions(self.definition(), algo.spec.actions, f"the policy of {type(algo).__name__}")
         algos = [member.algo for _, member in algo.members()] if isinstance(algo, StochasticPolicy) else [algo]
         if other := [member.torch_device for member in algos if member.torch_device != self.torch_device]:
@@ -210,38 +225,48 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
                 f"the policy is on {other[0]}, {name} on {self.torch_device}: give both the same device "
                 "(load_learnable(file, device=...) moves a saved policy)"
             )
-        self._algo = algo
 
     @property
-    def algo(self) -> Algorithm[Any, Any] | StochasticPolicy:
-        """The algorithm whose policy is evaluated, or the stochastic policy."""
+    def algo(self) -> Algorithm[Any, Any] | StochasticPolicy | EvaluatedPolicy:
+        """The evaluated policy, as it was passed."""
         return self._algo
 
     @property
+    def _other(self) -> StochasticPolicy | UserPolicy | None:
+        """The evaluated policy if it is not an algorithm."""
+        if isinstance(self._algo, Algorithm):
+            return None
+        return self._algo if isinstance(self._algo, StochasticPolicy) else cast(UserPolicy, self.learner.evaluated)
+
+    @property
     def acting(self) -> BuiltPolicy:
-        """The evaluated policy: it samples if ``n_action_samples`` is above 0, otherwise it is greedy."""
+        """The evaluated policy: it samples if ``n_action_samples`` is above 0, otherwise it is greedy.
+
+        Raises:
+            UnsupportedError: if it is an object of the user's own, which has no networks.
+        """
+        if not isinstance(self._algo, Algorithm | StochasticPolicy):
+            raise UnsupportedError(f"{type(self._algo).__name__} is an object without networks: call its own methods")
         policy = self._algo.acting
         return policy.sampling() if self.config.n_action_samples else policy
 
     def predict(self, x: Tree) -> Array:
         """Return actions of the evaluated policy; see `Algorithm.predict`."""
-        return self._algo.predict(x) if isinstance(self._algo, StochasticPolicy) else super().predict(x)
+        return super().predict(x) if (other := self._other) is None else other.predict(x)
 
     def sample_action(self, x: Tree) -> Array:
         """Return actions of the evaluated policy; see `Algorithm.sample_action`."""
-        return self._algo.predict(x) if isinstance(self._algo, StochasticPolicy) else super().sample_action(x)
+        return super().sample_action(x) if (other := self._other) is None else other.predict(x)
 
     def action_log_probability(self, x: Tree, action: Array | None = None, *, greedy: bool = False) -> Array:
         """Return log-probabilities of the evaluated policy; see `Algorithm.action_log_probability`."""
-        if isinstance(self._algo, StochasticPolicy):
-            return self._algo.action_log_probability(x, action, greedy=greedy)
+        if (other := self._other) is not None:
+            return other.action_log_probability(x, action)
         return super().action_log_probability(x, action, greedy=greedy)
 
     def actor(self, *, greedy: bool, n: int = 1, values: bool = False) -> Any:
         """Return an actor of the evaluated policy; see `Algorithm.actor`."""
-        if isinstance(self._algo, StochasticPolicy):
-            return self._algo.actor()
-        return super().actor(greedy=greedy, n=n, values=values)
+        return super().actor(greedy=greedy, n=n, values=values) if (other := self._other) is None else other.actor()
 
     def member_values(self, x: Tree) -> Array:
         """Return values of observations ``[B, *shape]`` by each Q-function, float32 ``[n_critics, B]``.
@@ -251,7 +276,8 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         """
         learner = self.learner
         x = learner.policy.checked(x, chooses=True)
-        choices = policy_choices(learner, lambda policy: Inputs(policy.observed(x)))
+        rows = torch.ones(len(next(tree_leaves(x))), dtype=torch.bool)
+        choices = policy_choices(learner, lambda policy: Inputs(policy.observed(x)), x, rows)
         learner.set_mode(acting=True)
         with torch.no_grad():
             inputs = Inputs(learner.policy.observed(x))
@@ -268,15 +294,19 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the evaluated policy, for an algorithm its greedy actions. See `Algorithm.save_policy`."""
-        self._algo.save_policy(fname)
+        cast(Any, self._algo if isinstance(self._algo, Algorithm) else self._other).save_policy(fname)
 
     @staticmethod
     def saved_policy(data: dict[str, Any], state: State, device: bool | int | str | None) -> Any:
-        """Load the evaluated algorithm or stochastic policy of a saved evaluation."""
+        """Load the evaluated policy of a saved evaluation; an `AbsentPolicy` for an object of the user's own."""
+        if (absent := UserPolicy.absent(data)) is not None:
+            return absent
         return (restore_policy if "members" in data else saved_policy)(data, state, device)
 
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         """Build the Q-functions for all actions of the policy, including those that are not in the data."""
+        if not isinstance(self._algo, Algorithm | StochasticPolicy):
+            return super()._build(spec, UserPolicy(self._algo, spec))
         policy_spec = self._algo.spec
         if not policy_spec.accepts(spec):
             raise ShapeError(
@@ -300,7 +330,8 @@ class FQE(_FittedQEvaluation[FQEConfig]):
     """Fitted Q evaluation for continuous and composite actions. See `FQEConfig`.
 
     Args:
-        algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
+        algo: the algorithm whose policy is evaluated, built and on the same device, or another policy; see
+            `FQEConfig`. It is never changed.
         config: configuration.
         device: see `AlgorithmConfig.create`.
     """
@@ -315,7 +346,8 @@ class DiscreteFQE(_FittedQEvaluation[DiscreteFQEConfig]):
     """Fitted Q evaluation for discrete actions. See `FQEConfig`.
 
     Args:
-        algo: the algorithm whose policy is evaluated, built and on the same device. It is never changed.
+        algo: the algorithm whose policy is evaluated, built and on the same device, or another policy; see
+            `FQEConfig`. It is never changed.
         config: configuration.
         device: see `AlgorithmConfig.create`.
     """

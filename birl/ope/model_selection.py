@@ -10,7 +10,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
-from birl.ope.episode_arrays import ProbabilisticPolicy
+from birl.ope.episode_arrays import EvaluatedPolicy
 from birl.ope.evaluation import Evaluation
 from birl.ope.ranking import evaluate_all, lower_bound, read_logs
 from birl.ope.screening import KEPT, screening_values
@@ -39,13 +39,13 @@ class Choice:
 
 
 def choose(
-    runs: Mapping[str, Mapping[str, ProbabilisticPolicy]],
+    runs: Mapping[str, Mapping[str, EvaluatedPolicy]],
     dataset: ReplayBufferBase,
     *,
     neighbours: int = 1,
     gamma: float = 0.99,
     horizon: int | None = None,
-    behaviour: str | ProbabilisticPolicy = "logged",
+    behaviour: str | EvaluatedPolicy = "logged",
     seen: Collection[str] = (),
     keep: int = KEPT,
     seed: int = 0,

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Final, cast
+from typing import Any, BinaryIO, ClassVar, Final, Protocol, cast
 
 import numpy as np
 import torch
@@ -59,9 +59,9 @@ class StochasticPolicy(PolicyAPI, ABC):
         """Sample actions; the same as `predict`."""
         return self.predict(x)
 
-    def actor(self, *, greedy: bool = True, n: int = 1) -> _Actor:
+    def actor(self, *, greedy: bool = True, n: int = 1) -> StatelessActor:
         """Return an actor for `birl.metrics.evaluate`; ``greedy`` and ``n`` are ignored."""
-        return _Actor(self)
+        return StatelessActor(self)
 
     def save_policy(self, fname: str | Path) -> None:
         """Export the policy with its scalers; see `Algorithm.save_policy`.
@@ -106,10 +106,18 @@ class StochasticPolicy(PolicyAPI, ABC):
         return {str(index): member.algo.learner.policy_state() for index, (_, member) in enumerate(self.members())}
 
 
-class _Actor:
-    """A stateless actor in environments."""
+class _Predicts(Protocol):
+    def predict(self, x: Tree) -> Array: ...
 
-    def __init__(self, policy: StochasticPolicy) -> None:
+
+class StatelessActor:
+    """A stateless actor in environments.
+
+    Args:
+        policy: the policy.
+    """
+
+    def __init__(self, policy: _Predicts) -> None:
         self._policy = policy
         self.extra: dict[str, Array] = {}
 

@@ -23,6 +23,8 @@ from birl.dataset.views import SequenceView, TransitionView
 from birl.errors import ShortRunWarning, UnsupportedError
 from birl.models.distributions import Categorical
 from birl.ope.bootstrap import episode_counts
+from birl.ope.user_policies import UserPolicy
+from birl.types import Tree
 
 POLICY_ACTION: Final = "policy_action"
 POLICY_SHARE: Final = "policy_share"
@@ -123,7 +125,8 @@ class WithPolicyActions(Transitions):
                 policy.units.observation(minibatch.observations), None, is_first, following, later=batch.later
             )
 
-        choices = dict(zip((POLICY_SHARE, POLICY_ACTION), policy_choices(learner, inputs), strict=True))
+        following = (minibatch.next_observations, batch.discount != 0)
+        choices = dict(zip((POLICY_SHARE, POLICY_ACTION), policy_choices(learner, inputs, *following), strict=True))
         extra = {name: values for name, values in choices.items() if values is not None}
         if learner.config.resample_episodes:
             extra[COUNTS] = learner.units.tensor(minibatch.extra[COUNTS])
@@ -174,15 +177,24 @@ class PolicyChoices(NamedTuple):
 
 
 @torch.no_grad()
-def policy_choices(learner: Learner, inputs_of: Callable[[BuiltPolicy], Inputs]) -> PolicyChoices:
+def policy_choices(
+    learner: Learner, inputs_of: Callable[[BuiltPolicy], Inputs], x: Tree, alive: Tensor
+) -> PolicyChoices:
     """Return the evaluated policy's probabilities if they are known, otherwise ``n_action_samples`` samples.
 
     Args:
         learner: the evaluation.
         inputs_of: returns the observations in the units of a policy.
+        x: the observations as the dataset stores them, for policies of users.
+        alive: bool ``[...]``: the observations that an action follows.
     """
     assert learner.evaluated is not None
     count, spec = learner.config.n_action_samples, learner.spec
+    if isinstance(learner.evaluated, UserPolicy):
+        choices = learner.evaluated.choices(x, alive.cpu().numpy(), count)
+        if spec.actions.kind is ActionSpace.DISCRETE:
+            return PolicyChoices(learner.units.tensor(choices), None)
+        return PolicyChoices(None, learner.units.action(choices).movedim(0, -1 - len(spec.actions.shape)))
     weights, policies = zip(*learner.evaluated.policies(), strict=True)
     for policy in policies:
         policy.set_mode(True)

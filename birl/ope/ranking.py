@@ -10,7 +10,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
-from birl.ope.episode_arrays import LoggedEpisodes, ProbabilisticPolicy, check_columns, read_episodes
+from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, check_columns, read_episodes
 from birl.ope.evaluation import DECIDERS, Evaluation, evaluate_view
 from birl.ope.intervals import t_interval
 from birl.ope.screening import KEPT, screening_values
@@ -37,12 +37,12 @@ class Ranking:
 
 
 def rank(
-    policies: Mapping[str, ProbabilisticPolicy],
+    policies: Mapping[str, EvaluatedPolicy],
     dataset: ReplayBufferBase,
     *,
     gamma: float = 0.99,
     horizon: int | None = None,
-    behaviour: str | ProbabilisticPolicy = "logged",
+    behaviour: str | EvaluatedPolicy = "logged",
     confidence: float = 0.95,
     seen: Collection[str] = (),
     keep: int = KEPT,
@@ -85,11 +85,11 @@ def rank(
 
 
 def read_logs(
-    policies: Mapping[str, ProbabilisticPolicy],
+    policies: Mapping[str, EvaluatedPolicy],
     dataset: ReplayBufferBase,
     gamma: float,
     horizon: int | None,
-    behaviour: str | ProbabilisticPolicy,
+    behaviour: str | EvaluatedPolicy,
     seed: int,
 ) -> LoggedEpisodes:
     """Read the logs that rank policies; see `rank`."""
@@ -100,7 +100,7 @@ def read_logs(
 
 
 def evaluate_all(
-    policies: Mapping[str, ProbabilisticPolicy],
+    policies: Mapping[str, EvaluatedPolicy],
     logs: LoggedEpisodes,
     confidence: float,
     seen: Collection[str],

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from birl.errors import DataError
-from birl.ope.episode_arrays import LoggedEpisodes, ProbabilisticPolicy
+from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes
 from birl.ope.estimators import weighted_per_decision
 from birl.ope.importance_weights import Trajectories
 from birl.ope.linear_models import weighted_fitted_q
@@ -25,9 +25,7 @@ MAX_EPISODES: Final = 1000
 """Number of episodes that the screen uses."""
 
 
-def screening_values(
-    policies: Mapping[str, ProbabilisticPolicy], logs: LoggedEpisodes, seed: int = 0
-) -> dict[str, float]:
+def screening_values(policies: Mapping[str, EvaluatedPolicy], logs: LoggedEpisodes, seed: int = 0) -> dict[str, float]:
     """Return a cheap estimate of the value of each policy, by name.
 
     The estimate is the mean value of first states by a linear model, fitted once on up to 1,000 episodes. For
@@ -44,7 +42,7 @@ def screening_values(
     return {name: _value(policy, logs) for name, policy in policies.items()}
 
 
-def _value(policy: ProbabilisticPolicy, logs: LoggedEpisodes) -> float:
+def _value(policy: EvaluatedPolicy, logs: LoggedEpisodes) -> float:
     probabilities = logs.probabilities(policy) if logs.n_actions else None
     if probabilities is None or logs.x is None:
         return _weighted_value(logs, logs.ratios(policy, probabilities))
