@@ -6,11 +6,14 @@ every place.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import mmap
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
@@ -46,6 +49,10 @@ class Place(ABC, Generic[A]):
     @abstractmethod
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> A:
         """Return a new array of zeros."""
+
+    def all_or_nothing(self) -> AbstractContextManager[None]:
+        """Return a context that forgets the arrays that were allocated in it if it fails, as on a full disk."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def put(self, array: A, rows: Array, values: Array | int) -> None:
@@ -167,12 +174,14 @@ class FolderPlace(MemoryPlace):
         return np.asarray(mapped)  # a plain view: np.memmap itself is slow to index
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Create a file of zeros. It takes space on disk only where it is written."""
+        """Create a file of zeros and reserve its space: on a full disk, a write to a mapped file kills the process."""
         path = self.folder / f"{name}.{shape[0]}.npy"
         with convert_to_write_error(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # a killed writer left it, and other processes may map it: do not truncate it
-            return self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
+            mapped = self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
+            _reserve_space(path)
+            return mapped
 
     def open_array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, writing: bool = False) -> Array:
         """Map the existing file of an array. Unless ``writing``, changes stay in memory.
@@ -188,6 +197,18 @@ class FolderPlace(MemoryPlace):
         if mapped.shape != shape or mapped.dtype != dtype:
             raise ValueError(f"{path.name} has shape {mapped.shape} and dtype {mapped.dtype}")
         return self._map(name, mapped)
+
+    @contextlib.contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        before = dict(self._maps)
+        try:
+            yield
+        except BaseException:
+            for name, mapped in self._maps.items():
+                if before.get(name) is not mapped:
+                    (self.folder / f"{name}.{len(mapped)}.npy").unlink(missing_ok=True)
+            self._maps = before
+            raise
 
     def flush(self) -> None:
         """Write pending changes to disk."""
@@ -205,6 +226,22 @@ class FolderPlace(MemoryPlace):
         for path in self.folder.glob("column_*.npy"):
             if path.name not in used:
                 path.unlink(missing_ok=True)
+
+
+def _reserve_space(path: Path) -> None:
+    """Reserve the space of a file on disk, where the system can; its content does not change.
+
+    Raises:
+        OSError: if the disk is full.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with open(path, "r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # the file system cannot reserve
+                raise
 
 
 def ranges(begin: Array, end: Array) -> tuple[Array, Array]:

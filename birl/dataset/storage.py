@@ -150,13 +150,29 @@ class Storage:
         self.resize(max(capacity, rows))
 
     def resize(self, capacity: int) -> None:
-        """Move all rows to new arrays of ``capacity`` rows per lane, at least the rows in use."""
+        """Move all rows to new arrays of ``capacity`` rows per lane, at least the rows in use.
+
+        Raises:
+            WriteError: if a disk is full. The storage is then unchanged.
+        """
         lane, position = self.live()
         old = self.rows(lane, position)
-        before, columns = self.flags[old], self.columns
-        self.capacity = capacity
-        new = self.rows(lane, position)
-        self.columns = {}
+        before, columns, flags = self.flags[old], self.columns, (self.capacity, self.flags, self.device_flags)
+        try:
+            with self.place.all_or_nothing():
+                self.capacity = capacity
+                self._move_rows(old, self.rows(lane, position))
+        except BaseException:
+            self.columns = columns
+            self.capacity, self.flags, self.device_flags = flags
+            raise
+        self.set_flags(self.rows(lane, position), before)
+        self.generation += 1
+        self.end_write()
+
+    def _move_rows(self, old: Array, new: Array) -> None:
+        """Allocate new arrays, and copy rows to them."""
+        columns, self.columns = self.columns, {}
         for name, column in columns.items():
             moved, block = self._allocate(name), max(1, _BLOCK // max(1, column[:1].nbytes))
             for begin in range(0, len(old), block):  # an index of all rows would take as much memory as a third copy
@@ -164,14 +180,16 @@ class Storage:
                 moved[self.place.indices(new[part])] = column[self.place.indices(old[part])]
             self.columns[name] = moved
         self._allocate_flags()
-        self.set_flags(new, before)
-        self.generation += 1
-        self.end_write()
 
     def add_extra(self, name: str, leaf: ArraySpec) -> None:
         """Add a column, which is zero for the steps stored so far."""
         self.leaves[name] = leaf
-        self.columns[name] = self._allocate(name)
+        try:
+            with self.place.all_or_nothing():
+                self.columns[name] = self._allocate(name)
+        except BaseException:
+            del self.leaves[name]
+            raise
         self.generation += 1
         if self.journal is not None:
             self.journal.on_new_column(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import random
@@ -661,3 +662,29 @@ def test_numbers_of_writes_have_room_for_more(written: ReplayBuffer, tmp_path: P
     path.write_text(path.read_text().replace('"sequence": ', '"sequence": 99999999999999999999'))
     with pytest.raises(CorruptFileError, match="sequence is"):
         ReplayBuffer.open(tmp_path / "data")
+
+
+def test_a_full_disk_is_an_error_and_does_not_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are mapped into memory, and without space on disk a write to them would end the process by SIGBUS."""
+    if not hasattr(os, "posix_fallocate"):
+        pytest.skip("this system cannot reserve space")
+    reserve, left = os.posix_fallocate, 200_000
+
+    def limited(file: int, begin: int, size: int) -> None:
+        nonlocal left
+        left -= size
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(file, begin, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", limited)
+    buffer = new(tmp_path / "data")
+    stored = 0
+    with pytest.raises(WriteError, match="the disk is full: free some space"):
+        for stored in range(20_000):
+            write(buffer, stored % 1000)
+    assert stored > 1000
+    buffer.close()
+    assert ReplayBuffer.open(tmp_path / "data").step_count >= stored
+    left = 10**9
+    write(buffer, 0)
