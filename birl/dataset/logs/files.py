@@ -499,10 +499,13 @@ def _find_value_of_type(file: Path, name: str, kind: str) -> tuple[str, str]:
 
 def _find_csv_value(file: Path, number: int, value: str) -> tuple[str, str]:
     """Find the row of a CSV file with a value in a column; return it as text, and the name of the column."""
-    opener = gzip.open if file.suffix == ".gz" else open
-    with opener(file, "rt", encoding="utf-8", errors="replace", newline="") as stream:
+    opener, name = gzip.open if file.suffix == ".gz" else open, f"column {number + 1}"
+    with (
+        contextlib.suppress(csv.Error),  # Python and Arrow disagree about some quotes
+        opener(file, "rt", encoding="utf-8", errors="replace", newline="") as stream,
+    ):
         rows = csv.reader(stream, delimiter=_delimiter(file))
-        name = next(rows)[number]
+        name = (next(rows)[number:] or [name])[0]
         for index, row in enumerate(rows):
             if len(row) > number and row[number] == value:
                 return f"row {index + 1} of ", name

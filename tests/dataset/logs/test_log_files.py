@@ -631,3 +631,12 @@ def test_dictionaries_of_texts_are_read(kind: str) -> None:
     )
     (episode,) = from_table(table, schema).episodes
     assert episode.actions[:, 0].tolist() == [0, 1, 1]
+
+
+def test_a_wrong_value_below_a_damaged_header_is_reported(tmp_path: Path) -> None:
+    """Python's reader and Arrow disagree about a quote, so the column has no name."""
+    lines = ['trip","at,x', *(f"t{row},{row},1" for row in range(30)), "t,a,1.5"]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(BirlError):
+        propose([str(tmp_path / "log.csv")])
+    assert log_files._find_csv_value(tmp_path / "log.csv", 7, "1.5") == ("", "column 8")
