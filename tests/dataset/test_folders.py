@@ -666,9 +666,7 @@ def test_numbers_of_writes_have_room_for_more(written: ReplayBuffer, tmp_path: P
 
 def test_a_full_disk_is_an_error_and_does_not_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are mapped into memory, and without space on disk a write to them would end the process by SIGBUS."""
-    if not hasattr(os, "posix_fallocate"):
-        pytest.skip("this system cannot reserve space")
-    reserve, left = os.posix_fallocate, 200_000
+    reserve, left = getattr(os, "posix_fallocate", lambda *_: None), 200_000
 
     def limited(file: int, begin: int, size: int) -> None:
         nonlocal left
@@ -677,7 +675,7 @@ def test_a_full_disk_is_an_error_and_does_not_kill(tmp_path: Path, monkeypatch: 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reserve(file, begin, size)
 
-    monkeypatch.setattr(os, "posix_fallocate", limited)
+    monkeypatch.setattr(os, "posix_fallocate", limited, raising=False)
     buffer = new(tmp_path / "data")
     stored = 0
     with pytest.raises(WriteError, match="the disk is full: free some space"):
