@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 
-from birl.errors import ArgumentError, BirlError, ConfigError, did_you_mean
+from birl.errors import ArgumentError, BirlError, ConfigError, argument_here
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,6 +144,8 @@ def _wrong_arguments(
     except TypeError as error:
         text = str(error)
     name = function.__qualname__.removesuffix(".__init__")
+    if "self" in signature.parameters and not function.__qualname__.endswith(".__init__") and args:
+        name = f"{type(args[0]).__name__}.{function.__name__}"  # a method is often that of a base class
     known = [each for each in signature.parameters if each not in ("self", "cls")]
     single = [each for each in known if signature.parameters[each].kind not in (2, 4)]  # neither *args nor **kwargs
     unknown = [each for each in kwargs if each not in single]
@@ -153,12 +155,12 @@ def _wrong_arguments(
         if signature.parameters[each].default is inspect.Parameter.empty and each not in kwargs
     ]
     if missing and unknown:
-        near = did_you_mean(unknown[0], missing) or f": did you mean {missing[0]!r}?"
+        near = argument_here(unknown[0], single) or f": did you mean {missing[0]!r}?"
         text = f"got no argument {missing[0]!r}, and has none called {unknown[0]!r}{near}"
     elif missing:
         text = f"got no argument {missing[0]!r}: give it."
-    elif unknown:
-        text = f"has no argument {unknown[0]!r}{did_you_mean(unknown[0], single) or '.'}"
+    elif unknown and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+        text = f"has no argument {unknown[0]!r}{argument_here(unknown[0], single) or '.'}"
     else:
         text = f"cannot be called like this ({text})."
     return ArgumentError(f"{name} {text} Its arguments: {', '.join(known) or 'none'}")

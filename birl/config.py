@@ -32,8 +32,9 @@ from typing import (
 )
 
 from birl.checks import Allowed, Limits, check, named_arguments
-from birl.errors import ConfigError, did_you_mean
+from birl.errors import ConfigError, argument_here
 from birl.files.serializable import Serializable, to_python
+from birl.habits import explain_attributes, value_hint
 from birl.models import DefaultEncoderFactory, EncoderFactory, MeanQFunctionFactory, QFunctionFactory
 from birl.models.loss_addon import LossAddOn
 from birl.optimizers import AdamFactory, OptimizerFactory
@@ -204,17 +205,19 @@ def config(cls: type[T]) -> type[T]:
     @functools.wraps(init)
     def checked_init(self: object, *args: object, **kwargs: object) -> None:
         if args:
-            raise ConfigError(f"{cls.__name__} takes keyword arguments only. Fields: {', '.join(names)}")
+            hint = "".join(dict.fromkeys(map(value_hint, args)))
+            raise ConfigError(f"{cls.__name__} takes keyword arguments only{hint}. Fields: {', '.join(names)}")
         rows = hyperparameters(cls)
-        init(self, **{name: _convert(f"{cls.__name__}.{name}", rows[name], value) for name, value in kwargs.items()})
+        init(self, **{name: _convert(f"{cls.__name__}.{name}", rows, value) for name, value in kwargs.items()})
 
     cls.__init__ = checked_init  # type: ignore[method-assign]
     cls.__setattr__ = _refuse_assignment  # type: ignore[assignment]
     return cls
 
 
-def _convert(name: str, row: Hyperparameter, value: object) -> object:
+def _convert(name: str, rows: Mapping[str, Hyperparameter], value: object) -> object:
     """Check the value of a field. Convert text to members of enumerations and short forms to factories."""
+    row = rows[name.rpartition(".")[2]]
     kind, value = row.allowed.kind, to_python(value)
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
         value = _enum_member(name, kind, value)
@@ -227,13 +230,26 @@ def _convert(name: str, row: Hyperparameter, value: object) -> object:
         value = tuple(value)
     if row.items is not None and isinstance(value, tuple):
         value = tuple(check(f"an item of {name}", row.items.from_shorthand(item), row.items) for item in value)
-    return row.allowed.check(name, value, f". ({row.meaning})" if row.meaning else "")
+    schedule = _schedule_hint(name.rpartition(".")[2], rows) if callable(value) and kind in (int, float) else ""
+    return row.allowed.check(name, value, f"{schedule}. ({row.meaning})" if row.meaning else schedule)
+
+
+def _schedule_hint(name: str, rows: Mapping[str, Hyperparameter]) -> str:
+    """Return where the schedule of a number belongs, for users who give a function."""
+    linear = "birl.optimizers.LinearSchedulerFactory(duration)"
+    if f"{name}_schedule" in rows:
+        return f"; a schedule is {name}_schedule={linear}"
+    optimizer = name.replace("learning_rate", "optim_factory")
+    if optimizer == name or optimizer not in rows:
+        return "; birl has no schedule of it, and retune(…) changes it between runs"
+    adam = f"birl.optimizers.AdamFactory(lr_scheduler_factory={linear})"
+    return f"; a schedule belongs to the optimiser: {optimizer}={adam}"
 
 
 def _refuse_assignment(self: object, name: str, value: object) -> None:
     """Raise an error that says how to change a field."""
     fields = hyperparameters(type(self))
-    hint = "" if name in fields else did_you_mean(name, fields)
+    hint = "" if name in fields else argument_here(name, fields)
     raise ConfigError(
         f"{type(self).__name__} is immutable, and {name} cannot be set{hint or '.'} Make a changed copy with "
         f"dataclasses.replace(config, {name}={value!r:.40}), or call algo.replace_config({name}={value!r:.40}) before "
@@ -241,6 +257,7 @@ def _refuse_assignment(self: object, name: str, value: object) -> None:
     )
 
 
+@explain_attributes("config")
 @config
 class AlgorithmConfig(Serializable):
     """Fields that every algorithm has.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from birl.errors import ConfigError
+from birl.habits import value_hint
 
 
 def resolve_device(device: bool | int | str | None) -> torch.device:
@@ -28,7 +29,14 @@ def resolve_device(device: bool | int | str | None) -> torch.device:
     try:
         return torch.empty(0, device=f"cuda:{device}" if isinstance(device, int) else device).device
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ConfigError(f"device {device!r} cannot be used: {_reason(error)}. {_usable_devices()}") from None
+        reason = f"{_reason(error)}{_hint(device)}"
+        raise ConfigError(f"device {device!r:.80} cannot be used: {reason}. {_usable_devices()}") from None
+
+
+def _hint(device: object) -> str:
+    if device in ("auto", "gpu"):
+        return "; torch.cuda.is_available() tells whether device=True, the first GPU, can be used"
+    return value_hint(device)
 
 
 def _reason(error: Exception) -> str:

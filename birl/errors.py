@@ -40,10 +40,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
-from typing import Final
+from typing import Final, NoReturn
+
+from birl.habits import argument_hint, name_hint
 
 __all__ = [
     "ActionError",
@@ -221,12 +225,19 @@ def _normalized(name: str) -> str:
     return name.lower().replace("_", "")
 
 
+def argument_here(name: str, known: Iterable[str]) -> str:
+    """Return advice about an unknown argument: what another library's word is here, or `did_you_mean`."""
+    known = list(known)
+    return argument_hint(name, known) or did_you_mean(name, known)
+
+
 def missing_name(
     module: str, name: str, known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})
 ) -> AttributeError | ImportError:
-    """Return the error for a name that a module lacks, with its new name or a similar one.
+    """Return the error for a name that a module lacks: its new name, where it is, or a similar one.
 
-    A renamed name is an `ImportError`, because ``from module import name`` replaces the text of an `AttributeError`.
+    It is an `ImportError` for a renamed name and in ``from package import name``, which would replace the text of an
+    `AttributeError`.
 
     Args:
         module: full name of the module.
@@ -237,7 +248,48 @@ def missing_name(
     text = f"module {module!r} has no attribute {name!r}"
     if name in renamed:
         return ImportError(f"{text}; it is {renamed[name]} now", name=module)
-    return AttributeError(f"{text}{did_you_mean(name, known)}", name=name, obj=sys.modules[module])
+    hint = ""
+    if not name.startswith("_") and not _is_module(f"{module}.{name}"):  # that `from module import name` will import
+        hint = name_hint(name) or _home(name) or did_you_mean(name, known)
+    if hint and _imports_a_name():
+        return ImportError(f"{text}{hint}", name=module)
+    return AttributeError(f"{text}{hint}", name=name, obj=sys.modules[module])
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the parent is no package
+        return False
+
+
+def _home(name: str) -> str:
+    """Return where a public name of birl is that another package has not."""
+    birl = importlib.import_module("birl")
+    if name in birl.__all__:
+        return f"; it is birl.{name}"
+    places = [each for each in birl.__all__ if name in getattr(getattr(birl, each), "__all__", ())]
+    return f"; it is birl.{places[0]}.{name}" if places else ""
+
+
+def _imports_a_name() -> bool:
+    """Return whether a ``__getattr__`` of a package calls this in ``from package import name``."""
+    frame, birl = sys._getframe(), os.path.dirname(__file__)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(birl):
+        frame = frame.f_back
+    return frame.f_code.co_name == "_handle_fromlist"
+
+
+def explain_missing_names(module: str, known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Give a package a ``__getattr__`` that raises the error of `missing_name`.
+
+    Type checkers do not see it, and go on to report missing names.
+    """
+
+    def __getattr__(name: str) -> NoReturn:
+        raise missing_name(module, name, known, renamed)
+
+    setattr(sys.modules[module], "__getattr__", __getattr__)  # noqa: B010  # a module has no such attribute for mypy
 
 
 def import_name(

@@ -37,7 +37,7 @@ def dqn() -> Any:
         (lambda: birl.algos.NormalNoise(stdev=1), "NormalNoise has no argument 'stdev'; did you mean 'std'"),
         (lambda: birl.fit_many(birl.algos.DQNConfig(), data(), n_stepss=2), "none called 'n_stepss'; did you mean"),
         (lambda: birl.metrics.EnvironmentEvaluator("CartPole-v1", trials=2), "did you mean 'n_trials'"),
-        (lambda: birl.metrics.evaluate(dqn(), "CartPole-v1", episodes=2), "did you mean 'n_episodes'"),
+        (lambda: birl.metrics.evaluate(dqn(), "CartPole-v1", episodes=2), "here that is 'n_episodes'"),
         (lambda: dqn().fit(data(), 3, 1, "x", True, 5), "fit cannot be called like this"),
         (lambda: birl.algos.DecisionTransformerConfig().create().fit(data(), n_stpes=3), "did you mean 'n_steps'"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 import birl
 from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
-from birl.algorithm.aliases import ALIASES, alias_hint
 from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
 from birl.ope import DiscreteFQE
 
@@ -232,28 +230,6 @@ def test_algorithms_are_suggested_once(name: str) -> None:
         getattr(algos, name)
     shown = "".join(traceback.format_exception(error.value))  # Python makes suggestions of its own
     assert shown.count("id you mean") == 1 and not hasattr(algos, "nothing_like_this")
-
-
-def test_names_of_other_libraries_lead_here() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'IQNConfig'; here that is DQN with IQNQFunctionFactory"):
-        _ = algos.IQNConfig  # type: ignore[attr-defined]
-    for name, words in ALIASES.items():
-        assert all(hasattr(algos, each) for each in words.split(" with ")[0].split(" or ")), name
-        assert all(hasattr(models, each) for each in re.findall(r"\w+Factory", words)), name
-        assert name not in {each.lower() for each in algos.__all__}, name
-    with pytest.raises(
-        AttributeError, match="no attribute 'XQLConfig', and birl does not have this .*: IQL is nearest"
-    ):
-        _ = algos.XQLConfig  # type: ignore[attr-defined]
-    for name in (
-        *("AMP", "ATRPO", "DDP", "iLQR", "LQR", "MPPI", "MMESAC", "DEMMESAC"),
-        "HyAR",
-        "ICRA2018QtOpt",
-        "OptionCritic",
-        "SACD",
-    ):
-        assert "birl does not have this algorithm" in alias_hint(name), name
-    assert alias_hint("Munchausen_IQN").endswith("(q_func_factory=iqn)") and alias_hint("DQN") == ""
 
 
 def test_what_cannot_be_changed_cannot_be_set() -> None:

@@ -88,7 +88,7 @@ def test_files_that_do_not_name_the_kind_of_a_factory_are_read():
         ({"q_func_factory": QRQFunctionFactory}, ["q_func_factory", "give an object, QRQFunctionFactory(…)"]),
         ({"q_func_factory": {"type": "qr", "params": {"n_quantile": 3}}}, ["did you mean 'n_quantiles'"]),
         ({"optim_factory": "torch"}, ["DQNConfig.optim_factory is 'torch'", "optim_cls"]),
-        ({"lr": 3}, ["'lr'", "did you mean 'learning_rate'"]),
+        ({"lr": 3}, ["'lr'", "here that is 'learning_rate'"]),
         ({"target_update_interval": 0}, ["target_update_interval"]),
     ],
 )
@@ -100,7 +100,7 @@ def test_bad_fields_are_refused_with_value_range_and_remedy(fields, words):
 
 
 def test_a_name_that_is_near_is_suggested() -> None:
-    with pytest.raises(ConfigError, match="'lr'; did you mean 'actor_learning_rate' or 'critic_learning_rate'?"):
+    with pytest.raises(ConfigError, match="'lr'; here that is 'actor_learning_rate' and 'critic_learning_rate'."):
         algos.IQLConfig(lr=3)
     with pytest.raises(ConfigError, match="has no field 'hidden_unit'; did you mean 'hidden_units'?"):
         VectorEncoderFactory(hidden_unit=[3])

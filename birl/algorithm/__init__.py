@@ -47,6 +47,7 @@ from birl.config import (
     rate,
 )
 from birl.engine import Gradient, HardCopy, Polyak, Step, TargetUpdate, Update, When
+from birl.errors import explain_missing_names
 from birl.models.loss_addon import LossAddOn
 from birl.spaces import Continuous
 from birl.spaces.specs import Spec
@@ -117,3 +118,5 @@ __all__ = [
     "weighted_mean",
     "window_outputs",
 ]
+
+explain_missing_names(__name__, __all__)

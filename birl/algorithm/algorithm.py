@@ -29,6 +29,7 @@ from birl.devices import resolve_device
 from birl.engine import Engine, Step, check_steps
 from birl.engine.gradient_exchange import ComputedGradients
 from birl.errors import ConfigError, NotBuiltError
+from birl.habits import explain_attributes, value_hint
 from birl.logging.logger import LOG
 from birl.preprocessing.units import Units
 from birl.run import data_collection as collect
@@ -51,6 +52,7 @@ ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 NetsT = TypeVar("NetsT", bound=nn.Module)
 
 
+@explain_attributes("algorithm")
 class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     """Base of all algorithms. Make one with ``SomeConfig(...).create(device=...)``.
 
@@ -95,7 +97,9 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     ) -> None:
         if config is not None and not isinstance(config, self.config_class):
             name, wanted = type(self).__name__, self.config_class.__name__
-            raise ConfigError(f"{name} takes a {wanted}, got {type(config).__name__}")
+            raise ConfigError(
+                f"{name} takes a {wanted}, got {config!r:.80}{value_hint(config)}; make it with {wanted}(…).create()"
+            )
         self._config: ConfigT = (self.config_class(**fields) if config is None else config).copy()  # type: ignore[assignment]
         self.torch_device = resolve_device(device)
         self.enable_ddp = check("enable_ddp", enable_ddp, bool)

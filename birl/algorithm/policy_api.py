@@ -10,6 +10,7 @@ import numpy as np
 from birl.acting.built_policy import BuiltPolicy
 from birl.algorithm import persistence
 from birl.algorithm.export_schema import write_schema
+from birl.checks import named_arguments
 from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError
 from birl.spaces.specs import Spec
@@ -38,6 +39,7 @@ class PolicyAPI:
         """Return a description in JSON form for programs that serve it: ``type``, ``draws`` and parameters."""
         return {"type": type(self).__name__, "draws": False}
 
+    @named_arguments
     def predict(self, x: Tree) -> Array:
         """Return greedy actions.
 
@@ -50,6 +52,7 @@ class PolicyAPI:
         """
         return self.acting.predict(x, greedy=True)
 
+    @named_arguments
     def sample_action(self, x: Tree) -> Array:
         """Sample actions from the policy. A deterministic policy gives greedy actions. See `predict`."""
         return self.acting.predict(x, greedy=False)

@@ -30,8 +30,7 @@ from birl.acting.sequence_context import (
 from birl.algorithm import Algorithm
 from birl.algorithm import Algorithm as QLearningAlgoBase
 from birl.algorithm import TransformerAlgorithm as TransformerAlgoBase
-from birl.algorithm.aliases import alias_hint
-from birl.errors import did_you_mean
+from birl.errors import explain_missing_names
 
 __all__ = [
     "Algorithm",
@@ -71,6 +70,4 @@ globals().update(_FOUND)
 __all__ += sorted(_FOUND)
 
 
-def __getattr__(name: str) -> type:
-    hint = alias_hint(name) or did_you_mean(name, __all__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
+explain_missing_names(__name__, __all__)

@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from birl._version import __version__
 from birl.cli.common import note
 from birl.errors import BirlError
+from birl.habits import option_hint
 from birl.run.signals import handled_by
 from birl.text import printable
 
@@ -235,14 +236,17 @@ def _option_hint(error: Exception, words: Sequence[str]) -> str:
     if option in _RENAMED:
         return f"no option is called {option}: it is {_RENAMED[option]} now"
     name = option.lstrip("-").replace("-", "_")
+    options = [each.name for each in error.ctx.command.params] if option else []  # type: ignore[attr-defined]
     if words[0] not in ("train", "tune"):
-        return ""
+        here = option_hint(name, options)
+        return f"no option is called {option}; {here}" if here else ""
     from birl.cli.loading import algorithm_classes
     from birl.config import hyperparameters
 
-    configs = [algorithm.config_class for algorithm in algorithm_classes().values()]
-    if not any(name in hyperparameters(config) for config in configs):
-        return ""
+    fields = {name for each in algorithm_classes().values() for name in hyperparameters(each.config_class)}
+    if name not in fields:
+        here = option_hint(name, options, fields)
+        return f"no option is called {option}; {here}" if here else ""
     position = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
     value = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2]) or "…"
     return f"no option is called {option}: hyper-parameters follow --set, as in --set {name}={value}"

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 
 from birl import algos, ope
 from birl.algorithm import Algorithm
-from birl.algorithm.aliases import alias_hint
 from birl.base import load_learnable
 from birl.cli.common import BEST_MODEL, find_modules_here, flags, import_user_module, newest_model, several_runs
 from birl.config import AlgorithmConfig
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError, ForeignFileError
+from birl.habits import name_hint
 from birl.types import Environment
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
@@ -48,8 +48,8 @@ def algorithm_class(name: str) -> type[AnyAlgorithm]:
                 f"birl.ope.{evaluation}(algo).fit(dataset, …)"
             )
     if algorithm is None:
-        if alias := alias_hint(name):
-            raise ConfigError(f"no algorithm is called {name!r}{alias}")
+        if hint := name_hint(name):
+            raise ConfigError(f"no algorithm is called {name!r}{hint}".replace("birl.algos.", ""))
         near = difflib.get_close_matches(_plain(name), known, 2)
         hint = f"Did you mean {' or '.join(known[key].__name__ for key in near)}? " if near else ""
         names = ", ".join(value.__name__ for value in known.values())

@@ -43,6 +43,7 @@ from birl.dataset.transitions import (
 )
 from birl.dataset.validation import detect_action_size, detect_action_space
 from birl.dataset.writers import BasicWriterPreprocess, LastFrameWriterPreprocess, WriterPreprocessProtocol
+from birl.errors import explain_missing_names
 from birl.types import Observation
 
 __all__ = [
@@ -99,3 +100,5 @@ __all__ = [
     "load",
     "write_parquet",
 ]
+
+explain_missing_names(__name__, __all__)

@@ -38,9 +38,11 @@ from birl.dataset.views import M, SequenceView, TailView, TrajectoryView, Transi
 from birl.dataset.write_target import WriteTarget
 from birl.dataset.writers import process_observations, process_rows
 from birl.errors import DataError, ShapeError
+from birl.habits import explain_attributes
 from birl.types import Array, Observation, Shape, State
 
 
+@explain_attributes("buffer")
 class ReplayBufferBase(ABC):
     """The interface of datasets and replay buffers for algorithms and training loops.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.dataset.episode import Episode
 from birl.dataset.episodes import EpisodeList, episode_at, locate
 from birl.dataset.flags import NO_TRANSITION
@@ -60,6 +60,7 @@ class FIFOBuffer(BufferProtocol):
         limit: largest number of steps over all parallel environments, at least 1.
     """
 
+    @named_arguments
     def __init__(self, limit: int) -> None:
         given: object = limit  # users often write 1e6
         number = int(given) if isinstance(given, float) and given.is_integer() else given

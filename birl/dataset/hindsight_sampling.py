@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episodes import ChangedEpisodes
 from birl.dataset.flags import NO_NEXT, NO_TRANSITION, TERMINATED, UNKNOWN
@@ -56,6 +56,7 @@ class HindsightSampler(Sampler):
         ConfigError: if an argument is not allowed, or the dataset's observations have no goals.
     """
 
+    @named_arguments
     def __init__(
         self,
         compute_reward: GoalFunction,

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from birl.checks import named_arguments
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.dataset_info import DatasetInfo
@@ -108,6 +109,7 @@ class MDPDataset(ReplayBuffer):
             ``episode_ids``, or ``next_observations`` contradict ``observations``.
     """
 
+    @named_arguments
     def __init__(
         self,
         observations: Tree,

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.dataset.arrays import ranges
 from birl.dataset.flags import NO_TRANSITION
 from birl.dataset.minibatch import Rows
@@ -46,6 +46,7 @@ class PrioritizedSampler(Sampler):
     The paper uses ``alpha=0.6``, ``beta=0.4`` rising to 1 over the run, and a quarter of the learning rate.
     """
 
+    @named_arguments
     def __init__(
         self,
         alpha: float = 0.6,

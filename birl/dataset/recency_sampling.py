@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.dataset.flags import FINAL
 from birl.dataset.minibatch import Rows
 from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample
@@ -34,6 +34,7 @@ class RecentSampler(Sampler):
         anneal_steps: number of minibatches until draws are uniform; ``None`` for a constant ``eta``.
     """
 
+    @named_arguments
     def __init__(
         self, eta: float = 0.996, period: int = 1000, smallest: int = 5000, anneal_steps: int | None = None
     ) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeAlias, TypedDict, Unpack
 import numpy as np
 import torch
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.dataset.arrays import FolderPlace, make_place
 from birl.dataset.augmentation import Augmentation
 from birl.dataset.base import ReplayBufferBase
@@ -85,6 +85,7 @@ class ReplayBuffer(ReplayBufferBase):
         UnsupportedError: for ``write_at_termination=True``.
     """
 
+    @named_arguments
     def __init__(
         self,
         buffer: BufferProtocol,
@@ -419,6 +420,7 @@ class ReplayBufferOptions(TypedDict, total=False):
     augmentation: Augmentation | None
 
 
+@named_arguments
 def create_fifo_replay_buffer(
     limit: int,
     episodes: Sequence[EpisodeBase] | None = None,
@@ -434,6 +436,7 @@ def create_fifo_replay_buffer(
     return ReplayBuffer(FIFOBuffer(limit), *parts, episodes, env, write_at_termination=write_at_termination, **options)
 
 
+@named_arguments
 def create_infinite_replay_buffer(
     episodes: Sequence[EpisodeBase] | None = None,
     transition_picker: TransitionPickerProtocol | None = None,

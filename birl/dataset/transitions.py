@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import EpisodeBase, Transition, create_zero_observation
 from birl.dataset.flags import FINAL, HEAD, NO_NEXT
@@ -152,6 +152,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         n_frames: number of frames, at least 1.
     """
 
+    @named_arguments
     def __init__(self, n_frames: int) -> None:
         self.n_frames = check("n_frames", n_frames, int, low=1)
 
@@ -192,6 +193,7 @@ class MultiStepTransitionPicker(BasicTransitionPicker):
         gamma: discount factor, in [0, 1].
     """
 
+    @named_arguments
     def __init__(self, n_steps: int, gamma: float) -> None:
         self.n_steps = check("n_steps", n_steps, int, low=1)
         self.gamma = check("gamma", gamma, float, low=0, high=1)
@@ -225,6 +227,7 @@ class MultiStepFrameStackTransitionPicker(FrameStackTransitionPicker, MultiStepT
         n_steps, gamma: see `MultiStepTransitionPicker`.
     """
 
+    @named_arguments
     def __init__(self, n_frames: int, n_steps: int, gamma: float) -> None:
         FrameStackTransitionPicker.__init__(self, n_frames)
         MultiStepTransitionPicker.__init__(self, n_steps, gamma)

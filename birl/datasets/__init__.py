@@ -42,7 +42,7 @@ from birl.datasets.rlds import load_rlds
 from birl.datasets.rllib_json import load_rllib_json
 from birl.datasets.robomimic import load_robomimic
 from birl.envs import make_env
-from birl.errors import ConfigError
+from birl.errors import ConfigError, explain_missing_names
 
 __all__ = [
     "FORMATS",
@@ -158,3 +158,6 @@ def get_pendulum(
 ) -> tuple[ReplayBuffer, Any]:
     """Load data of Pendulum-v1: ``"replay"``, of an online SAC run, or ``"random"``. See `get_dataset`."""
     return get_dataset(f"pendulum-{dataset_type}", transition_picker, trajectory_slicer, render_mode, **options)
+
+
+explain_missing_names(__name__, __all__)

@@ -15,5 +15,8 @@ which gives the same update as the concatenated minibatches.
 """
 
 from birl.distributed.ddp import AverageGradients, data_parallel, destroy_process_group, init_process_group
+from birl.errors import explain_missing_names
 
 __all__ = ["AverageGradients", "data_parallel", "destroy_process_group", "init_process_group"]
+
+explain_missing_names(__name__, __all__)

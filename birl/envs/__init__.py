@@ -1,7 +1,5 @@
 """Environments: construction, wrappers, checks, and one stepper for single and vector ones."""
 
-from typing import NoReturn
-
 from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
 from birl.envs.construction import as_environment, make_env, reset_generator, seed_env
@@ -9,7 +7,7 @@ from birl.envs.external import ExternalEnv
 from birl.envs.stepper import Step, Stepper
 from birl.envs.time_limits import TruncationAsTermination
 from birl.envs.wrappers import ActionMask, ChannelFirst, FrameStack, GoalConcatWrapper
-from birl.errors import missing_name
+from birl.errors import explain_missing_names
 from birl.spaces import sample_actions
 from birl.spaces.specs import environment_spec, number_of_environments, single_spaces
 
@@ -37,5 +35,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_name(__name__, name, __all__, {"Elsewhere": "birl.envs.ExternalEnv"})
+explain_missing_names(__name__, __all__, {"Elsewhere": "birl.envs.ExternalEnv"})

@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from birl.checks import check
 from birl.envs.stepper import check_signature_of_reset
 from birl.envs.wrappers import ActionMask
-from birl.errors import ConfigError, EnvironmentMismatchError, MissingExtraError
+from birl.errors import ArgumentError, ConfigError, EnvironmentMismatchError, MissingExtraError
+from birl.habits import argument_hint
 from birl.seeding import new_generator
 from birl.spaces.specs import number_of_environments, single_spaces
 from birl.types import Environment
@@ -127,6 +128,13 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
             env = factory(**options)
         else:
             env = gymnasium.make(name, **options)
+    except TypeError as error:
+        for option in options:
+            if f"unexpected keyword argument {option!r}" in str(error):
+                own = ("num_envs", "asynchronous", "wrapper", "action_mask")
+                hint = argument_hint(option, own) or ": leave it out."
+                raise ArgumentError(f"the environment {name!r} has no option {option!r}{hint} ({error})") from error
+        raise
     except (gymnasium.error.Error, ImportError) as error:
         why = str(error) if str(error).endswith((".", "?")) else f"{error}."
         if module_name in sys.modules and not hasattr(sys.modules[module_name], attribute):

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.errors import ConfigError, EnvironmentMismatchError
 from birl.spaces import actions_from_space
 from birl.spaces.observations import check_action_mask
@@ -193,6 +193,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             ``gymnasium.wrappers.FrameStackObservation``.
     """
 
+    @named_arguments
     def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int, padding_type: str = "zero") -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack, padding_type=padding_type)
         super().__init__(check_wrappable(env, self))

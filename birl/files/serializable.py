@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from birl.errors import ConfigError, did_you_mean
+from birl.errors import ConfigError, argument_here, did_you_mean
 from birl.types import JSONValue
 
 
@@ -54,7 +54,7 @@ class Serializable:
             unknown = next((name for name in kwargs if name not in known), None)
             found = f": {error}."
             if unknown is not None:
-                found = f" has no field {unknown!r}{did_you_mean(unknown, known) or '.'}"
+                found = f" has no field {unknown!r}{argument_here(unknown, known) or '.'}"
             raise ConfigError(f"{cls.__name__}{found} Fields: {', '.join(known)}") from None
         return super().__new__(cls)
 

@@ -1,5 +1,6 @@
 """Metrics of a run, written to files, TensorBoard, W&B and MLflow."""
 
+from birl.errors import explain_missing_names
 from birl.logging.adapters import CombineAdapter, CombineAdapterFactory, NoopAdapter, NoopAdapterFactory
 from birl.logging.file_adapter import FileAdapter, FileAdapterFactory
 from birl.logging.logger import LOG, BirlLogger, LoggerAdapter, LoggerAdapterFactory, LoggingStrategy
@@ -26,3 +27,5 @@ __all__ = [
     "WanDBAdapter",
     "WanDBAdapterFactory",
 ]
+
+explain_missing_names(__name__, __all__)

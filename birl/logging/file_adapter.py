@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from birl.checks import named_arguments
 from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
 from birl.files.serializable import encode
@@ -192,6 +193,7 @@ class FileAdapterFactory(LoggerAdapterFactory):
         root_dir: folder of all runs.
     """
 
+    @named_arguments
     def __init__(self, root_dir: str | os.PathLike[str] = "birl_logs") -> None:
         self._root = Path(root_dir)
 

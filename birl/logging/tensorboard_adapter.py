@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from birl.checks import named_arguments
 from birl.errors import require
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory
 from birl.types import Array, State
@@ -87,6 +88,7 @@ class TensorboardAdapterFactory(LoggerAdapterFactory):
         root_dir: folder of all TensorBoard runs.
     """
 
+    @named_arguments
     def __init__(self, root_dir: str | os.PathLike[str] = "tensorboard_logs") -> None:
         self._root = root_dir
 

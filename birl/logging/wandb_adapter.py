@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from birl.checks import named_arguments
 from birl.errors import require
 from birl.files.serializable import encode
 from birl.logging.logger import EpochAdapter, LoggerAdapterFactory, SavableModel
@@ -96,6 +97,7 @@ class WanDBAdapterFactory(LoggerAdapterFactory):
         project: project of the runs; by default that of the settings of Weights & Biases.
     """
 
+    @named_arguments
     def __init__(self, project: str | None = None) -> None:
         self._project = project
 

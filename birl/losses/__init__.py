@@ -1,5 +1,6 @@
 """Pure tensor functions that several algorithms share."""
 
+from birl.errors import explain_missing_names
 from birl.losses.averages import explained_variance, old_policy, shares, standardized
 from birl.losses.multistep import (
     VTrace,
@@ -46,3 +47,5 @@ __all__ = [
     "vae_loss",
     "vtrace",
 ]
+
+explain_missing_names(__name__, __all__)

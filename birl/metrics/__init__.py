@@ -1,5 +1,6 @@
 """Evaluators: returns in environments and figures on logged data."""
 
+from birl.errors import explain_missing_names
 from birl.metrics import utility as utility  # a path of d3rlpy's
 from birl.metrics.environment import (
     EnvironmentEvaluator,
@@ -40,3 +41,5 @@ __all__ = [
     "evaluate_transformer_with_environment",
     "statistics",
 ]
+
+explain_missing_names(__name__, __all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from birl.errors import explain_missing_names
 from birl.models import torch as torch  # a path of d3rlpy's
 from birl.models.actor_critic import (
     ActorCriticNets,
@@ -160,3 +161,5 @@ __all__ = [
     "register_q_func_factory",
     "set_acting",
 ]
+
+explain_missing_names(__name__, __all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from birl.errors import explain_missing_names
 from birl.optimizers.factories import (
     AdamFactory,
     AdamWFactory,
@@ -39,3 +40,5 @@ __all__ = [
     "WarmupSchedulerFactory",
     "register_optimizer_factory",
 ]
+
+explain_missing_names(__name__, __all__)

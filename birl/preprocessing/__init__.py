@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from birl.errors import explain_missing_names
 from birl.preprocessing.action_scalers import ActionScaler, MinMaxActionScaler, register_action_scaler
 from birl.preprocessing.base import Scaler
 from birl.preprocessing.observation_scalers import (
@@ -48,3 +49,5 @@ __all__ = [
     "register_observation_scaler",
     "register_reward_scaler",
 ]
+
+explain_missing_names(__name__, __all__)

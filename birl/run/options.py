@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Final, TypedDict, cast
 
 from birl.checks import Allowed, check
 from birl.dataset import ReplayBufferBase
-from birl.errors import ArgumentError, ConfigError, UnusedOptionWarning
+from birl.errors import ArgumentError, ConfigError, UnusedOptionWarning, argument_here
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.cluster import Cluster
 from birl.run.hooks import Hooks
@@ -292,6 +291,10 @@ def _strategy(strategy: object) -> LoggingStrategy:
         ) from error
 
 
+_POSITIONAL: Final = ("env", "buffer", "explorer", "n_steps")
+"""Arguments of `fit_online` that are not options."""
+
+
 def check_options(
     loop: str, options: Iterable[str], more: Iterable[str] = (), common: Iterable[str] = tuple(DEFAULTS)
 ) -> None:
@@ -299,7 +302,6 @@ def check_options(
     known = [name for name in dict.fromkeys([*more, *common]) if name != "options"]
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = argument_here(name, [*known, *(_POSITIONAL if loop == "fit_online" else ())])
             hint = "; d3rlpy's older `scorers` are `evaluators` now." if name == "scorers" else hint
             raise ArgumentError(f"{loop} has no option {name!r}{hint or '.'} Options: {', '.join(known)}")

@@ -12,9 +12,9 @@ Policies use ``shape``, with options numbered from 0. Networks have ``size`` out
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final
 
-from birl.errors import missing_name
+from birl.errors import explain_missing_names
 from birl.spaces.action_spaces import (
     KINDS,
     action_at,
@@ -83,5 +83,4 @@ RENAMED: Final = {
 }
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise missing_name(__name__, name, __all__, RENAMED)
+explain_missing_names(__name__, __all__, RENAMED)

@@ -6,6 +6,7 @@
     check_algorithm(MyConfig())    # raises an AssertionError that describes the fault
 """
 
+from birl.errors import explain_missing_names
 from birl.testing.contract import CHECKS, SLOW_CHECKS, Subject, check_algorithm
 from birl.testing.data import build_algorithm, random_batch, random_dataset
 from birl.testing.environments import PROBES, ChainEnv, MemoryEnv, ProbeEnv, collect_dataset
@@ -40,3 +41,5 @@ __all__ = [
     "random_dataset",
     "train",
 ]
+
+explain_missing_names(__name__, __all__)

@@ -292,7 +292,11 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Any, tmp_path: Path
         (["train", "RandomPolicy", *ONLINE[2:], "--out", "x"], 1, "RandomPolicy does not learn"),
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "no.h5"], 1, "there is no file 'no.h5': give"),
         (["train", "CLQ", *ONLINE[2:], "--out", "x"], 1, "Did you mean CalQL or CQL?"),
-        (["train", "QR-DQN", *ONLINE[2:], "--out", "x"], 1, "'QR-DQN'; here that is DQN with QRQFunctionFactory (q_f"),
+        (
+            ["train", "QR-DQN", *ONLINE[2:], "--out", "x"],
+            1,
+            "'QR-DQN'; here that is DQN with birl.models.QRQFunctionFactory (q_f",
+        ),
         (["train", "rainbow", *ONLINE[2:], "--out", "x"], 1, "here that is DoubleDQN with the recipe rainbow"),
         (["train", "DQN", "--n-steps", "ten", "--out", "x"], 2, "--n-steps ten: "),
         (["train", "DQN", "--n-steps=-5", "--out", "x"], 2, "--n-steps=-5: "),
