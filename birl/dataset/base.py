@@ -91,7 +91,10 @@ class ReplayBufferBase(ABC):
         }
         values = step_columns(to.storage, *(add_row_axis(name, part) for name, part in step.items()))
         to.prepare(values)
-        to.storage.append(lanes, values)
+        if to.held is not None:
+            to.held.append(to.storage, lanes, values)
+        else:
+            to.storage.append(lanes, values)
 
     def append_batch(
         self,
@@ -137,6 +140,10 @@ class ReplayBufferBase(ABC):
         values = step_columns(to.storage, observation, action, reward, extra, count)
         to.prepare(values)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
+        if to.held is not None:
+            steps = Steps(row_lanes, values, following, ending)
+            to.held.append(to.storage, *(steps if mask is None else steps.select(mask))[:4])
+            return
         turn = None if lanes is None else turns_in_lanes(row_lanes)
         append_steps(to.storage, Steps(row_lanes, values, following, ending, turn), mask)
 
@@ -154,13 +161,16 @@ class ReplayBufferBase(ABC):
         """
         to, final = self.target, None
         lanes = to.lanes(lane)
-        if not to.storage.open[lane]:
+        if not to.running(lane):
             return
         if final_observation is not None:
             final = add_row_axis("final_observation", to.processed(final_observation))
             final = observation_columns(to.storage, final, "final_observation")
         to.prepare()
-        to.storage.close(lanes, np.array([bool(terminated)]), final)
+        if to.held is not None:
+            to.held.close(to.storage, lane, bool(terminated), final)
+        else:
+            to.storage.close(lanes, np.array([bool(terminated)]), final)
 
     def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
         """Add a complete episode. If it is not terminated, it counts as truncated.
@@ -170,7 +180,7 @@ class ReplayBufferBase(ABC):
             ShapeError, NonFiniteError, ActionError: if it does not fit; nothing is stored.
         """
         to = self.target
-        if to.storage.open[to.lanes(lane)[0]]:
+        if to.running(int(to.lanes(lane)[0])):
             raise DataError(
                 f"an episode is running in lane {lane}: end it with clip_episode(…) before append_episode(…)"
             )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, TypeAlias, TypedDict, Unpack
+from typing import Any, BinaryIO, NoReturn, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from birl.dataset.folders import (
     set_storage_state,
 )
 from birl.dataset.hdf5 import check_readable, read_episodes
+from birl.dataset.held_steps import HeldSteps
 from birl.dataset.reader import Reader, Source
 from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.sampling import Sampler, Uniform
@@ -43,10 +44,11 @@ from birl.dataset.validation import warn_of_unlogged_actions
 from birl.dataset.views import TransitionView
 from birl.dataset.write_target import WriteTarget
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import BirlError, ConfigError
 from birl.spaces.conversion import to_array
-from birl.types import ActionSize, ActionSpace, GymEnv, Shape, State, Tree, tree_map
+from birl.types import ActionSize, ActionSpace, Array, GymEnv, Shape, State, Tree, tree_map
 
+T = TypeVar("T")
 StorageLocation: TypeAlias = "str | os.PathLike[str] | torch.device"
 
 
@@ -54,7 +56,8 @@ class ReplayBuffer(ReplayBufferBase):
     """Experience replay over arrays.
 
     Shapes and dtypes come from ``env``, or else from ``episodes``, or else from the signatures. Episodes of a dataset
-    know its spaces, so a buffer of some of them has the same actions and observations; see `Episode.spaces`.
+    know its spaces, so a buffer of some of them has the same actions and observations; see `Episode.spaces`. A buffer
+    without any of these takes the shapes of the first episode that is appended, or of the environment of `fit_online`.
 
     Args:
         buffer: `InfiniteBuffer`, `FIFOBuffer` or `EpisodicFIFOBuffer`.
@@ -68,8 +71,8 @@ class ReplayBuffer(ReplayBufferBase):
         action_space: kind of the actions; ``None`` to use the environment's, or infer it from their dtype.
         action_size: number of action dimensions or of discrete actions, or an action space; ``None`` to infer it.
         cache_size: ignored; accepted for compatibility with d3rlpy. Episodes may have any length.
-        write_at_termination: must be ``False``, because steps are stored when they are appended; accepted for
-            compatibility with d3rlpy.
+        write_at_termination: whether steps are stored, and can be sampled, only when their episode has ended: for
+            algorithms and pickers that need whole episodes. Running episodes are then not in `episodes`.
         storage: ``"memory"``, a torch device, or the path of a new folder for data larger than memory.
         lanes: number of parallel environments whose steps are stored; ``None`` for the number in ``env``.
         sampler: selects the steps of minibatches; `birl.dataset.Uniform` if ``None``.
@@ -81,9 +84,10 @@ class ReplayBuffer(ReplayBufferBase):
         storage: the arrays.
 
     Raises:
-        ConfigError: if shapes are not determined, or ``storage`` is not usable.
-        UnsupportedError: for ``write_at_termination=True``.
+        ConfigError: if ``storage`` is not usable, or for other uses of a buffer without shapes.
     """
+
+    _later: dict[str, Any] | None = None  # the arguments of a buffer whose shapes are not known yet
 
     @named_arguments
     def __init__(
@@ -109,11 +113,8 @@ class ReplayBuffer(ReplayBufferBase):
         observation_keys: Sequence[str] | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
-        if check("write_at_termination", write_at_termination, bool):
-            raise UnsupportedError(
-                "write_at_termination is True; it must be False, as steps are stored when they are appended. To learn "
-                "from whole episodes only, collect each one and give it to append_episode(…) when it is over"
-            )
+        options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        check("write_at_termination", write_at_termination, bool)
         writer = BasicWriterPreprocess() if writer_preprocessor is None else writer_preprocessor
         check("writer_preprocessor", writer, WriterPreprocessProtocol)  # type: ignore[type-abstract]
         signatures = (observation_signature, action_signature, reward_signature)
@@ -140,15 +141,27 @@ class ReplayBuffer(ReplayBufferBase):
         elif observation_signature is not None and action_signature is not None:
             stored = (observation_signature, action_signature, reward)
             info = DatasetInfo.from_signatures(*stored, action_space, action_size, observation_space)
+        elif (one := observation_signature or action_signature) is not None:
+            missing = "action" if one is observation_signature else "observation"
+            raise ConfigError(
+                f"{missing}_signature is None, but the other one is given: give both, or env=, or episodes="
+            )
         else:
-            raise ConfigError("shapes are not given: give env=, episodes= (at least one) or the signatures")
+            check_buffer(buffer)
+            check_parts(transition_picker, trajectory_slicer, writer, sampler, augmentation)
+            self._later = options
+            self._buffer, self.storage = buffer, cast(Storage, Shapeless())
+            parts = (transition_picker or BasicTransitionPicker(), trajectory_slicer or BasicTrajectorySlicer())
+            self.reader, self.target = Reader([Source(self.storage, *parts)]), cast(WriteTarget, self.storage)
+            return
         if lanes is None:
             lanes = getattr(env, "num_envs", 1)
         rows = sum(episode.size() + 1 for episode in episodes or ())
         self._make(info, buffer, storage, rows, lanes)
         self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys, augmentation)
+        self.target.held = HeldSteps(lanes) if write_at_termination else None
         for episode in episodes or ():
-            self.append_episode(episode)
+            super().append_episode(episode)
         self.flush()
         if foreign:
             warn_of_lost_resolution(self.storage, stacklevel=2)
@@ -157,11 +170,7 @@ class ReplayBuffer(ReplayBufferBase):
         self, info: DatasetInfo, buffer: BufferProtocol, storage: StorageLocation, rows: int, lanes: int = 1
     ) -> None:
         """Create an empty storage with room for ``rows`` rows."""
-        if not isinstance(buffer, BufferProtocol):
-            raise ConfigError(
-                f"buffer is {buffer!r:.80}; it must be an InfiniteBuffer(), a FIFOBuffer(limit), or of a class derived "
-                "from them"
-            )
+        check_buffer(buffer)
         place, limit = make_place(storage), buffer.limit
         make = new_folder if isinstance(place, FolderPlace) else Storage
         capacity = rows if limit is None else min(rows, limit + 2)
@@ -178,21 +187,50 @@ class ReplayBuffer(ReplayBufferBase):
         augmentation: Augmentation | None = None,
     ) -> None:
         """Check and set the objects that use the storage, and make the reader."""
-        hint = ": birl.dataset has several; your own must be callable in the same way"
-        check("transition_picker", picker, TransitionPickerProtocol, hint, optional=True)  # type: ignore[type-abstract]
-        check("trajectory_slicer", slicer, TrajectorySlicerProtocol, hint, optional=True)  # type: ignore[type-abstract]
-        check("sampler", sampler, Sampler, optional=True)
-        check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
+        check_parts(picker, slicer, writer, sampler, augmentation)
         self._buffer = buffer
         self.target = WriteTarget(self.storage, writer or BasicWriterPreprocess(), observation_keys)
         sampler = Uniform() if sampler is None else sampler
         parts = (picker or BasicTransitionPicker(), slicer or BasicTrajectorySlicer(), sampler)
-        check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
         for part in (sampler, augmentation) if augmentation else (sampler,):
             part.fits(self.storage.info, parts[0])
         sampler.take()
         self.reader = Reader([Source(self.storage, *parts, augmentation=augmentation)])
         buffer.storage = self.storage
+
+    def append_episode(self, episode: EpisodeBase, *, lane: int = 0) -> None:
+        """Add a complete episode; see `ReplayBufferBase.append_episode`. It determines shapes that are not known yet.
+
+        Raises:
+            DataError: if an episode is running in this lane.
+            ShapeError, NonFiniteError, ActionError: if it does not fit; nothing is stored.
+        """
+        if self._later is None or lane != 0:
+            super().append_episode(episode, lane=lane)
+        else:
+            self._determine(episodes=[episode])
+
+    def determine_shapes(self, env: GymEnv, lanes: int, observation_keys: Sequence[str] | None = None) -> None:
+        """Take the shapes of an environment unless they are known.
+
+        Args:
+            env: see `ReplayBuffer`.
+            lanes: number of lanes if the buffer was made without ``lanes``.
+            observation_keys: the stored parts of observations if the buffer was made without ``observation_keys``.
+        """
+        if self._later is not None:
+            own_lanes, own_keys = self._later["lanes"], self._later["observation_keys"]
+            keys = observation_keys if own_keys is None else own_keys
+            lanes = lanes if own_lanes is None else own_lanes
+            self._determine(env=env, lanes=lanes, observation_keys=keys)
+
+    def _determine(self, **shapes: Any) -> None:
+        options, self._later = self._later, None
+        try:
+            ReplayBuffer.__init__(self, **{**(options or {}), **shapes})
+        except BirlError:
+            self._later = options
+            raise
 
     # -- contents --------------------------------------------------------------------------------------------------
 
@@ -390,6 +428,8 @@ class ReplayBuffer(ReplayBufferBase):
             if self.storage.journal is not None:  # this buffer writes to a folder
                 self.flush()
             state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.info.action_size}
+            if self.target.held is not None:
+                state["held"] = self.target.held.get_state()
         return state
 
     def set_state(self, state: State) -> None:
@@ -401,6 +441,59 @@ class ReplayBuffer(ReplayBufferBase):
             self.target.prepare()
             set_storage_state(self.storage, state["storage"])
             self.storage.info = info
+            if self.target.held is not None:
+                self.target.held.set_state(state.get("held", {}))
+
+
+class Shapeless:
+    """Stands for the empty storage of a buffer whose shapes are not known yet. Every other use raises `ConfigError`."""
+
+    transition_count = episode_count = 0
+    steps, flags = np.zeros(1, np.int64), np.zeros(0, np.uint8)
+
+    @property
+    def source(self) -> Shapeless:
+        """Return itself; see `Storage.source`."""
+        return self
+
+    def live(self) -> tuple[Array, Array]:
+        """Return no rows; see `Storage.live`."""
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    def rows(self, lane: Array, position: Array) -> Array:
+        """Return no rows; see `Storage.rows`."""
+        return position
+
+    def cached(self, key: str, make: Callable[[], T]) -> T:
+        """Return the result of ``make``; see `Storage.cached`."""
+        return make()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ConfigError(
+            "the shapes of this replay buffer are not known yet: make it with env=, episodes= (at least one) or the "
+            "signatures, or append an episode first"
+        )
+
+
+def check_buffer(buffer: object) -> None:
+    """Raise `ConfigError` for an object that is no retention policy."""
+    if not isinstance(buffer, BufferProtocol):
+        raise ConfigError(
+            f"buffer is {buffer!r:.80}; it must be an InfiniteBuffer(), a FIFOBuffer(limit), or of a class derived "
+            "from them"
+        )
+
+
+def check_parts(picker: object, slicer: object, writer: object, sampler: object, augmentation: object) -> None:
+    """Raise `ConfigError` for objects that cannot be used with a storage; ``None`` is allowed."""
+    hint = ": birl.dataset has several; your own must be callable in the same way"
+    check("transition_picker", picker, TransitionPickerProtocol, hint, optional=True)  # type: ignore[type-abstract]
+    check("trajectory_slicer", slicer, TrajectorySlicerProtocol, hint, optional=True)  # type: ignore[type-abstract]
+    check("sampler", sampler, Sampler, optional=True)
+    check("writer_preprocessor", writer, WriterPreprocessProtocol, optional=True)  # type: ignore[type-abstract]
+    check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
 
 
 class ReplayBufferOptions(TypedDict, total=False):

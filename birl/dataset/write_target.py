@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from birl.dataset.folders import begin_writing, save_folder
+from birl.dataset.held_steps import HeldSteps
 from birl.dataset.ingest import add_extra_columns, lane_numbers
 from birl.dataset.storage import Storage
 from birl.dataset.writers import WriterPreprocessProtocol
@@ -24,6 +25,7 @@ class WriteTarget:
         writer: changes steps before they are stored.
         observation_keys: names of the stored parts of observations; ``None`` for all.
         saved: whether the index of the storage's folder is up to date.
+        held: steps of running episodes, which are stored when their episodes end; ``None`` to store them at once.
         all_lanes: numbers of all lanes ``[lanes]``.
     """
 
@@ -31,6 +33,7 @@ class WriteTarget:
     writer: WriterPreprocessProtocol
     observation_keys: Sequence[str] | None = None
     saved: bool = False
+    held: HeldSteps | None = None
 
     def __post_init__(self) -> None:
         self.all_lanes = np.arange(self.storage.lanes)
@@ -40,6 +43,10 @@ class WriteTarget:
         if not 0 <= lane < self.storage.lanes:
             lane_numbers(lane, self.storage.lanes)  # raises the error
         return self.all_lanes[lane : lane + 1]
+
+    def running(self, lane: int) -> bool:
+        """Return whether a lane has a running episode."""
+        return bool(self.storage.open[lane]) if self.held is None else self.held.running(lane)
 
     def parts(self, observation: Observation) -> Tree:
         """Return the stored parts of observations."""

@@ -24,6 +24,7 @@ from birl.run.agent_core import (
     check_buffer_and_explorer,
     check_lanes,
     default_buffer,
+    determine_shapes,
     example_observation,
     observation_spec,
     start_schedule,
@@ -437,6 +438,8 @@ def replay_agent(
     algorithm.build_with_env(env)
     if buffer is None and learns:
         buffer = default_buffer(algorithm, env, lanes=n)
+    if buffer is not None:
+        determine_shapes(buffer, algorithm, env, n)
     check_lanes(getattr(buffer, "storage", None), n)
     parts: dict[str, Stateful] = {}
     if buffer is not None:

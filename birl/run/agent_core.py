@@ -140,6 +140,12 @@ def default_buffer(
     return create_fifo_replay_buffer(limit, env=env, observation_keys=keys, lanes=lanes)
 
 
+def determine_shapes(buffer: StepBuffer, algorithm: Trainable, env: Environment, lanes: int) -> None:
+    """Let a buffer that was made without shapes store the steps of an environment; see `default_buffer`."""
+    if isinstance(buffer, ReplayBuffer):
+        buffer.determine_shapes(env, lanes, part_names(algorithm.spec.observations))
+
+
 def clip_episodes(buffer: StepBuffer, lanes: Iterable[int]) -> None:
     """End the running episodes in some lanes of a buffer."""
     for lane in lanes:

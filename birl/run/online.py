@@ -10,7 +10,7 @@ import numpy as np
 
 from birl.envs import single_spaces
 from birl.errors import ShortRunWarning
-from birl.run.agent_core import ReplayAgentCore, default_buffer, observation_spec, start_schedule
+from birl.run.agent_core import ReplayAgentCore, default_buffer, determine_shapes, observation_spec, start_schedule
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import buffer_settings, replay_settings
 from birl.run.options import OnlineOptions
@@ -64,6 +64,7 @@ def online_fitter(
     run.settings |= replay_settings(given, explorer) | ({"overlap": True} if given["overlap"] else {})
     if buffer is None:
         buffer = default_buffer(algorithm, env, lanes=run.execution.lanes(env))
+    determine_shapes(buffer, algorithm, env, run.execution.lanes(env))
     if buffer.transition_count + run.n_steps < batch_size:
         warnings.warn(
             f"nothing will be learned in n_steps={run.n_steps}: updates start when the buffer holds a minibatch, that "

@@ -27,6 +27,7 @@ from birl.run.agent_core import (
     check_lanes,
     clip_episodes,
     default_buffer,
+    determine_shapes,
     measure_nothing,
 )
 from birl.run.fingerprint import buffer_settings, dataset_settings
@@ -176,6 +177,8 @@ def start_rollouts(
     """
     learner, n = algorithm.learner, lanes or number_of_environments(env)
     if replays:
+        if buffer is not None:
+            determine_shapes(buffer, algorithm, env, n)
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
             buffer = default_buffer(algorithm, env, max(limit, _steps_before_replay(algorithm.config)), lanes=n)

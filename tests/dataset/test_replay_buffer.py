@@ -44,7 +44,6 @@ from birl.errors import (
     ForeignFileError,
     NonFiniteError,
     ShapeError,
-    UnsupportedError,
 )
 from birl.types import ActionSpace
 
@@ -88,8 +87,8 @@ def test_the_documented_ways_to_make_one() -> None:
     assert buffer.transition_count == 1
     assert len(buffer.episodes) == third.size() == 1
     assert create_infinite_replay_buffer(env=gymnasium.make("CartPole-v1")).dataset_info.action_size == 2
-    with pytest.raises(ConfigError, match="give env="):
-        ReplayBuffer(InfiniteBuffer())
+    with pytest.raises(ConfigError, match="action_signature is None.*give both"):
+        ReplayBuffer(InfiniteBuffer(), observation_signature=Signature([np.float32], [(3,)]))
     with pytest.raises(ConfigError, match="action_size"):
         discrete = Signature([np.int64], [(1,)])
         ReplayBuffer(InfiniteBuffer(), observation_signature=Signature([np.float32], [(3,)]), action_signature=discrete)
@@ -656,18 +655,6 @@ def test_writers_and_pickers_of_tuples_may_give_lists() -> None:
     batch = buffer.sample_transition_batch(16)
     assert buffer.observation_shape == ((1,), (1,))
     assert set(batch.observations[1].ravel().tolist()) == {4, 1}
-
-
-def test_write_at_termination_is_refused_by_name() -> None:
-    assert create_fifo_replay_buffer(10, [episode(3)], None, None, None, None, False).step_count == 3
-    assert create_infinite_replay_buffer([episode(3)], write_at_termination=False).step_count == 3
-    for make in (
-        lambda: create_fifo_replay_buffer(10, [episode(3)], write_at_termination=True),
-        lambda: create_infinite_replay_buffer([episode(3)], write_at_termination=True),
-        lambda: ReplayBuffer(InfiniteBuffer(), episodes=[episode(3)], write_at_termination=True),
-    ):
-        with pytest.raises(UnsupportedError, match=r"it must be False.*append_episode"):
-            make()
 
 
 def test_pickers_find_no_old_actions_behind_the_end_of_an_episode() -> None:
