@@ -79,11 +79,12 @@ class LoggedEpisodes:
 
     Attributes:
         observations: observations as a tree of arrays ``[N, ...]``.
-        action: one discrete action ``[N]``, or other actions ``[N, A]``.
+        action: one discrete action ``[N]``, counted from 0, or other actions ``[N, A]``.
         reward: rewards, ``[n, T]``.
         mask: which steps exist, ``[n, T]``.
         gamma: discount of a step.
         n_actions: number of discrete actions; 0 for other actions.
+        start: number of the first discrete action in the data and for policies; here actions count from 0.
         log_propensity: log-propensities of the logged actions, ``[N]``; ``None`` if unknown.
         propensities: propensities of all actions, ``[N, A]``; ``None`` if unknown.
         cluster: cluster of each episode, ``[n]``; ``None`` if unknown.
@@ -101,6 +102,7 @@ class LoggedEpisodes:
     mask: Array
     gamma: float
     n_actions: int
+    start: int
     log_propensity: Array | None
     propensities: Array | None
     cluster: Array | None
@@ -221,7 +223,7 @@ class LoggedEpisodes:
 
     def probabilities(self, policy: EvaluatedPolicy) -> Array:
         """Return a policy's probabilities of all discrete actions at each step, ``[N, A]``."""
-        probabilities = np.exp(_in_batches(log_probability_of(policy, self.n_actions), self.observations))
+        probabilities = np.exp(_in_batches(log_probability_of(policy, self.n_actions, self.start), self.observations))
         check_probabilities(probabilities, self.n_actions)
         return probabilities
 
@@ -325,12 +327,12 @@ def read_episodes(
         raise EmptyDataError(f"there are {len(episodes)} episodes with steps; an evaluation needs 2, and 30 to answer")
     limit = max(len(episode.rewards) for episode in episodes) if horizon is None else horizon
     info = dataset.dataset_info
-    n_actions = info.actions.size if isinstance(info.actions, Discrete) else 0
+    n_actions, start = (info.actions.size, info.actions.start) if isinstance(info.actions, Discrete) else (0, 0)
     reward, mask = padded([np.asarray(episode.rewards, np.float64).reshape(-1)[:limit] for episode in episodes])
     rows = [tree_map(lambda leaf: leaf[:limit], episode.observations) for episode in episodes]
     observations = tree_map(lambda *leaves: np.concatenate(leaves), *rows)
     action = np.concatenate([episode.actions[:limit] for episode in episodes])
-    action = action[:, 0].astype(np.int64) if n_actions else action
+    action = action[:, 0].astype(np.int64) - start if n_actions else action
     cluster, time = _first_values(episodes, "cluster"), _first_values(episodes, "time")
     groups = np.arange(len(episodes)) if cluster is None else cluster
     part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
@@ -343,7 +345,9 @@ def read_episodes(
     if gaps is not None and gamma < 1:
         facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _TIME_TOLERANCE))
     step_part = np.repeat(part, mask.sum(1))
-    logged, propensities = _propensities(behaviour, episodes, limit, observations, action, n_actions, x, step_part)
+    logged, propensities = _propensities(
+        behaviour, episodes, limit, observations, action, n_actions, start, x, step_part
+    )
     if logged is None:
         facts["no_propensities"] = 1.0
     elif n_actions:
@@ -357,6 +361,7 @@ def read_episodes(
         mask=mask,
         gamma=float(gamma),
         n_actions=n_actions,
+        start=start,
         log_propensity=logged,
         propensities=propensities,
         cluster=cluster,
@@ -382,12 +387,13 @@ def check_columns(policies: Mapping[str, EvaluatedPolicy | str], dataset: Replay
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
 
 
-def log_probability_of(policy: object, n_actions: int = 0) -> LogProbability:
+def log_probability_of(policy: object, n_actions: int = 0, start: int = 0) -> LogProbability:
     """Return a function that returns log-probabilities, float64, of the actions of ``predict`` and of exports.
 
     Args:
         policy: see `birl.ope.evaluate`.
-        n_actions: number of discrete actions, numbered from 0; 0 for other actions.
+        n_actions: number of discrete actions; 0 for other actions.
+        start: number of the first discrete action.
     """
     if isinstance(policy, PolicyAPI):
         acts = policy  # for the closure
@@ -401,7 +407,7 @@ def log_probability_of(policy: object, n_actions: int = 0) -> LogProbability:
         return lambda x, action: acts.action_log_probability(x, action, greedy=True)
     if not isinstance(policy, ProbabilisticPolicy):
         if n_actions and isinstance(policy, PredictingPolicy) and not isinstance(policy, type):
-            return _log_probability_of_choices(policy, n_actions)
+            return _log_probability_of_choices(policy, np.arange(start, start + n_actions))
         raise ConfigError(
             f"the policy is {policy!r:.80}; it must have the method action_probability(x, action=None), as algorithms "
             "and the policies of birl.ope do, or for one discrete action the method predict(x)"
@@ -415,7 +421,7 @@ def log_probability_of(policy: object, n_actions: int = 0) -> LogProbability:
     return log_probability
 
 
-def _log_probability_of_choices(policy: PredictingPolicy, n_actions: int) -> LogProbability:
+def _log_probability_of_choices(policy: PredictingPolicy, options: Array) -> LogProbability:
     """Return log-probabilities of a policy that has only ``predict``: 0 for the action that it selects."""
 
     def log_probability(x: Tree, action: Array | None) -> Array:
@@ -424,12 +430,12 @@ def _log_probability_of_choices(policy: PredictingPolicy, n_actions: int) -> Log
         if chosen.shape not in ((rows,), (rows, 1)):
             raise ShapeError(f"{name} has the shape {chosen.shape}; it must be {(rows,)}")
         chosen = chosen.reshape(rows, 1)
-        if (outside := ~np.isin(chosen, np.arange(n_actions))).any():
+        if (outside := ~np.isin(chosen, options)).any():
             row = int(outside.argmax())
             raise ActionError(
-                f"{name} is {chosen[row, 0]} at step {row}; it must be an integer from 0 to {n_actions - 1}"
+                f"{name} is {chosen[row, 0]} at step {row}; it must be an integer from {options[0]} to {options[-1]}"
             )
-        given = np.arange(n_actions) if action is None else np.reshape(action, (rows, 1))
+        given = options if action is None else np.reshape(action, (rows, 1))
         same = np.where(chosen == given, 0.0, -np.inf)
         return same if action is None else same[:, 0]
 
@@ -443,6 +449,7 @@ def _propensities(
     observations: Tree,
     action: Array,
     n_actions: int,
+    start: int,
     x: Array | None,
     part: Array,
 ) -> tuple[Array | None, Array | None]:
@@ -457,7 +464,7 @@ def _propensities(
             _check_equal(logged, every[np.arange(len(every)), action])
         return logged, every
     if not isinstance(behaviour, str):
-        log_probability = log_probability_of(behaviour, n_actions)
+        log_probability = log_probability_of(behaviour, n_actions, start)
         if not n_actions:
             return _in_batches(log_probability, observations, action), None
         propensities = np.exp(_in_batches(log_probability, observations))

@@ -174,7 +174,8 @@ class UserPolicy:
     def action_log_probability(self, x: Tree, action: Array | None = None) -> Array:
         """See `Algorithm.action_log_probability`."""
         actions = self._spec.actions
-        return log_probability_of(self.policy, actions.size if isinstance(actions, Discrete) else 0)(x, action)
+        options = (actions.size, actions.start) if isinstance(actions, Discrete) else ()
+        return log_probability_of(self.policy, *options)(x, action)
 
     def actor(self) -> StatelessActor:
         """Return an actor for environments."""

@@ -318,3 +318,21 @@ def test_evaluate_takes_a_rule_with_predict_alone() -> None:
         evaluate(Returns(lambda x: np.zeros((len(x), 2))), data)
     with pytest.raises(ConfigError, match=r"action_probability.*one discrete action the method predict\(x\)"):
         evaluate(Returns(lambda x: x[:, :2]), dataset_of(False))
+
+
+def test_actions_that_are_numbered_from_one_are_evaluated() -> None:
+    """The estimates are those of the same data with actions from 0; the policy's probabilities are in order."""
+    rng, n = np.random.default_rng(0), 300
+    state, action = rng.integers(STATES, size=n), rng.integers(CHOICES, size=n)
+    ends, extra = np.arange(n) % 2 == 1, {"log_propensity": np.full(n, -np.log(CHOICES))}
+    reward = rng.random(n) + GREEDY[state, action]
+    values = []
+    for start in (0, 1):
+        size: Any = {"size": CHOICES, "start": start} if start else CHOICES
+        data = MDPDataset(X[state], action + start, reward, ends, action_size=size, extra=extra)
+        for policy in (Chances(MIXED), Greedy(GREEDY, start)):
+            for behaviour in ("logged", "estimated", Chances(np.full((STATES, CHOICES), 1 / CHOICES))):
+                found = evaluate(policy, data, behaviour=behaviour)
+                values.append([(name, row.value) for name, row in found.rows.items()])
+    assert values[:6] == values[6:]
+    assert len(values[0]) > 6
