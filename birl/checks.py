@@ -154,6 +154,8 @@ def _wrong_arguments(
         for each in single[max(len(args) - ("self" in signature.parameters), 0) :]
         if signature.parameters[each].default is inspect.Parameter.empty and each not in kwargs
     ]
+    variadic = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    unknown = [] if variadic else unknown
     if missing and unknown:
         near = argument_here(unknown[0], single) or f": did you mean {missing[0]!r}?"
         text = f"got no argument {missing[0]!r}, and has none called {unknown[0]!r}{near}"
@@ -162,5 +164,5 @@ def _wrong_arguments(
     elif unknown and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
         text = f"has no argument {unknown[0]!r}{argument_here(unknown[0], single) or '.'}"
     else:
-        text = f"cannot be called like this ({text})."
+        text = f"cannot be called like this: {text}."
     return ArgumentError(f"{name} {text} Its arguments: {', '.join(known) or 'none'}")

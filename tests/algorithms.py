@@ -134,8 +134,11 @@ class Run:
 
 
 def fill(config: type, encoder: EncoderFactory, *fields: Fields) -> Any:
-    """A configuration with ``encoder`` everywhere and those of ``fields`` that it has; later ones win."""
-    known = [item.name for item in dataclasses.fields(config)]
+    """A configuration with ``encoder`` everywhere and those of ``fields`` that it has; later ones win.
+
+    A ``tau`` of 1 stays: such targets are copied every ``target_update_interval`` updates.
+    """
+    known = [item.name for item in dataclasses.fields(config) if (item.name, item.default) != ("tau", 1.0)]
     given: dict[str, Any] = {name: encoder for name in known if name.endswith("encoder_factory")}
     for each in fields:
         given |= {name: value for name, value in each.items() if name in known}

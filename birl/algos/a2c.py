@@ -78,23 +78,22 @@ def prepare(nets: A2CNets, batch: Batch, ended: Tensor, cfg: A2CConfig) -> Batch
     with torch.no_grad():
         value, next_value = nets.values(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
-        explained = explained_variance(value, advantage + value, shares(batch.weight)).expand_as(value)
-    found = {"advantage": advantage, "return": advantage + value, "explained_variance": explained}
-    return replace(batch, extra={**batch.extra, **found})
+    return replace(batch, extra={**batch.extra, "advantage": advantage, "return": advantage + value})
 
 
 def loss(nets: A2CNets, batch: Batch, cfg: A2CConfig) -> Loss:
     """``-log pi(a|s) (R - V) + c_v (R - V(s))^2 - c_e H``: algorithm S3, with the entropy bonus of section 4."""
     (policy, value), weight, advantage = nets.both(batch.inputs), batch.weight, batch.extra["advantage"]
+    share, returns = shares(weight), batch.extra["return"]
+    explained = explained_variance(returns - advantage, returns, share)
     if cfg.normalize_advantage:
-        advantage = standardized(advantage, shares(weight))
+        advantage = standardized(advantage, share)
     policy_loss = -weighted_mean(policy.log_prob(batch.action) * advantage, weight)
-    value_loss = weighted_mean((value - batch.extra["return"]).square(), weight)
+    value_loss = weighted_mean((value - returns).square(), weight)
     entropy = weighted_mean(policy.entropy(), weight)
     total = policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-    metrics["explained_variance"] = batch.extra["explained_variance"].flatten()[0]
-    return Loss(total, metrics)
+    return Loss(total, {**metrics, "explained_variance": explained})
 
 
 @final

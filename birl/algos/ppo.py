@@ -143,9 +143,7 @@ def prepare(nets: PPONets, batch: Batch, ended: Tensor, cfg: PPOConfig) -> Batch
         (policy, value), next_value = nets.both(batch.inputs), nets.values(batch.next_inputs)
         advantage = generalized_advantage(batch.reward, value, next_value, batch.discount, ended, cfg.gae_lambda)
         log_prob = policy.log_prob(batch.action)
-        explained = explained_variance(value, advantage + value, shares(batch.weight))
     found = {"advantage": advantage, "return": advantage + value, "value": value, "log_prob": log_prob}
-    found["explained_variance"] = explained.expand_as(value)  # of the whole rollout
     if cfg.kl_coefficient != 0:
         found["policy"] = policy.parameters()
     return replace(batch, extra={**batch.extra, **found})
@@ -193,7 +191,7 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
         "entropy": entropy,
         "approximate_kl": kl,
         "clip_fraction": clip_fraction,
-        "explained_variance": batch.extra["explained_variance"].flatten()[0],
+        "explained_variance": explained_variance(old, returns, share),
     }
     if cfg.kl_coefficient != 0:
         weight_of_kl = nets.penalty() if cfg.adapts_penalty else cfg.kl_coefficient

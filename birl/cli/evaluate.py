@@ -174,7 +174,7 @@ class RenderOptions(PlayOptions):
             )
         env_id, env = environment_of(model, self.env_id, render_mode=mode)
         draws = type(env.unwrapped).render is not gymnasium.Env.render  # in its only mode
-        if env.render_mode != mode and not (env.render_mode is None and draws):
+        if env.render_mode != mode and not (mode == "rgb_array" and env.render_mode is None and draws):
             raise ConfigError(
                 f"{env_id} has render_mode={env.render_mode!r}, but {mode!r} is needed here: let module:factory take "
                 "render_mode and pass it on to the environment (known modes: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -132,7 +133,7 @@ class RunFolder(LoggerAdapterFactory):
     @contextlib.contextmanager
     def undone_if_refused(self) -> Iterator[None]:
         """Return a context that removes what it has written if it refuses a new run, before the run has any files."""
-        there, known = self.path.exists(), (self.path / _SETTINGS).exists()
+        there, known = self.path.exists(), os.path.exists(self.path / _SETTINGS)  # also False where path is a file
         try:
             yield
         except BirlError:

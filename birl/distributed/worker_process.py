@@ -152,7 +152,7 @@ class WorkerProcess:
                 "workers import it, and what it defines for them must be importable"
             )
         if code is None:
-            how = "for a reason that nobody knows, because the process that started it has ended, too"
+            how = "for an unknown reason, because the process that started it has ended, too"
         else:
             how = f"by {_signal_name(-code)}" if code < 0 else f"with status {code}"
         raise ProcessEnded(how)

@@ -456,8 +456,8 @@ def _observation_bounds(space: Space[Any], observations: Tree) -> list[tuple[Spa
     for leaf in tree_leaves(match_parts(observations, leaf_spaces(space))):
         narrow = False
         if isinstance(leaf, spaces.Box):
-            float_kind = leaf.dtype.kind == "f"
-            limits = (-np.inf, np.inf) if float_kind else (np.iinfo(leaf.dtype).min, np.iinfo(leaf.dtype).max)
+            kind, dtype = leaf.dtype.kind, np.dtype(np.uint8) if leaf.dtype == np.bool_ else leaf.dtype
+            limits = (-np.inf, np.inf) if kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             narrow = bool((leaf.low > limits[0]).any() or (leaf.high < limits[1]).any())
         if not narrow:
             found.append(None)

@@ -22,7 +22,9 @@ def shares(weight: Tensor) -> Tensor:
 
 
 def explained_variance(value: Tensor, returns: Tensor, share: Tensor) -> Tensor:
-    """Return ``1 - Var(returns - value) / Var(returns)``, at least -10.
+    """Return the share of the variance of returns that values explain: ``1 - Var(returns - value) / Var(returns)``.
+
+    It is at most 1, and values below -10 are reported as -10.
 
     Args:
         value, returns: ``[...]``, for ``M`` steps.

@@ -50,7 +50,8 @@ def wide() -> MDPDataset:
 
 def test_a_few_demonstrations_are_enough_for_long_rollouts() -> None:
     """NNablaRL draws them without replacement, and needs as many as a rollout has steps."""
-    few = MDPDataset(np.eye(8, dtype=np.float32)[:3], np.ones(3, np.int64), np.zeros(3, np.float32), np.arange(3) == 2)
+    rows, ones, zeros = np.eye(8, dtype=np.float32)[:3], np.ones(3, np.int64), np.zeros(3, np.float32)
+    few = MDPDataset(rows, ones, zeros, np.arange(3) == 2, action_size=2)
     algorithm = GAILConfig(**SMALL).create()
     algorithm.fit_online(ChainEnv(), n_steps=32, demonstrations=few, **QUIET)
     assert algorithm.grad_step == 2 * (2 + 2)  # passes of both over rollouts of 16 steps, by 8

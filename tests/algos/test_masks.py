@@ -382,7 +382,7 @@ def test_parts_that_are_text_are_named() -> None:
             super()._next()
             return {"word": np.array(["a", "b"])}, {}
 
-    with pytest.raises(EnvironmentMismatchError, match="it must return numbers"):
+    with pytest.raises(EnvironmentMismatchError, match="which is not in its observation space"):
         Stepper(Text(), np.random.default_rng(0))
 
 

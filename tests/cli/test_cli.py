@@ -350,7 +350,7 @@ def test_unexpected_errors_are_one_line_too(birl_: Any, monkeypatch: pytest.Monk
     def broken() -> None:
         raise ZeroDivisionError("so\nit goes")
 
-    monkeypatch.setattr(sys.modules["birl.cli.algos"], "algorithm_classes", broken)
+    monkeypatch.setattr("birl.cli.algos.algorithm_classes", broken)
     message = birl_("algos", status=1)
     assert message == "birl: unexpected ZeroDivisionError: so it goes (with --debug: where)"
 

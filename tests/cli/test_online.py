@@ -709,7 +709,8 @@ def test_metrics_stand_in_the_same_order_in_every_epoch(birl_: Any, tmp_path: Pa
     birl_(*DQN_WORDS, "--out", tmp_path / "run", "--n-steps", 300, "--log-gradients")
     lines = [line for line in birl_.notes.splitlines() if line.startswith("epoch ")]
     orders = [[word.split("=")[0] for word in line.split() if "=" in word] for line in lines]
-    assert len(lines) == 3 and all(order == ["evaluation", "rollout_return", "loss"] for order in orders)
+    expected = ["evaluation", "rollout_return", "episode_length", "loss", "q_value"]
+    assert len(lines) == 3 and all(order == expected for order in orders)
 
 
 def test_many_files_of_a_folder_can_be_plotted(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

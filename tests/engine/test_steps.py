@@ -150,7 +150,7 @@ def test_a_step_of_ones_own_may_read_values(compiled: bool) -> None:
         own.compile()
         assert own.compiled and not isinstance(own._updates, Program)
     first, second = expected.update(batch()), own.update(batch())
-    assert list(second) == ["loss", "before"]
+    assert list(second) == ["loss", "q_value", "before"]
     torch.testing.assert_close(first["loss"], second["loss"])
     assert second["before"] < first["loss"]
     for name, parameter in own.nets.critic.named_parameters():

@@ -207,11 +207,11 @@ def test_rl_and_warm_ups_begin_when_they_should() -> None:
         algorithm = built(config)
         return [set(algorithm.engine.update(batch())) for _ in range(3)]
 
-    late = {"vae_loss", "critic_loss", "actor_loss"}
+    late = {"vae_loss", "critic_loss", "q_value", "actor_loss"}
     assert logged(replace(CONFIGS[0], rl_start_step=2)) == [{"vae_loss"}, {"vae_loss"}, late]
-    learning = {"critic_loss", "actor_loss"}
+    learning = {"critic_loss", "q_value", "actor_loss"}
     assert logged(replace(CONFIGS[1], warmup_steps=1)) == [{"vae_loss"}, learning, learning]
-    warm = {"imitator_loss", "critic_loss", "actor_loss"}
+    warm = {"imitator_loss", "critic_loss", "q_value", "actor_loss"}
     assert logged(replace(CONFIGS[3], warmup_steps=2))[:2] == [warm, warm]
     assert logged(replace(CONFIGS[3], warmup_steps=2))[2] == warm | {
         "alpha",

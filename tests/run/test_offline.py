@@ -148,7 +148,8 @@ def test_run_folder(tmp_path: Path) -> None:
     run(tmp_path / "R", 50, 0, save_interval=2)
     assert sorted(os.listdir(tmp_path / "R")) == [
         ".run.lock", "actor_loss.csv", "checkpoint.d3c", "loss.csv", "metrics.jsonl", "model_40.d3", "model_50.d3",
-        "origin.json", "params.json", "time_algorithm_update.csv", "time_sample_batch.csv", "time_step.csv",
+        "origin.json", "params.json", "time_algorithm_update.csv", "time_elapsed.csv", "time_remaining.csv",
+        "time_sample_batch.csv", "time_step.csv", "time_steps_per_second.csv",
     ]  # fmt: skip
     lines = (tmp_path / "R" / "loss.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [["1", "20"], ["2", "40"], ["3", "50"]]

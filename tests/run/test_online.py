@@ -233,12 +233,12 @@ def test_evaluation_environment() -> None:
         fit_online(FakeLearner(), env, n_steps=10, stop_at=3, **quiet())
     with pytest.raises(ConfigError, match="make a second one"):
         fit_online(FakeLearner(), env, n_steps=10, eval_env=env, **quiet())
-    weights, options = [], {"eval_n_trials": 3, **quiet(n_steps_per_epoch=10)}
-    for eval_env in (None, Drift()):
+    weights, options = [], quiet(n_steps_per_epoch=10)
+    for given in ({}, {"eval_env": (eval_env := Drift()), "eval_n_trials": 3}):
         birl.seeding.seed(0)
         learner = FakeLearner()
-        result = fit_online(learner, Drift(), n_steps=40, eval_env=eval_env, **options)
-        assert ("evaluation" in result[0][1]) == (eval_env is not None)
+        result = fit_online(learner, Drift(), n_steps=40, **given, **options)
+        assert ("evaluation" in result[0][1]) == ("eval_env" in given)
         weights.append(learner.weight)
     assert torch.equal(*weights)
 

@@ -60,7 +60,8 @@ def facts(**options: Any) -> dict[str, Any]:
     birl.seeding.seed(1)
     learner, evaluation, explorer, env = Still(), Counted(), Asked(), Drift()
     buffer, updated = create_infinite_replay_buffer(env=env), []
-    given = {"eval_env": evaluation, "n_steps_per_epoch": 40, "eval_n_trials": 3, **options}
+    trials = {} if "eval_n_steps" in options else {"eval_n_trials": 3}
+    given = {"eval_env": evaluation, "n_steps_per_epoch": 40, **trials, **options}
     given |= {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     given["callback"] = lambda algorithm, epoch, step: updated.append(step) if learner.grad_step else None
     ((_, metrics),) = online_fitter(learner, env, buffer, explorer, 40, **given)
@@ -107,5 +108,5 @@ def test_the_seed_fixes_the_resets() -> None:
 
 def test_no_option_is_forgotten() -> None:
     """Other options are tested in other files: overlapping steps, GAIL, workers and collectors."""
-    tested_in_other_files = {"overlap", "eval_env", "demonstrations", "workers", "cluster"}
+    tested_in_other_files = {"overlap", "eval_env", "demonstrations", "workers", "cluster", "eval_sample"}
     assert {row[0] for row in EFFECTS} | {"seed"} == ONLINE_DEFAULTS.keys() - tested_in_other_files

@@ -637,7 +637,8 @@ def test_many_columns_make_a_small_page() -> None:
     wide = rng.normal(size=(120, 20_000)).astype(np.float32)
     wide[:, 5000:] = wide[:, 5000:5001]
     names, end = [HOSTILE * 20 + str(k) for k in range(20_000)], np.tile([0, 0, 0, 1], 30)
-    data = MDPDataset(wide, rng.integers(0, 2000, 120), rng.normal(size=120), end, timeouts=np.zeros(120))
+    actions = rng.integers(0, 2000, 120)
+    data = MDPDataset(wide, actions, rng.normal(size=120), end, timeouts=np.zeros(120), action_size=2000)
     found = finds(data, names=names)
     assert len(found.html().encode()) < 1_000_000
     assert numbers(found)["columns checked"] == MAX_COLUMNS and numbers(found)["columns of an observation"] == 20_000

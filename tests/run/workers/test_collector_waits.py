@@ -61,8 +61,8 @@ def test_steps_that_no_collector_makes_are_an_error(
 def test_counting_a_step_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     count = CollectorGroup.count
 
-    def twice(self: CollectorGroup, step: int, **options: Any) -> list[float]:
-        return count(self, step, **options) + (count(self, step, **options) if step == 3 else [])
+    def twice(self: CollectorGroup, step: int, *options: Any) -> list[Any]:
+        return count(self, step, *options) + (count(self, step, *options) if step == 3 else [])
 
     monkeypatch.setattr(CollectorGroup, "count", twice)
     with pytest.raises(WorkerError, match="step 50 of 50 is missing.*report this error"):

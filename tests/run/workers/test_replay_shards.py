@@ -113,7 +113,11 @@ def test_weights_of_several_shards_correct_how_often_their_steps_are_sampled(mon
         return leaf
 
     monkeypatch.setattr(SumTree, "find", found)
-    run(cluster(order="together", ahead=False), n_steps=60, stored=lambda: {"sampler": PrioritizedSampler(0.7, 0.5)})
+    run(
+        cluster(order="together", ahead=False),
+        n_steps=60,
+        stored=lambda: {"sampler": PrioritizedSampler(0.7, 0.5, None)},
+    )
     pairs = list(zip(totals[::2], totals[1::2], strict=True))
     assert len(pairs) == len(batches.all) > 10
     assert any(one[0] > 1.2 * other[0] or other[0] > 1.2 * one[0] for one, other in pairs)

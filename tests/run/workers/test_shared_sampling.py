@@ -35,7 +35,7 @@ def test_weights_and_priorities_of_all_learners(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(SumTree, "find", found)
     monkeypatch.setattr(PrioritizedSampler, "update", updated)
-    run(cluster(order="together"), dqn, n_steps=60, stored=lambda: {"sampler": PrioritizedSampler(0.7, 0.5)})
+    run(cluster(order="together"), dqn, n_steps=60, stored=lambda: {"sampler": PrioritizedSampler(0.7, 0.5, None)})
     first, second = notes.batches.values()
     assert len(first) == len(second) == len(sampled) // 2 == len(given) // 2 > 10
     for number, batches in enumerate(zip(first, second, strict=True)):
