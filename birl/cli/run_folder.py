@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -133,11 +132,11 @@ class RunFolder(LoggerAdapterFactory):
     @contextlib.contextmanager
     def undone_if_refused(self) -> Iterator[None]:
         """Return a context that removes what it has written if it refuses a new run, before the run has any files."""
-        there, known = self.path.exists(), os.path.exists(self.path / _SETTINGS)  # also False where path is a file
+        there, known = self.path.exists(), (self.path / _SETTINGS).exists()
         try:
             yield
         except BirlError:
-            if not known and not self._files():
+            if self.path.is_dir() and not known and not self._files():
                 for file in ((self.path / _SETTINGS), *self.path.glob(".run.*")):
                     file.unlink(missing_ok=True)
                 if not there:

@@ -79,7 +79,7 @@ class DatasetInfo:
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
         first, (known, others) = episodes[0], _known_spaces(episodes, _fits_actions)
-        if action_size is None and known and action_space in (None, known[0].actions.kind):
+        if action_size is None and known and (action_space is None or action_space is known[0].actions.kind):
             kind = known[0].actions.kind
             found = [spaces.actions for spaces in known]
             found += [actions_of_log(episode.actions, kind) for episode in others]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,6 +46,15 @@ class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
         maximum: upper bounds.
     """
 
+    _inner: ClassVar[Any]  # for dataclasses, no field: the bounds rounded inwards, in a slot
+    __slots__ = ("_inner",)  # like `Affine._cache`
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        low, high = (getattr(self, each, None) for each in ("minimum", "maximum"))
+        if name in self._fitted and isinstance(low, np.ndarray) and isinstance(high, np.ndarray):
+            super().__setattr__("_inner", inner_bounds(low, high))  # here, because it cannot be compiled
+
     def reverse_transform(self, x: Tensor) -> Tensor:
         """Compute the inverse of `transform`.
 
@@ -59,4 +70,4 @@ class MinMaxActionScaler(MinMax, ActionScaler, type="min_max"):
         return ((maximum - minimum) / 2).log().expand_as(x)
 
     def _constants(self) -> tuple[Array, ...]:
-        return *super()._constants(), *inner_bounds(self.minimum, self.maximum)
+        return *super()._constants(), *self._inner

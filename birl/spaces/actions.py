@@ -43,8 +43,10 @@ def inner_bounds(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Array, Array]
     between them stay as they are.
     """
     least, most = np.asarray(low), np.asarray(high)
-    with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
-        inner_low, inner_high = least.astype(np.float32), most.astype(np.float32)
+    inner_low, inner_high = (
+        np.where(np.isfinite(each), np.clip(each, -FLOAT32_MAX, FLOAT32_MAX), each).astype(np.float32)
+        for each in (least, most)
+    )
     inner_low = np.where(inner_low < least, np.nextafter(inner_low, np.float32(np.inf)), inner_low)
     inner_high = np.where(inner_high > most, np.nextafter(inner_high, np.float32(-np.inf)), inner_high)
     exist = inner_low <= inner_high

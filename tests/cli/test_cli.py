@@ -609,7 +609,6 @@ HEADER = "import gym; env = gym.make('CartPole-v1')"
         ([], "--env-id"),
         (["--env-header", HEADER], "never executes"),
         (["--env-header", HEADER], "--env-id my_envs:make"),
-        (["--env-id", "own_envs:plain"], "render_mode=None"),
         (["--env-id", "own_envs:nothing"], "own_envs:nothing"),
         (["--env-id", "no_envs:nothing"], "no_envs"),
         (["--env-id", "CartPole-v1"], "observations (2,)"),

@@ -81,7 +81,7 @@ def test_parts_of_two_datasets_have_the_spaces_of_both() -> None:
         assert create_infinite_replay_buffer([small.episodes[0], own]).dataset_info.action_size == 9
 
 
-def test_episodes_with_other_arrays_are_described_anew() -> None:
+def test_episodes_with_other_arrays_are_described_again() -> None:
     dataset = MDPDataset(LATE * 15, np.arange(N) % 2, action_size=7, **STEPS)
     whole = dataset.episodes
     one_hot = [replace(each, observations=np.eye(16)[each.observations], final_observation=None) for each in whole]

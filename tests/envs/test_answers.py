@@ -196,7 +196,7 @@ class Far(Drift):
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_observations_outside_their_space_are_told_once(vector: bool) -> None:
+def test_observations_outside_their_space_are_warned_of_once(vector: bool) -> None:
     class Narrow(Far):
         def __init__(self) -> None:
             super().__init__()
@@ -255,7 +255,7 @@ class Masked(Drift):
 
 
 @pytest.mark.parametrize("way", ["info", "method"])
-def test_masks_of_both_forms_are_honoured_or_told(way: str) -> None:
+def test_masks_of_both_forms_are_honoured_or_warned_of(way: str) -> None:
     for env in (ActionMask(Masked(way)), ActionMask(TimeLimit(Masked(way), 20))):
         check_environment(env, 50)
         algorithm = small_dqn()

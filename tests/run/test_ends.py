@@ -94,9 +94,9 @@ def test_online_the_evaluation_is_the_score(tmp_path: Path) -> None:
     options |= {"n_steps_per_epoch": 20, "eval_n_trials": 2}
     list(online_fitter(FakeLearner(), Drift(), n_steps=40, experiment_name="a", eval_env=Drift(), **options))
     assert best(tmp_path / "a")["metric"] == "evaluation"
+    del options["eval_n_trials"]
     list(online_fitter(FakeLearner(), Drift(), n_steps=40, experiment_name="b", score="rollout_return", **options))
     assert best(tmp_path / "b")["metric"] == "rollout_return"
-    del options["eval_n_trials"]
     list(online_fitter(FakeLearner(), Drift(), n_steps=40, experiment_name="c", **options))
     assert models(tmp_path / "c") == ["model_20.d3", "model_40.d3"]
 

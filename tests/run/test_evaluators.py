@@ -159,7 +159,7 @@ def test_a_resumed_run_remembers_the_best_of_its_direction(tmp_path: Path) -> No
     folder = tmp_path / "run"
     run(folder, {"a": gives(1.0)}, 10, score="a", checkpoint=folder)
     run(folder, {"a": gives(2.0)}, 20, score="a", score_direction="minimize", checkpoint=folder)
-    assert json.loads((folder / "model_best.json").read_text())["step"] == 20  # ranked anew
+    assert json.loads((folder / "model_best.json").read_text())["step"] == 20  # ranked again
 
 
 def test_no_best_model_may_be_kept(tmp_path: Path) -> None:

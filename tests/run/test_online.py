@@ -234,7 +234,7 @@ def test_evaluation_environment() -> None:
     with pytest.raises(ConfigError, match="make a second one"):
         fit_online(FakeLearner(), env, n_steps=10, eval_env=env, **quiet())
     weights, options = [], quiet(n_steps_per_epoch=10)
-    for given in ({}, {"eval_env": (eval_env := Drift()), "eval_n_trials": 3}):
+    for given in ({}, {"eval_env": Drift(), "eval_n_trials": 3}):
         birl.seeding.seed(0)
         learner = FakeLearner()
         result = fit_online(learner, Drift(), n_steps=40, **given, **options)

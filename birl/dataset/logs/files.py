@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+import numpy as np
+
 from birl._version import __version__
 from birl.dataset.log_record import IMPORT, SCHEMA
 from birl.dataset.log_schema import LogSchema
@@ -52,6 +54,9 @@ from birl.files.atomic import convert_to_write_error
 from birl.files.strict_json import dump_json
 
 _BLOCK: Final = 2**23  # bytes of text that are parsed at a time
+_MAX_NESTING: Final = 100
+_NULL_LINE: Final = re.compile(rb"(?:\A|\n)[ \t\r]*null\b")
+_JSON_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BUFFER: Final = 2**20  # bytes of each column that are read at a time; without it Arrow reads whole row groups
 FORMATS: Final = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json",
@@ -302,6 +307,8 @@ def record_batches(
     else:
         lines = require("pyarrow.json", "logs")
         _, types = _infer_types(file, columns, numbers)
+        for block in _text_blocks(file):
+            _refuse_crashes(file, block)
         parse = lines.ParseOptions(explicit_schema=arrow.schema(list(types.items())) if types else None)
         with lines.open_json(file, read_options=lines.ReadOptions(block_size=_BLOCK), parse_options=parse) as reader:
             for batch in reader:
@@ -416,10 +423,36 @@ def _text_blocks(file: Path) -> Iterator[bytes]:
         yield first + rest
 
 
+def _refuse_crashes(file: Path, lines: bytes) -> None:
+    """Raise `CorruptFileError` for JSON lines at which Arrow ends the process: ``null`` first, or nested too deeply.
+
+    Texts may contain brackets, so that only lines without their texts count.
+    """
+    if _NULL_LINE.search(lines):
+        raise CorruptFileError(f"{file} has a line 'null': write one object per line, or leave the line out")
+    if _depth(lines) <= _MAX_NESTING:
+        return
+    for line in lines.split(b"\n"):
+        if _depth(line) > _MAX_NESTING and (depth := _depth(_JSON_TEXT.sub(b"", line))) > _MAX_NESTING:
+            raise CorruptFileError(
+                f"{file} has a line with {depth} nested brackets, at most {_MAX_NESTING} are allowed ({line[:60]!r}): "
+                "write one object with numbers, texts and short lists per line"
+            )
+
+
+def _depth(text: bytes) -> int:
+    """Return the largest number of brackets that are open at the same time, counted from the lowest one."""
+    letters = np.frombuffer(text, np.uint8)
+    opening, closing = (letters == ord("[")) | (letters == ord("{")), (letters == ord("]")) | (letters == ord("}"))
+    depth = np.cumsum(opening.astype(np.int32) - closing)
+    return int(depth.max(initial=0) - depth.min(initial=0))
+
+
 def _infer_arrow_schema(file: Path, lines: bytes) -> ArrowSchema:
     """Return the schema that Arrow infers from a block of lines."""
     data, kind = io.BytesIO(lines), _file_format(file)
     if kind == "json":
+        _refuse_crashes(file, lines)
         text = require("pyarrow.json", "logs")
         return text.read_json(data, text.ReadOptions(block_size=len(lines))).schema
     text = require("pyarrow.csv", "logs")

@@ -32,7 +32,10 @@ def batches_stay_as_they_are(subject: Subject) -> None:
     """An update does not write to its batch."""
     algorithm, (batch, *_) = subject.first_batches()
     before = batch.map(lambda x: x.clone())
-    algorithm.engine.update(batch)
+    try:
+        algorithm.engine.update(batch)
+    except ConfigError as error:
+        raise AssertionError(f"an update changes its batch: {error}") from error
     names = ("action", "reward", "discount", "weight")
     differing = [name for name in names if not same(getattr(before, name), getattr(batch, name))]
     assert not differing, f"an update changes its batch: {differing}"

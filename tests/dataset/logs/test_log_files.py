@@ -640,3 +640,25 @@ def test_a_wrong_value_below_a_damaged_header_is_reported(tmp_path: Path) -> Non
     with pytest.raises(BirlError):
         propose([str(tmp_path / "log.csv")])
     assert log_files._find_csv_value(tmp_path / "log.csv", 7, "1.5") == ("", "column 8")
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_json_lines_that_end_a_process_are_typed_errors(name: str, tmp_path: Path) -> None:
+    """Arrow recurses into nested lines, and does not expect ``null`` in the first one."""
+    write = gzip.open if name.endswith(".gz") else open
+    rows = [b'{"user": %d, "reward": 0.5}' % k for k in range(50)]
+    deep = b'{"user": ' * 60_000 + b"1" + b"}" * 60_000
+    for lines, says in (
+        ([*rows, deep], "60000 nested brackets, at most 100 are allowed"),
+        ([b'{"user": ' + b"[" * 60_000, *rows], "nested brackets, at most 100 are allowed"),
+        ([b"null", *rows], "a line 'null': write one object per line"),
+        ([*rows, b"  null"], "a line 'null': write one object per line"),
+    ):
+        with write(tmp_path / name, "wb") as stream:
+            stream.write(b"\n".join(lines))
+        with pytest.raises(CorruptFileError, match=says):
+            list(log_files.LogFile(tmp_path / name).read(None))
+    with write(tmp_path / name, "wb") as stream:  # brackets in texts
+        stream.write(b"\n".join(row[:-1] + b', "note": "%s \\" {", "x": null}' % (b"[" * 200) for row in rows))
+    (table,) = log_files.LogFile(tmp_path / name).read(None)
+    assert table.num_rows == 50
