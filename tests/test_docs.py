@@ -77,7 +77,7 @@ def test_commands_of_the_encoder_guide_run_with_its_file(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     text = (DOCS / "encoders.md").read_text(encoding="utf-8")
-    file, _ = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.M)
+    file, *_ = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.M)
     Path("my_encoders.py").write_text(file, encoding="utf-8")
     (commands,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.M)
     short = ["--n-steps", "80", "--n-steps-per-epoch", "80", "--n-trials", "1"]
