@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+import torch
 
 from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
@@ -19,10 +20,19 @@ from birl.models import is_recurrent
 from birl.ope.diagnostics import Diagnostics, calibration_error, diagnose, unsupported_mass
 from birl.ope.estimators import folds
 from birl.ope.importance_weights import Trajectories, log_ratios, padded
-from birl.ope.linear_models import MAX_FEATURES, StepFeatures, cross_fitted_q, estimate_propensities, quadratic_features
+from birl.ope.linear_models import (
+    MAX_FEATURES,
+    StepFeatures,
+    action_features,
+    cross_fitted_action_values,
+    cross_fitted_q,
+    estimate_propensities,
+    quadratic_features,
+)
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.policies import StochasticPolicy
-from birl.spaces import Discrete
+from birl.seeding import preserve_random_state
+from birl.spaces import Continuous, Discrete
 from birl.spaces.conversion import to_array
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
@@ -39,6 +49,10 @@ MAX_MARGINAL_FEATURES: Final = 100
 """Largest number of features for ratios of visits."""
 COMPARED_STEPS: Final = 2000
 """Number of steps at which policies are compared with each other."""
+ACTION_SAMPLES: Final = 16
+"""Number of continuous actions that are sampled at each step for the value of a policy."""
+_CONSTANT: Final = 1e-9
+"""Actions with a smaller standard deviation are not scaled."""
 _PROPENSITY_TOLERANCE: Final = 0.02
 _NEGLIGIBLE_DISCOUNT: Final = 0.01
 """With smaller discounts, rewards after a truncation do not matter."""
@@ -155,10 +169,13 @@ class LoggedEpisodes:
                 "these data have no linear model, which takes one discrete action and observations with at most "
                 f"{MAX_FEATURES} features: use birl.ope.FQE"
             )
+        return self._step_features(self.x)
+
+    def _step_features(self, x: Array) -> StepFeatures:
         step = np.broadcast_to(np.arange(self.mask.shape[1]), self.mask.shape)
         last = self.mask & ~np.append(self.mask[:, 1:], np.zeros((len(self.mask), 1), bool), 1)
         reward, step, last = (column[self.mask] for column in (self.reward, step, last))
-        return StepFeatures(self.x, self.action, reward, step, last, self.gamma)
+        return StepFeatures(x, self.action, reward, step, last, self.gamma)
 
     def unsupported_mass(self, probabilities: Array) -> float:
         """Return the probability by which a policy exceeds the logging policy on actions that are rare in the logs.
@@ -246,6 +263,29 @@ class LoggedEpisodes:
         same = SAME_RATIO if (np.abs(ratio) >= ROUNDED_RATIO).any() else ROUNDED_RATIO
         return np.where(np.abs(ratio) < same, 0.0, ratio)
 
+    def _action_values(self, policy: StochasticPolicy) -> tuple[Array, Array] | tuple[None, None]:
+        """Return ``Q`` of the logged continuous actions and ``V`` of a policy, ``[n, T]``; ``None`` without a model.
+
+        The expectation over the policy's actions is the mean of `ACTION_SAMPLES` samples.
+        """
+        if self.x is None:
+            return None, None
+        middle, spread = self.action.mean(0, dtype=np.float64), self.action.std(0, dtype=np.float64)
+        spread = np.where(spread > _CONSTANT, spread, 1.0)
+        action = (self.action - middle) / spread
+        mean, squared = np.zeros(action.shape), np.zeros(action.shape)
+        with preserve_random_state():
+            torch.manual_seed(0)
+            for _ in range(ACTION_SAMPLES):
+                sample = (_in_batches(lambda x, _: policy.predict(x), self.observations) - middle) / spread
+                mean, squared = mean + sample / ACTION_SAMPLES, squared + sample**2 / ACTION_SAMPLES
+        x, expected = action_features(self.x, action, action**2), action_features(self.x, mean, squared)
+        if x is None or expected is None:
+            return None, None
+        part = np.repeat(self.part, self.mask.sum(1))
+        q, v = cross_fitted_action_values(self._step_features(x), expected, part)
+        return self.pad(q), self.pad(v)
+
     def view(self, policy: EvaluatedPolicy) -> PolicyView:
         """Return importance ratios and values of a policy.
 
@@ -264,6 +304,8 @@ class LoggedEpisodes:
             q, v = self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value)
             if self.propensities is not None:
                 v_logging = self.pad((self.propensities * q_all).sum(-1))
+        elif isinstance(policy, StochasticPolicy) and isinstance(policy.spec.actions, Continuous) and ratio is not None:
+            q, v = self._action_values(policy)
         trajectories = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
         facts: dict[str, float | None] = {}
         if probabilities is not None:

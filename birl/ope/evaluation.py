@@ -144,8 +144,8 @@ def evaluate(
 
     A policy is evaluated as `predict` and exports act: an algorithm by its greedy policy, a stochastic policy such as
     `birl.ope.EpsilonGreedy` by its samples. Estimators with a model use a linear model, which never values an episode
-    that it was fitted on. There is no model for continuous actions and large observations; estimators with weights
-    decide then.
+    that it was fitted on. There is no model for large observations, for several discrete actions, and for
+    continuous actions of a user's own policies; estimators with weights decide then.
 
     Args:
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
@@ -198,10 +198,10 @@ def evaluate_view(
     estimates, failures = _estimates(view.trajectories)
     baseline = _baseline(view, estimates) if versus is None else _estimates(versus[1].trajectories)[0]
     facts = _facts(logs, view, estimates, seen)
-    findings = check_limits(facts)
+    findings = _limits(logs, facts)
     usable = set(allowed(findings))
     if versus is not None:
-        other_findings = check_limits(_facts(logs, versus[1], baseline, False))
+        other_findings = _limits(logs, _facts(logs, versus[1], baseline, False))
         usable &= set(allowed(other_findings))
         known = {(finding.family, finding.message) for finding in findings}
         findings += tuple(
@@ -211,7 +211,7 @@ def evaluate_view(
         )
     rows = {}
     for key, estimate in estimates.items():
-        if key not in baseline:
+        if key not in baseline or (key == "direct_method" and logs.densities):  # nothing checks its support
             continue
         gain, refused = estimate - baseline[key], ""
         if key not in usable:
@@ -300,6 +300,16 @@ def _facts(
         assert ess is not None
         facts |= model_facts(estimates["doubly_robust"], direct_method(view.trajectories), ess)
     return facts
+
+
+def _limits(logs: LoggedEpisodes, facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
+    """Compare facts with limits. Without a check of the support of actions, robust estimators need reliable weights."""
+    findings = check_limits(facts)
+    if not logs.densities:
+        return findings
+    known = {(finding.family, finding.fact) for finding in findings if finding.refused}
+    weights = [each for each in findings if each.family == "weights" and each.refused]
+    return findings + tuple(replace(each, family="robust") for each in weights if ("robust", each.fact) not in known)
 
 
 def _drift(logs: LoggedEpisodes, gain: Estimate | None) -> tuple[tuple[float, float] | None, bool]:

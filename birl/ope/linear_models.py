@@ -142,6 +142,57 @@ def weighted_fitted_q(steps: StepFeatures, target: Array, weight: Array) -> Arra
     return q
 
 
+def action_features(x: Array, action: Array, squared: Array) -> Array | None:
+    """Return features of observations and continuous actions, ``[N, F]``; ``None`` beyond `MAX_FEATURES`.
+
+    They are linear in ``action`` and ``squared``, so their means under a policy follow from the means of these.
+
+    Args:
+        x: features of the observations ``[N, D]``; the first one is 1.
+        action, squared: standardised actions and their squares ``[N, A]``, or means of both.
+    """
+    if x.shape[1] * (1 + action.shape[1]) + action.shape[1] > MAX_FEATURES:
+        return None
+    crossed = (x[:, :, None] * action[:, None]).reshape(len(x), -1)
+    return np.concatenate([x, squared, crossed], 1)
+
+
+def cross_fitted_action_values(steps: StepFeatures, expected: Array, part: Array) -> tuple[Array, Array]:
+    """Cross-fitted Q evaluation with one linear model of all actions; see `weighted_fitted_q`.
+
+    Only the targets of the regressions are clipped: the values must stay linear, so that ``V`` is the expectation of
+    ``Q`` also where both are wrong. `birl.ope.doubly_robust` has no bias then.
+
+    Args:
+        steps: logged steps, with `action_features` of the logged actions.
+        expected: means of the same features under the policy, ``[N, F]``.
+        part: the part of each step's episode, ``[N]``.
+
+    Returns:
+        ``Q(s, a)`` of the logged actions and ``V(s)``, ``[N]``.
+    """
+    names, index = np.unique(part, return_inverse=True)
+    own = index == np.arange(len(names))[:, None]
+    horizon, q, v = int(steps.step.max()) + 1, np.zeros(len(steps.x)), np.zeros(len(steps.x))
+    low, high, scale = min(steps.reward.min(), 0.0), max(steps.reward.max(), 0.0), 0.0
+    value = np.zeros(own.shape)
+    for k in range(1, horizon + 1):
+        if k <= 2:  # with more than one step to go, steps at the horizon have no logged successor
+            counted = ~own * ((k == 1) | (steps.step < horizon - 1))
+            solve = ridge_solver(steps.x, counted, (_RIDGE * (counted.sum(-1) + 1))[:, None])
+        next_value = np.where(steps.last, 0.0, np.append(value[:, 1:], np.zeros((len(own), 1)), 1))
+        coefficients, scale = solve(steps.reward + steps.gamma * next_value), 1.0 + steps.gamma * scale  # [B, F]
+        new = np.clip(coefficients @ expected.T, low * scale, high * scale)
+        converged = np.abs(new - value).max() <= 1e-9 * max(1.0, np.abs(new).max())
+        value = new
+        now = steps.step <= horizon - k if converged else steps.step == horizon - k
+        q[now] = (steps.x[now] * coefficients[index[now]]).sum(-1)
+        v[now] = (expected[now] * coefficients[index[now]]).sum(-1)
+        if converged:
+            break
+    return q, v
+
+
 def ridge_solver(x: Array, weight: Array, penalty: Array) -> Callable[[Array], Array]:
     """Return a function that solves weighted ridge regressions: targets ``[B, N]`` to coefficients ``[B, D]``.
 
