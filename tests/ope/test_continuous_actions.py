@@ -75,6 +75,9 @@ def test_intervals_cover_the_truth_and_are_narrower(truth: float) -> None:
     width = [np.median([row.interval.upper - row.interval.lower for row in rows]) for rows in (robust, weighted)]  # type: ignore[union-attr]
     assert width[0] <= 0.85 * width[1]
     assert {each.decides for each in found} == {"doubly_robust", None}
+    # nothing tells which continuous actions the logs lack, so limits of weights hold for robust estimators, too
+    unreliable = [each for each in found if each.rows["weighted_per_decision"].refused]
+    assert unreliable and all(each.rows["doubly_robust"].refused for each in unreliable)
     assert all("direct_method" not in each.rows for each in found)  # its support is unknown
 
 
@@ -91,7 +94,7 @@ def test_the_model_is_not_needed_for_validity(truth: float) -> None:
 
 
 def test_it_decides_only_where_weights_may() -> None:
-    """Nothing tells which continuous actions the logs lack, so limits of weights hold for robust estimators, too."""
+    """Policies far from the logs, and wrong propensities."""
     far = evaluate(policy(5.0), dataset(60, 0), gamma=GAMMA)
     assert far.rows["per_decision"].refused and far.rows["doubly_robust"].refused and far.decides is None
     wrong = evaluate(policy(), dataset(400, 0, shift=1.0), gamma=GAMMA)
