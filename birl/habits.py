@@ -46,7 +46,9 @@ class Counterpart(NamedTuple):
 
 def shortened(text: str) -> str:
     """Return a text with calls as messages name them, such as ``fit_online(n_steps=…)``."""
-    text = re.sub(r"(birl[.][\w.]+)\(([\w, ]+)\)", lambda match: f"{match[1]}({match[2].replace(',', '=…,')}=…)", text)
+    text = re.sub(
+        r"(birl[.][\w.]+)\(([a-z_][\w, ]*)\)", lambda match: f"{match[1]}({match[2].replace(',', '=…,')}=…)", text
+    )
     for long, short in SHORT.items():
         text = text.replace(long, short)
     return text

@@ -1,8 +1,9 @@
-"""Write the tables of docs/moving-pfrl.md and docs/moving-nnablarl.md from scripts/peers/*.toml.
+"""Write the tables of docs/moving-pfrl.md and docs/moving-nnablarl.md from scripts/peers/*.toml, and those of
+docs/moving-sb3.md from birl/habits.toml, which error messages read.
 
-Each file lists the names of a peer with their counterparts, and every option that has a default in the signatures of
-these names, with the line that it was read in. Defaults of birl are read from birl, so a page that no longer fits is
-found by a test. `scripts/check_peers.py` compares the files with a peer's source.
+Each file in scripts/peers lists the names of a peer with their counterparts, and every option that has a default in the
+signatures of these names, with the line that it was read in. Defaults of birl are read from birl, so a page that no
+longer fits is found by a test. `scripts/check_peers.py` compares the files with a peer's source.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from birl import habits
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PEERS: Final = ("pfrl", "nnablarl")
@@ -168,10 +171,37 @@ def _common(data: dict[str, Any], option: Option) -> bool:
     return data["common"].get(option.name) == [option.kind, option.birl, option.note]
 
 
+def words_tables() -> str:
+    """Return the tables of words of other libraries: arguments of each library, and methods."""
+    out = []
+    for library, words in habits.table()["arguments"].items():
+        title = "Other words" if library == "others" else library
+        out += [f"| {title} | birl |", "|---|---|"]
+        for word in sorted(words):
+            rows = habits.arguments()[habits.plain(word)]
+            out.append(f"| `{word}=` | {'; or '.join(map(_counterpart, rows))} |")
+        out.append("")
+    methods = habits.table()["methods"]
+    out += ["Methods and attributes:", "", "| elsewhere | birl |", "|---|---|"]
+    out += [f"| `{word}` | {text} |" for word, text in sorted({**methods["config"], **methods["algorithm"]}.items())]
+    return "\n".join(out)
+
+
+def _counterpart(row: habits.Counterpart) -> str:
+    if row.note.startswith("--"):
+        return f"`{row.note}`"
+    return f"`{row}`{', ' if row.note else ''}{habits.shortened(row.note)}" if row.call else row.note
+
+
 def page(peer: str) -> str:
     """Return the text of a page, with new tables."""
-    text, data = (ROOT / "docs" / f"moving-{peer}.md").read_text(encoding="utf-8"), read(peer)
-    for name, table in (("names", names_table(data)), ("options", options_table(data))):
+    text = (ROOT / "docs" / f"moving-{peer}.md").read_text(encoding="utf-8")
+    if peer == "sb3":
+        tables = [("words", words_tables())]
+    else:
+        data = read(peer)
+        tables = [("names", names_table(data)), ("options", options_table(data))]
+    for name, table in tables:
         start, end = f"<!-- {name}: written by scripts/make_moving_pages.py -->", f"<!-- end of {name} -->"
         before, rest = text.split(start)
         text = f"{before}{start}\n\n{table}\n\n{end}{rest.split(end)[1]}"
@@ -179,5 +209,5 @@ def page(peer: str) -> str:
 
 
 if __name__ == "__main__":
-    for each_peer in PEERS:
+    for each_peer in (*PEERS, "sb3"):
         (ROOT / "docs" / f"moving-{each_peer}.md").write_text(page(each_peer), encoding="utf-8")

@@ -79,7 +79,7 @@ def value_there(text: str) -> Any:
         return {"F.relu": "relu", "torch.relu": "relu"}.get(text, text)
 
 
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("peer", [*PEERS, "sb3"])
 def test_pages_are_written_from_the_tables(peer: str) -> None:
     text = (DOCS / f"moving-{peer}.md").read_text("utf-8")
     assert text == page(peer), "run python scripts/make_moving_pages.py"
