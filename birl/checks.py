@@ -144,7 +144,11 @@ def _wrong_arguments(
     except TypeError as error:
         text = str(error)
     name = function.__qualname__.removesuffix(".__init__")
-    if "self" in signature.parameters and not function.__qualname__.endswith(".__init__") and args:
+    if "self" in signature.parameters and not function.__qualname__.endswith(".__init__"):
+        if not args or not hasattr(args[0], function.__name__):
+            return ArgumentError(
+                f"{name} is called on a class: make an object first, and call {function.__name__} on it"
+            )
         name = f"{type(args[0]).__name__}.{function.__name__}"  # a method is often that of a base class
     known = [each for each in signature.parameters if each not in ("self", "cls")]
     single = [each for each in known if signature.parameters[each].kind not in (2, 4)]  # neither *args nor **kwargs
@@ -155,13 +159,12 @@ def _wrong_arguments(
         if signature.parameters[each].default is inspect.Parameter.empty and each not in kwargs
     ]
     variadic = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-    unknown = [] if variadic else unknown
     if missing and unknown:
         near = argument_here(unknown[0], single) or f": did you mean {missing[0]!r}?"
         text = f"got no argument {missing[0]!r}, and has none called {unknown[0]!r}{near}"
     elif missing:
         text = f"got no argument {missing[0]!r}: give it."
-    elif unknown and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+    elif unknown and not variadic:
         text = f"has no argument {unknown[0]!r}{argument_here(unknown[0], single) or '.'}"
     else:
         text = f"cannot be called like this: {text}."

@@ -1,6 +1,6 @@
-"""Write the tables of docs/moving-pfrl.md and docs/moving-nnablarl.md from scripts/peers/*.toml, and those of
-docs/moving-sb3.md from birl/habits.toml, which error messages read.
+"""Write the tables of the pages docs/moving-*.md.
 
+Those of docs/moving-sb3.md come from birl/habits.toml, which error messages read, the others from scripts/peers/*.toml.
 Each file in scripts/peers lists the names of a peer with their counterparts, and every option that has a default in the
 signatures of these names, with the line that it was read in. Defaults of birl are read from birl, so a page that no
 longer fits is found by a test. `scripts/check_peers.py` compares the files with a peer's source.

@@ -38,6 +38,12 @@ def dqn() -> Any:
         (lambda: birl.fit_many(birl.algos.DQNConfig(), data(), n_stepss=2), "none called 'n_stepss'; did you mean"),
         (lambda: birl.metrics.EnvironmentEvaluator("CartPole-v1", trials=2), "did you mean 'n_trials'"),
         (lambda: birl.metrics.evaluate(dqn(), "CartPole-v1", episodes=2), "here that is 'n_episodes'"),
+        (
+            lambda: dqn().fit(data(), n_epochs=3),
+            "none called 'n_epochs'; here that is 'n_steps' (a number of updates).",
+        ),
+        (lambda: birl.algos.DQN.fit(data(), n_steps=3), "fit is called on a class: make an object first"),
+        (lambda: birl.algos.DQNConfig.create(), "create is called on a class: make an object first"),
         (lambda: dqn().fit(data(), 3, 1, "x", True, 5), "fit cannot be called like this"),
         (lambda: birl.algos.DecisionTransformerConfig().create().fit(data(), n_stpes=3), "did you mean 'n_steps'"),
     ],
