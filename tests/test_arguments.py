@@ -42,6 +42,7 @@ def dqn() -> Any:
             lambda: dqn().fit(data(), n_epochs=3),
             "none called 'n_epochs'; here that is 'n_steps' (a number of updates).",
         ),
+        (lambda: birl.load_learnable(path="x"), "load_learnable got no argument 'fname', and has none called 'path'"),
         (lambda: birl.algos.DQN.fit(data(), n_steps=3), "fit is called on a class: make an object first"),
         (lambda: birl.algos.DQNConfig.create(), "create is called on a class: make an object first"),
         (lambda: dqn().fit(data(), 3, 1, "x", True, 5), "fit cannot be called like this"),

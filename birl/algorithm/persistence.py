@@ -17,7 +17,7 @@ from birl.acting.export import PolicyModule, export_policy
 from birl.algorithm.augmented_losses import make_networks, skip_addon_parameters
 from birl.algorithm.building import checked_spec
 from birl.algorithm.learner import Learner
-from birl.checks import check
+from birl.checks import check, named_arguments
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
@@ -106,6 +106,7 @@ def from_json(kind: type[Any], fname: str | Path, device: bool | int | str | Non
         return rebuild(data, device)
 
 
+@named_arguments
 def load_learnable(fname: File, device: bool | int | str | None = False, enable_ddp: bool = False) -> Any:
     """Load an algorithm that `Algorithm.save` wrote, with its configuration, networks, optimisers and step counter.
 
