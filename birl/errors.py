@@ -204,6 +204,14 @@ _MIN_SIMILARITY: Final = 0.7
 """Smallest similarity of suggested names. At difflib's default of 0.6, ``created`` is a suggestion for ``reward``."""
 
 
+def outside_birl() -> int:
+    """Return the ``stacklevel`` with which the calling function warns of the line that called birl."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "birl":
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'learning_rate'?"``, or an empty string if no known name is similar.
 

@@ -35,7 +35,7 @@ from birl.dataset.validation import (
     prepare_actions,
     warn_of_unlogged_actions,
 )
-from birl.errors import DataError, EpisodeCutWarning, ShapeError
+from birl.errors import DataError, EpisodeCutWarning, ShapeError, outside_birl
 from birl.spaces import Actions, parse_actions
 from birl.spaces.observations import (
     check_action_mask,
@@ -158,7 +158,7 @@ class MDPDataset(ReplayBuffer):
             raise DataError(f"action_masks are for discrete actions, but these are {action_spec}: leave them out")
 
         if action_size is None and not spec.masked:  # masks say which actions exist
-            warn_of_unlogged_actions(spec.actions, [actions], stacklevel=2)
+            warn_of_unlogged_actions(spec.actions, [actions])
         ends = _episode_ends(terminal, timeout, episode_ids)
         if timeouts is None:
             _warn_of_time_limit(terminal, ends)
@@ -183,7 +183,7 @@ class MDPDataset(ReplayBuffer):
         add_extra_columns(self.storage, steps)
         self.storage.extend(0, flags, steps, last)
         self.flush()
-        warn_of_lost_resolution(self.storage, stacklevel=2)
+        warn_of_lost_resolution(self.storage)
 
 
 def _infer_spec(observations: Tree, space: Tree, actions: Array, action_spec: Actions, widen: bool) -> Spec:
@@ -257,7 +257,7 @@ def _warn_of_time_limit(terminal: Array, ends: Array) -> None:
         "time limit, pass these ends as timeouts= and not as terminals, or values are learned as if nothing could be "
         "earned after them. If the task itself ends there, timeouts=np.zeros(len(rewards)) says so",
         UserWarning,
-        stacklevel=3,
+        stacklevel=outside_birl(),
     )
 
 
@@ -334,7 +334,7 @@ def _cuts(observations: Tree, following: Tree, ends: Array, may_cut: bool) -> Ar
         "the last steps of episodes. All steps are kept, with their next observations; timeouts with 1 at these "
         "steps say that this is right",
         EpisodeCutWarning,
-        stacklevel=3,
+        stacklevel=outside_birl(),
     )
     return cut
 

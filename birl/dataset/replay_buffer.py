@@ -137,7 +137,7 @@ class ReplayBuffer(ReplayBufferBase):
             foreign = not all(getattr(episode, "spaces", None) for episode in episodes)
             if action_size is None and foreign:
                 logged = (to_array("actions", episode.actions) for episode in episodes)
-                warn_of_unlogged_actions(info.actions, logged, stacklevel=2)
+                warn_of_unlogged_actions(info.actions, logged)
         elif observation_signature is not None and action_signature is not None:
             stored = (observation_signature, action_signature, reward)
             info = DatasetInfo.from_signatures(*stored, action_space, action_size, observation_space)
@@ -164,7 +164,7 @@ class ReplayBuffer(ReplayBufferBase):
             super().append_episode(episode)
         self.flush()
         if foreign:
-            warn_of_lost_resolution(self.storage, stacklevel=2)
+            warn_of_lost_resolution(self.storage)
 
     def _make(
         self, info: DatasetInfo, buffer: BufferProtocol, storage: StorageLocation, rows: int, lanes: int = 1
@@ -348,14 +348,14 @@ class ReplayBuffer(ReplayBufferBase):
         rows = len(episodes.rewards) + len(episodes.lengths)
         found = DatasetInfo.from_episodes([episodes.as_one()], *info)
         if info[1] is None:
-            warn_of_unlogged_actions(found.actions, [episodes.actions], stacklevel=3)
+            warn_of_unlogged_actions(found.actions, [episodes.actions])
         self._make(found, buffer, storage, rows)
         self._use(buffer, picker, slicer, writer, sampler)
         flags, steps, finals = flat_rows(self.storage, episodes)
         self.target.prepare(steps)
         self.storage.extend(0, flags, steps, finals)
         self.flush()
-        warn_of_lost_resolution(self.storage, stacklevel=3)
+        warn_of_lost_resolution(self.storage)
         return self
 
     @classmethod

@@ -9,7 +9,7 @@ import numpy as np
 
 from birl.dataset.flags import FINAL, UNKNOWN
 from birl.dataset.storage import Storage
-from birl.errors import ResolutionWarning
+from birl.errors import ResolutionWarning, outside_birl
 from birl.spaces import Continuous
 from birl.types import Array
 
@@ -60,7 +60,7 @@ class Resolution:
         ]
 
 
-def warn_of_lost_columns(found: list[str], example: str, stacklevel: int) -> None:
+def warn_of_lost_columns(found: list[str], example: str) -> None:
     """Warn of columns that `Resolution.lost` found; ``example`` is how to subtract an offset."""
     if not found:
         return
@@ -70,11 +70,11 @@ def warn_of_lost_columns(found: list[str], example: str, stacklevel: int) -> Non
         f"become equal, also with a scaler. Subtract an offset in float64 first, {example}, and the same one wherever "
         "the policy acts; or leave the column out",
         ResolutionWarning,
-        stacklevel=stacklevel + 1,
+        stacklevel=outside_birl(),
     )
 
 
-def warn_of_lost_resolution(storage: Storage, stacklevel: int) -> None:
+def warn_of_lost_resolution(storage: Storage) -> None:
     """Warn of stored observations, continuous actions and rewards whose resolution float32 loses."""
     rows = storage.rows(*storage.live())
     flags, found = storage.flags[rows], list[str]()
@@ -91,4 +91,4 @@ def warn_of_lost_resolution(storage: Storage, stacklevel: int) -> None:
         label = name.replace("observation", "observations", 1) if name.startswith("observation") else f"{name}s"
         if len(which):
             found += resolution.lost([f"{label}[:, {index}]" for index in range(max(leaf.shape, default=1))])
-    warn_of_lost_columns(found, "such as x[:, 0] - x[0, 0]", stacklevel + 1)
+    warn_of_lost_columns(found, "such as x[:, 0] - x[0, 0]")

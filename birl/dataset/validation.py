@@ -19,6 +19,7 @@ from birl.errors import (
     NonFiniteError,
     ShapeError,
     UnloggedActionWarning,
+    outside_birl,
 )
 from birl.spaces import (
     KINDS,
@@ -300,13 +301,12 @@ def prepare_actions(
     return found.to_stored(array), found
 
 
-def warn_of_unlogged_actions(actions: Actions, logged: Iterable[Array], stacklevel: int) -> None:
+def warn_of_unlogged_actions(actions: Actions, logged: Iterable[Array]) -> None:
     """Warn if no step holds some of the discrete actions whose number was inferred from the largest one.
 
     Args:
         actions: the inferred spec.
         logged: stored actions ``[N, D]`` of each part of the data.
-        stacklevel: level of the caller's caller, as in `warnings.warn`.
     """
     if not isinstance(actions, Discrete | MultiDiscrete):
         return
@@ -330,7 +330,7 @@ def warn_of_unlogged_actions(actions: Actions, logged: Iterable[Array], stacklev
             f"are counted from 0 to the largest one, so a policy may choose these, whose values it cannot learn: "
             f"{remedy}",
             UnloggedActionWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=outside_birl(),
         )
 
 

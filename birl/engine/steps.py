@@ -411,11 +411,18 @@ def parameter_gradients(
     """
     if not learning:
         return {}
-    check_dependence(function, learning if not value.requires_grad else (), ())
+    check_graph(function, value)
     found = torch.autograd.grad(value, list(learning.values()), retain_graph=retain_graph, allow_unused=True)
     gradients = {name: gradient for name, gradient in zip(learning, found, strict=True) if gradient is not None}
     check_dependence(function, learning, gradients)
     return gradients
+
+
+def check_graph(function: LossFunction, value: Tensor) -> None:
+    """Raise `ConfigError` if a loss has no graph."""
+    if not value.requires_grad:
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()")
 
 
 def check_dependence(function: LossFunction, learning: Iterable[str], used: Iterable[str]) -> None:
@@ -433,8 +440,6 @@ def check_dependence(function: LossFunction, learning: Iterable[str], used: Iter
         raise ConfigError(
             f"the loss {name} does not depend on {', '.join(unused[:3])}, which its step trains: give the step's `of` "
             "only networks that the loss uses, or use them"
-            if networks
-            else f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()"
         )
 
 

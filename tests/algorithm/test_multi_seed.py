@@ -384,7 +384,7 @@ def test_what_cannot_be_stacked_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     each = "train each seed by itself"
     with (
         monkeypatch.context() as unseen,
-        pytest.raises(UnsupportedError, match=f"'critic' cannot be computed.*{each}.*for the author of the loss"),
+        pytest.raises(UnsupportedError, match=f"'critic_loss' cannot be computed.*{each}.*for the author of the loss"),
     ):
         unseen.setattr(birl.algorithm.multi_seed, "check_many", lambda algorithm: None)
         together(continuous(EDACConfig))

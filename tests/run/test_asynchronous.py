@@ -409,7 +409,7 @@ def test_checkpoints_that_do_not_fit_are_refused(inline: None, tmp_path: Path) -
     damages: dict[str, dict[str, Any]] = {
         "workers": {"replays_due": {"0": 0, "2": 0}},
         "seed": {"workers": {"0": {**own["workers"]["0"], "seed": -1}}},
-        "gradients of other": {"results": {"0": {**result, "gradients": {}}}},
+        "gradients of other": {"results": {"0": {**result, "gradients": {"other": np.zeros(3, np.float32)}}}},
         name: {"results": {"0": {**result, "gradients": {**result["gradients"], name: np.zeros(3, np.float32)}}}},
         "state of a worker": {"workers": {"0": {"seed": 1, "state": {"collector": {}, "random": {}}}}},
     }

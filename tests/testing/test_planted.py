@@ -166,6 +166,13 @@ def _seeded_numpy_noise(nets: Any, batch: Batch, cfg: Any) -> Loss:
     return q_error(nets, batch, target)
 
 
+def _decay_of_frozen_parameters(nets: Any, batch: Batch, cfg: Any) -> Loss:
+    with torch.no_grad():
+        for parameter in nets.critic.parameters():
+            parameter.mul_(1.0 if parameter.requires_grad else 0.9)
+    return own.q_loss(nets, batch, cfg)
+
+
 def _state_outside_of_the_networks(patch: pytest.MonkeyPatch) -> None:
     seen = {"mean": 0.0}
 
@@ -321,6 +328,7 @@ PLANTED: dict[str, tuple[str, Any, Plant]] = {
     "the policy leaves its range": ("actions_in_bounds", SOFT, _unscaled_policy),
     "greedy actions are samples": ("greedy_is_greedy", SOFT, _greedy_samples),
     "probabilities are not those of samples": ("samples_have_their_probabilities", SOFT, _another_distribution),
+    "frozen parameters decay": ("frozen_parameters_stay", Q, q(_decay_of_frozen_parameters)),
     "a loss moves the target": ("targets_follow", Q, q(_writes_in_the_loss)),
 }
 """The check that finds it, the algorithm, and how the mistake is planted."""

@@ -295,13 +295,13 @@ class RowEncoder:
         with np.errstate(invalid="ignore", over="ignore"):  # numbers that are not finite are refused
             self._resolutions.setdefault(name, (Resolution(), values.shape[1]))[0].add(values)
 
-    def warn_of_lost_resolution(self, stacklevel: int) -> None:
+    def warn_of_lost_resolution(self) -> None:
         """Warn of columns of observations whose resolution float32 loses."""
         found: list[str] = []
         for name, (resolution, width) in self._resolutions.items():
             names = [f"column {name!r}"] if width == 1 else [f"column {name!r}[{index}]" for index in range(width)]
             found += resolution.lost(names)
-        warn_of_lost_columns(found, "where the table is made", stacklevel + 1)
+        warn_of_lost_columns(found, "where the table is made")
 
     # -- actions and rewards ---------------------------------------------------------------------------------------
 

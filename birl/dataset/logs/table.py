@@ -167,7 +167,7 @@ class Importer:
         self.counts |= {"rows_out": len(order), "episodes": int(ends.sum()), "terminated": int(terminal.sum())}
         self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()
-        self.encoder.warn_of_lost_resolution(stacklevel=2)
+        self.encoder.warn_of_lost_resolution()
         buffer.storage.logs = LogRecord(self.schema, tuple(self.encoder.observation_names))
         return buffer
 
