@@ -19,6 +19,8 @@ FEATURES: Final[Mapping[str, str]] = {
     "replay buffer": "an algorithm that learns from a replay buffer, such as DQN or SAC",
     "rollouts": "an algorithm that learns from rollouts of its newest weights",
     "whole episodes": "an algorithm that learns from whole episodes, such as REINFORCE",
+    "single states": "an algorithm that learns from states without the ones before, such as AWR, PRDC or NStepDQN",
+    "airl": '`reward="airl"` of an imitation algorithm',
     "returns": "an algorithm that learns from returns up to the ends of episodes, such as AWR",
     "stored returns": "an algorithm that learns from returns that are computed once and stored",
     "further experience": "rollouts with demonstrations or a replay buffer in addition, as for GAIL and ACER",
@@ -30,6 +32,7 @@ FEATURES: Final[Mapping[str, str]] = {
     "no TD errors": "an algorithm without TD errors, such as BC or PPO",
     # of a configuration
     "recurrent network": "a network with memory, such as an LSTM",
+    "burn_in": "`burn_in` above 0",
     "noisy layers": "noise in the layers of the policy",
     "batch statistics": "`use_batch_norm`, `BatchRenormEncoderFactory`, or CrossQ",
     "moving buffers": "networks that change buffers while they learn, as batch norm does",
@@ -96,6 +99,25 @@ INCOMPATIBLE: Final = (
         "prioritised sampler",
         "nothing sets priorities",
         "make the dataset or buffer without sampler=",
+    ),
+    Incompatible(
+        "single states",
+        "recurrent network",
+        "the memory that leads to a state is not there",
+        "use feed-forward encoders, stack frames, or use an algorithm for sequences, such as TD3PlusBC, PPO or A3C",
+    ),
+    Incompatible(
+        "airl",
+        "recurrent network",
+        "a recurrent policy has probabilities of the expert's actions only along its own episodes",
+        'use reward="gail", or a feed-forward actor_encoder_factory',
+    ),
+    Incompatible(
+        "burn_in",
+        "rollouts",
+        "rollouts start with an episode or with the policy's recurrent states",
+        "leave burn_in at 0",
+        ConfigError,
     ),
     Incompatible(
         "noisy layers",

@@ -19,6 +19,7 @@ from birl.dataset.minibatch import MiniBatch, SequenceMiniBatch, TransitionMiniB
 from birl.dataset.reader import MinibatchSource
 from birl.dataset.views import SequenceView
 from birl.errors import ConfigError, DataError
+from birl.incompatible import check_compatible
 from birl.models import eval_mode
 from birl.preprocessing.units import to_float
 from birl.run.protocols import Rollout
@@ -292,10 +293,8 @@ class Replays(Experience):
 def _refuse_burn_in(learner: Learner) -> None:
     """Raise `ConfigError` if ``burn_in`` is set: rollouts contain the recurrent states."""
     if learner.config.burn_in:
-        raise ConfigError(
-            f"burn_in is {learner.config.burn_in}, but {learner.name} learns from rollouts, which start with an "
-            "episode or the policy's recurrent states: leave burn_in at 0"
-        )
+        text = f"{learner.name}, which learns from rollouts,"
+        check_compatible({"burn_in": f"burn_in={learner.config.burn_in}", "rollouts": text})
 
 
 def _policy_parameters(learner: Learner, batch: Batch) -> Tensor:

@@ -27,7 +27,8 @@ from birl.algorithm import (
     field,
     weighted_mean,
 )
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError
+from birl.incompatible import check_compatible
 from birl.losses import backward_recursion, shared
 from birl.models import (
     DefaultEncoderFactory,
@@ -110,7 +111,8 @@ class AWRNets(nn.Module):
         self.actor = policy_of(spec, cfg.actor_encoder_factory, _POLICY)
         self.value = ValueFunction(spec, cfg.critic_encoder_factory)
         if is_recurrent(self):
-            raise UnsupportedError("AWR learns from single states: use feed-forward encoders, or PPO to have a memory")
+            text = "AWR, which learns from single states,"
+            check_compatible({"single states": text, "recurrent network": "a recurrent encoder"})
 
 
 def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int) -> Tensor:

@@ -31,7 +31,8 @@ from birl.algorithm import (
 from birl.algos.a2c import A2C, A2CConfig, A2CNets
 from birl.algos.ppo import PPO, PPOConfig, PPONets, tanh_encoder
 from birl.algos.trpo import TRPO, TRPOConfig, TRPONets
-from birl.errors import ConfigError, UnsupportedError, missing_name
+from birl.errors import ConfigError, missing_name
+from birl.incompatible import check_compatible
 from birl.models import EncoderFactory, RewardFunction, ValueFunction, is_recurrent
 from birl.optimizers import AdamFactory, OptimizerFactory
 from birl.types import Networks
@@ -105,10 +106,7 @@ class WithDiscriminator(nn.Module):
             )
         learner: Any = self
         if cfg.reward == "airl" and is_recurrent(learner.actor):
-            raise UnsupportedError(
-                'reward="airl" needs the probabilities of the expert\'s actions, which a recurrent policy has only '
-                'along its own episodes: use reward="gail", or a feed-forward actor_encoder_factory'
-            )
+            check_compatible({"airl": 'reward="airl"', "recurrent network": "a recurrent policy"})
         if cfg.shaping:
             self.shaping = ValueFunction(spec, factory)
 

@@ -28,7 +28,7 @@ from birl.algos import dqn
 from birl.algos.a2c import A2CConfig
 from birl.algos.a3c import A3CConfig, shared_rmsprop
 from birl.algos.ppo import PPOConfig
-from birl.errors import UnsupportedError
+from birl.incompatible import check_compatible
 from birl.losses import backward_recursion, lambda_returns
 from birl.models import is_recurrent
 from birl.optimizers import OptimizerFactory
@@ -70,10 +70,8 @@ class NStepDQNNets(dqn.DQNNets):
     def __init__(self, spec: Spec, cfg: NStepDQNConfig) -> None:
         super().__init__(spec, cfg)
         if is_recurrent(self.critic):
-            raise UnsupportedError(
-                "NStepDQN values the last state of a rollout for all of its steps at once, without the memory that "
-                "leads there: use an encoder that is not recurrent, stack frames, or use A3C"
-            )
+            text = "NStepDQN, which values the last state of a rollout for all of its steps at once,"
+            check_compatible({"single states": text, "recurrent network": "a recurrent encoder"})
 
 
 def prepare(nets: NStepDQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig) -> Batch:

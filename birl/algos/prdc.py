@@ -26,7 +26,8 @@ from birl.algorithm import (
 )
 from birl.algos.td3 import DELAYED, TARGETS, TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
-from birl.errors import DataError, UnsupportedError
+from birl.errors import DataError
+from birl.incompatible import check_compatible
 from birl.models import eval_mode, is_recurrent
 from birl.types import Tree, tree_leaves
 
@@ -63,7 +64,8 @@ class PRDCNets(TD3Nets):
     def __init__(self, spec: Spec, cfg: PRDCConfig) -> None:
         super().__init__(spec, cfg)
         if is_recurrent(self):
-            raise UnsupportedError("PRDC compares single states: use feed-forward encoders, or TD3PlusBC with a memory")
+            text = "PRDC, which compares single states,"
+            check_compatible({"single states": text, "recurrent network": "a recurrent encoder"})
 
 
 class NearestActions:

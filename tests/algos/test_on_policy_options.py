@@ -51,7 +51,9 @@ def test_more_environments_make_fewer_updates_of_as_many_steps(monkeypatch: pyte
 
 @pytest.mark.parametrize("config", [PPOConfig, IMPALAConfig])
 def test_there_is_nothing_to_warm_up_in_a_rollout(config: Any) -> None:
-    with pytest.raises(ConfigError, match="burn_in is 2, but .* learns from rollouts.*leave burn_in at 0"):
+    with pytest.raises(
+        ConfigError, match="burn_in=2 cannot be combined with .* learns from rollouts.*leave burn_in at 0"
+    ):
         config(burn_in=2).create().fit_online(ChainEnv(), n_steps=12, **QUIET)
 
 

@@ -81,5 +81,8 @@ def test_prdc_says_what_it_cannot_do() -> None:
         algorithm.fit_online(gymnasium.make("Pendulum-v1"))
     with pytest.raises(UnsupportedError, match="train each seed by itself"):
         fit_many(algos.PRDCConfig(**ACTOR), dataset(), 3, seeds=2)
-    with pytest.raises(UnsupportedError, match="feed-forward encoders, or TD3PlusBC"):
+    with pytest.raises(
+        UnsupportedError,
+        match="PRDC, which compares single states, cannot be combined with a recurrent encoder.*feed-forward encoders",
+    ):
         build_algorithm(algos.PRDCConfig(actor_encoder_factory=GRUEncoderFactory(hidden_size=4)))

@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("PPO", "--set", "burn_in=2"), "burn_in is 2"),
+        (("PPO", "--set", "burn_in=2"), "burn_in=2 cannot be combined"),
         (("DiscreteACER", "--set", "replay_ratio=0", "--buffer-size", 500), "--buffer-size 500 has no effect"),
         (("IMPALA", "--set", "replay_ratio=0", "--buffer-size", 500), "--buffer-size 500 has no effect"),
     ],
