@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +30,8 @@ def gradient_statistics(gradients: Iterable[Tensor]) -> Tensor:
     return torch.stack(rows).to(torch.float32)
 
 
-def _versions(batch: Batch) -> list[int]:
-    """Return how often each tensor of a batch was changed in place; nothing while the compiler traces."""
-    return [] if torch.compiler.is_compiling() else [leaf._version for leaf in batch.leaves]
+_CHECKED: Final = 10
+"""Number of losses after which the minibatch is compared: a module that writes to its inputs does so from the start."""
 
 
 class LossModule(nn.Module):
@@ -66,6 +66,7 @@ class Eager:
         self._metrics: dict[str, Tensor] = {}
         self._priority: Tensor | None = None
         self._statistics: dict[str, Tensor] = {}
+        self._unchecked = _CHECKED
 
     def update(self, batch: Batch, due: Sequence[Step]) -> UpdateResult:
         """Make one update with the steps that are due."""
@@ -76,9 +77,12 @@ class Eager:
 
     def gradients(self, loss: LossFunction, of: tuple[str, ...], batch: Batch) -> tuple[Gradients, Loss]:
         """See `Update.gradients`."""
-        versions = _versions(batch)
+        leaves: list[Tensor] = []
+        if self._unchecked and not torch.compiler.is_compiling():
+            self._unchecked, leaves = self._unchecked - 1, batch.leaves
+        versions = [leaf._version for leaf in leaves]  # how often each tensor was changed in place
         found = check_loss(loss, loss(self.nets, batch, self.config))
-        if _versions(batch) != versions:
+        if [leaf._version for leaf in leaves] != versions:
             raise ConfigError(
                 "a network or loss changed its minibatch in place, so that the next one would read other data: in the "
                 "forward of your own modules, make new tensors, such as x = x / 255 instead of x /= 255"
