@@ -45,7 +45,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
-from typing import Final, NoReturn
+from typing import Final
 
 from birl.habits import argument_hint, name_hint
 
@@ -288,14 +288,23 @@ def _imports_a_name() -> bool:
     return frame.f_code.co_name == "_handle_fromlist"
 
 
-def explain_missing_names(module: str, known: Iterable[str], renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+def explain_missing_names(
+    module: str,
+    known: Iterable[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    homes: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Give a package a ``__getattr__`` that raises the error of `missing_name`.
 
     Type checkers do not see it, and go on to report missing names.
+
+    Args:
+        module, known, renamed: see `missing_name`.
+        homes: modules of the public names that the package imports on first use, see `import_name`.
     """
 
-    def __getattr__(name: str) -> NoReturn:
-        raise missing_name(module, name, known, renamed)
+    def __getattr__(name: str) -> object:
+        return import_name(module, name, homes, known, renamed)
 
     setattr(sys.modules[module], "__getattr__", __getattr__)  # noqa: B010  # a module has no such attribute for mypy
 

@@ -298,8 +298,18 @@ class ReplayBuffer(ReplayBufferBase):
         observations = observations if observation_space is None else observation_space
         buffer = InfiniteBuffer() if buffer is None else buffer
         if isinstance(episodes, FlatEpisodes):
-            parts = (transition_picker, trajectory_slicer, writer_preprocessor, sampler)
-            return ReplayBuffer._of_flat(episodes, buffer, (space, size, observations), storage, *parts)
+            return ReplayBuffer.from_flat(
+                episodes,
+                buffer,
+                transition_picker,
+                trajectory_slicer,
+                writer_preprocessor,
+                action_space=space,
+                action_size=size,
+                storage=storage,
+                sampler=sampler,
+                observation_space=observations,
+            )
         return ReplayBuffer(
             buffer,
             transition_picker,
@@ -317,8 +327,10 @@ class ReplayBuffer(ReplayBufferBase):
     def from_flat(
         cls,
         episodes: FlatEpisodes,
+        buffer: BufferProtocol | None = None,
         transition_picker: TransitionPickerProtocol | None = None,
         trajectory_slicer: TrajectorySlicerProtocol | None = None,
+        writer_preprocessor: WriterPreprocessProtocol | None = None,
         *,
         action_space: ActionSpace | None = None,
         action_size: ActionSize = None,
@@ -326,31 +338,14 @@ class ReplayBuffer(ReplayBufferBase):
         sampler: Sampler | None = None,
         observation_space: Tree = None,
     ) -> ReplayBuffer:
-        """Make a buffer without a limit of episodes in flat arrays. The other arguments are those of `load`."""
-        info = (action_space, action_size, observation_space)
-        return cls._of_flat(
-            episodes, InfiniteBuffer(), info, storage, transition_picker, trajectory_slicer, None, sampler
-        )
-
-    @classmethod
-    def _of_flat(
-        cls,
-        episodes: FlatEpisodes,
-        buffer: BufferProtocol,
-        info: tuple[ActionSpace | None, ActionSize, Tree],
-        storage: StorageLocation,
-        picker: TransitionPickerProtocol | None,
-        slicer: TrajectorySlicerProtocol | None,
-        writer: WriterPreprocessProtocol | None,
-        sampler: Sampler | None,
-    ) -> ReplayBuffer:
-        self = ReplayBuffer.__new__(ReplayBuffer)
+        """Make a buffer of episodes in flat arrays. The other arguments are those of `load`."""
+        self, buffer = ReplayBuffer.__new__(ReplayBuffer), InfiniteBuffer() if buffer is None else buffer
         rows = len(episodes.rewards) + len(episodes.lengths)
-        found = DatasetInfo.from_episodes([episodes.as_one()], *info)
-        if info[1] is None:
-            warn_of_unlogged_actions(found.actions, [episodes.actions])
-        self._make(found, buffer, storage, rows)
-        self._use(buffer, picker, slicer, writer, sampler)
+        info = DatasetInfo.from_episodes([episodes.as_one()], action_space, action_size, observation_space)
+        if action_size is None:
+            warn_of_unlogged_actions(info.actions, [episodes.actions])
+        self._make(info, buffer, storage, rows)
+        self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         flags, steps, finals = flat_rows(self.storage, episodes)
         self.target.prepare(steps)
         self.storage.extend(0, flags, steps, finals)

@@ -112,7 +112,7 @@ def load_lerobot(
     unknown = np.zeros(int(ends.sum()), bool)
     actions = columns["action"]
     flat = flat_episodes(observations, actions, rewards, terminal, ends, None, unknown, str(folder))
-    return ReplayBuffer.from_flat(flat, transition_picker, trajectory_slicer, storage=storage, sampler=sampler)
+    return ReplayBuffer.from_flat(flat, None, transition_picker, trajectory_slicer, storage=storage, sampler=sampler)
 
 
 def _features(folder: Path) -> Mapping[str, Any]:

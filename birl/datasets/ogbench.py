@@ -56,7 +56,7 @@ def load_ogbench(
     """
     parts = [_episodes(arrays, label, rewards) for arrays, label in read_sources(source)]
     return ReplayBuffer.from_flat(
-        join(parts, "OGBench data"), transition_picker, trajectory_slicer, storage=storage, sampler=sampler
+        join(parts, "OGBench data"), None, transition_picker, trajectory_slicer, storage=storage, sampler=sampler
     )
 
 

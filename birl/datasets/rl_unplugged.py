@@ -63,7 +63,7 @@ def load_rl_unplugged(
     """
     parts = [_episodes(arrays, label, observation_keys) for arrays, label in read_sources(source)]
     return ReplayBuffer.from_flat(
-        join(parts, "RL Unplugged data"), transition_picker, trajectory_slicer, storage=storage, sampler=sampler
+        join(parts, "RL Unplugged data"), None, transition_picker, trajectory_slicer, storage=storage, sampler=sampler
     )
 
 

@@ -59,7 +59,7 @@ def load_rlds(
     check("last_step", last_step, str, choices=("observation", "step"), optional=True)
     parts = [_episodes(arrays, label, observation_keys, last_step) for arrays, label in read_sources(source)]
     return ReplayBuffer.from_flat(
-        join(parts, "RLDS data"), transition_picker, trajectory_slicer, storage=storage, sampler=sampler
+        join(parts, "RLDS data"), None, transition_picker, trajectory_slicer, storage=storage, sampler=sampler
     )
 
 

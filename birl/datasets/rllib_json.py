@@ -92,7 +92,7 @@ def load_rllib_json(
     if "new_obs" in columns:
         finals = rows_of(channels_first(columns["new_obs"]), ends)
     flat = flat_episodes(observations, columns["actions"], columns["rewards"], terminal, ends, finals, known, label)
-    return ReplayBuffer.from_flat(flat, transition_picker, trajectory_slicer, storage=storage, sampler=sampler)
+    return ReplayBuffer.from_flat(flat, None, transition_picker, trajectory_slicer, storage=storage, sampler=sampler)
 
 
 def _files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

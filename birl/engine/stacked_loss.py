@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
 from birl.engine import compiler
-from birl.engine.steps import Gradients, check_dependence, check_graph
+from birl.engine.steps import Gradients, parameter_gradients
 from birl.engine.update import LossModule
 from birl.errors import UnsupportedError
 from birl.types import Batch, Loss
@@ -75,11 +75,8 @@ class StackedLoss:
             with torch.enable_grad():
                 given = [tensor.detach().requires_grad_() for tensor in given]
                 values, more = vmap(single_loss, randomness="different")(given, rest, leaves)
-                if trained:
-                    check_graph(loss.function, values)
-                found = torch.autograd.grad(values.sum(), given, allow_unused=True) if trained else ()
-            gradients = {name: each for name, each in zip(trained, found, strict=True) if each is not None}
-            check_dependence(loss.function, trained, gradients)
+                learning = dict(zip(trained, given, strict=True))
+                gradients = parameter_gradients(loss.function, values.sum(), learning)
             self._learned = list(gradients)
             # fused optimisers ignore strides
             dense = (each.contiguous() for each in gradients.values())

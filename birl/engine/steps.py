@@ -411,29 +411,12 @@ def parameter_gradients(
     """
     if not learning:
         return {}
-    check_graph(function, value)
-    found = torch.autograd.grad(value, list(learning.values()), retain_graph=retain_graph, allow_unused=True)
-    gradients = {name: gradient for name, gradient in zip(learning, found, strict=True) if gradient is not None}
-    check_dependence(function, learning, gradients)
-    return gradients
-
-
-def check_graph(function: LossFunction, value: Tensor) -> None:
-    """Raise `ConfigError` if a loss has no graph."""
     if not value.requires_grad:
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()")
-
-
-def check_dependence(function: LossFunction, learning: Iterable[str], used: Iterable[str]) -> None:
-    """Raise `ConfigError` if a loss depends on no parameter of a network that its step trains.
-
-    Args:
-        function: the loss function.
-        learning: names of the parameters that learn.
-        used: names of those of them that the loss depends on.
-    """
-    networks = {each.partition(".")[0] for each in used}
+    found = torch.autograd.grad(value, list(learning.values()), retain_graph=retain_graph, allow_unused=True)
+    gradients = {name: gradient for name, gradient in zip(learning, found, strict=True) if gradient is not None}
+    networks = {each.partition(".")[0] for each in gradients}
     unused = [each for each in learning if each.partition(".")[0] not in networks]
     if unused:
         name = getattr(function, "__name__", repr(function))
@@ -441,6 +424,7 @@ def check_dependence(function: LossFunction, learning: Iterable[str], used: Iter
             f"the loss {name} does not depend on {', '.join(unused[:3])}, which its step trains: give the step's `of` "
             "only networks that the loss uses, or use them"
         )
+    return gradients
 
 
 def _exclude(one: When, other: When) -> bool:

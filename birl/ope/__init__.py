@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from birl.errors import import_name
+from birl.errors import explain_missing_names
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data
 from birl.ope.diagnostics import (
@@ -216,9 +216,7 @@ _RENAMED = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import a name on first use."""
-    return import_name("birl.ope", name, _HOMES, __all__, _RENAMED)
+explain_missing_names(__name__, __all__, _RENAMED, _HOMES)
 
 
 def __dir__() -> list[str]:

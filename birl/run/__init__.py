@@ -9,7 +9,7 @@ checkpoints and signals. `options` defines the options of the loops, and `protoc
 
 from typing import TYPE_CHECKING, Final
 
-from birl.errors import import_name
+from birl.errors import explain_missing_names
 
 if TYPE_CHECKING:
     from birl.run.agent import Agent
@@ -51,9 +51,7 @@ _HOMES: Final = {
 """Modules of the names, which are imported on first use."""
 
 
-def __getattr__(name: str) -> object:
-    """Import a name on first use."""
-    return import_name("birl.run", name, _HOMES, __all__)
+explain_missing_names(__name__, __all__, homes=_HOMES)
 
 
 def __dir__() -> list[str]:
