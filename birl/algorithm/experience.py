@@ -225,6 +225,7 @@ class Iterations(Experience):
                     batch = regression.prepare(learner.nets, batch)
             for minibatch in minibatches(batch, size, getattr(learner.config, regression.n_minibatches)):
                 yield EngineUpdate(minibatch, (regression.step,))
+        return {}
 
     def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
         return count * sum(getattr(config, regression.n_minibatches) for regression in self.regressions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -52,8 +52,8 @@ class EngineUpdate(NamedTuple):
     only: tuple[str, ...] | None = None
 
 
-EngineUpdates = Generator[EngineUpdate, dict[str, Tensor], None]
-"""Yields engine updates and receives the metrics of each."""
+EngineUpdates = Generator[EngineUpdate, dict[str, Tensor], dict[str, Tensor]]
+"""Yields engine updates, receives the metrics of each, and returns metrics that are computed once for all of them."""
 
 
 class Experience:
@@ -105,8 +105,13 @@ class Experience:
         raise NotImplementedError
 
     def engine_updates(self, learner: Learner, batch: Batch) -> EngineUpdates:
-        """Yield the engine updates of a batch, by default one. The caller sends the metrics of each."""
+        """Yield the engine updates of a batch, by default one. The caller sends the metrics of each.
+
+        Returns:
+            Metrics of the whole batch, computed once for all engine updates.
+        """
         yield EngineUpdate(batch)
+        return {}
 
     def prepare_for_replay(self, learner: Learner, rollout: Rollout) -> Rollout:
         """Return the rollout with all columns that a replay buffer stores."""
@@ -345,11 +350,12 @@ class Learner:
             Losses and metrics as scalar tensors on the device, each averaged over the engine updates that report it.
         """
         before = self.engine.grad_step
-        metrics = self._update(minibatch)
+        metrics, whole = self._update(minibatch)
         self._reset_if_due(before)
-        return metrics
+        return {**metrics, **whole}
 
-    def _update(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, Tensor]:
+    def _update(self, minibatch: MiniBatch | Rollout | Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the metrics of the engine updates, and those of the whole batch."""
         self.set_mode(acting=False)
         if self.experience.on_policy and isinstance(minibatch, Rollout):
             self.update_reward_statistics(minibatch.reward, minibatch.is_first, minibatch.valid)
@@ -357,18 +363,27 @@ class Learner:
         collected: dict[str, list[Tensor]] = {}
         passes, metrics = self.experience.engine_updates(self, batch), None
         self.engine.prioritised = getattr(minibatch, "rows", None) is not None
-        with self._frozen(), contextlib.suppress(StopIteration):
+        with self._frozen():
             while True:
-                part, only = next(passes) if metrics is None else passes.send(metrics)
+                try:
+                    part, only = next(passes) if metrics is None else passes.send(metrics)
+                except StopIteration as end:
+                    whole: dict[str, Tensor] = end.value
+                    break
                 metrics = self.engine.update(part, only)
                 for name, value in metrics.items():
                     collected.setdefault(name, []).append(value)
         update_priorities(minibatch, batch, self.engine)
-        return {name: x[0] if len(x) == 1 else torch.stack(x).mean() for name, x in collected.items()}
+        return {name: x[0] if len(x) == 1 else torch.stack(x).mean() for name, x in collected.items()}, whole
 
     def compute_gradients(self, minibatch: MiniBatch | Rollout | Batch) -> dict[str, ComputedGradients]:
         """Compute the gradients of one update, by step; see `Algorithm.compute_gradients`."""
-        return self.engine.compute_update_gradients(self.name, lambda: self._update(minibatch))
+        whole: dict[str, Tensor] = {}
+        computed = self.engine.compute_update_gradients(self.name, lambda: whole.update(self._update(minibatch)[1]))
+        if whole:  # no loss has computed them
+            name, last = computed.popitem()
+            computed[name] = last._replace(loss=replace(last.loss, metrics={**last.loss.metrics, **whole}))
+        return computed
 
     def apply_gradients(self, computed: Mapping[str, ComputedGradients]) -> dict[str, Tensor]:
         """Make one update with the result of `compute_gradients`. Returns the metrics."""

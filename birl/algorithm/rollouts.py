@@ -45,6 +45,7 @@ class Rollouts(Experience):
             passes make the other steps. For recurrent networks the rollout is folded to sequences.
         finished: whether `prepare` leaves out the steps of episodes that continue after the rollout. A rollout in which
             no episode ends is skipped.
+        metrics: ``batch -> metrics`` of a prepared rollout, computed once for all passes.
     """
 
     prepare: Callable[[Any, Batch, Tensor, Any], Batch]
@@ -55,6 +56,7 @@ class Rollouts(Experience):
     whole: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     finished: bool = False
+    metrics: Callable[[Batch], dict[str, Tensor]] | None = None
     loops = ONLINE
     on_policy = True
     single_seed = "learns from its own experience"
@@ -93,7 +95,7 @@ class Rollouts(Experience):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            return
+            return {}
         names = self.policy_steps(learner)
         if self.whole or not self.n_passes:
             yield EngineUpdate(_whole(learner, batch, folded=bool(self.whole)), self.whole or tuple(names))
@@ -111,6 +113,7 @@ class Rollouts(Experience):
                 break
         if last:
             yield EngineUpdate(_whole(learner, batch, folded=True), last)
+        return {} if self.metrics is None else self.metrics(batch)
 
     def _sequences(self, learner: Learner, batch: Batch) -> Iterator[Batch]:
         config = learner.config
@@ -220,7 +223,7 @@ class DemonstratedRollouts(Rollouts):
                 yield EngineUpdate(minibatch, (self.discriminator_step,))
         with eval_mode(learner.nets):
             batch = self.prepare(learner.nets, batch, batch.extra["ended"], learner.config)
-        yield from super().engine_updates(learner, batch)
+        return (yield from super().engine_updates(learner, batch))
 
     def expected_updates(self, config: AlgorithmConfig, count: int, lanes: int = 1) -> int:
         passes, others = getattr(config, self.n_discriminator_passes), super().expected_updates(config, count, lanes)

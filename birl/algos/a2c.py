@@ -25,7 +25,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.algos.ppo import PPOConfig, tanh_encoder
-from birl.losses import explained_variance, generalized_advantage, shares, standardized
+from birl.losses import generalized_advantage, rollout_metrics, shares, standardized
 from birl.models import DistributionFactory, EncoderFactory, NormalFactory, PolicyAndValue
 from birl.optimizers import OptimizerFactory, RMSpropFactory
 
@@ -84,16 +84,13 @@ def prepare(nets: A2CNets, batch: Batch, ended: Tensor, cfg: A2CConfig) -> Batch
 def loss(nets: A2CNets, batch: Batch, cfg: A2CConfig) -> Loss:
     """``-log pi(a|s) (R - V) + c_v (R - V(s))^2 - c_e H``: algorithm S3, with the entropy bonus of section 4."""
     (policy, value), weight, advantage = nets.both(batch.inputs), batch.weight, batch.extra["advantage"]
-    share, returns = shares(weight), batch.extra["return"]
-    explained = explained_variance(returns - advantage, returns, share)
     if cfg.normalize_advantage:
-        advantage = standardized(advantage, share)
+        advantage = standardized(advantage, shares(weight))
     policy_loss = -weighted_mean(policy.log_prob(batch.action) * advantage, weight)
-    value_loss = weighted_mean((value - returns).square(), weight)
+    value_loss = weighted_mean((value - batch.extra["return"]).square(), weight)
     entropy = weighted_mean(policy.entropy(), weight)
     total = policy_loss + cfg.value_coefficient * value_loss - cfg.entropy_coefficient * entropy
-    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-    return Loss(total, {**metrics, "explained_variance": explained})
+    return Loss(total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})
 
 
 @final
@@ -101,6 +98,6 @@ class A2C(Algorithm[A2CConfig, A2CNets]):
     """See `A2CConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(prepare, n_passes="")
+    learns_from = Rollouts(prepare, n_passes="", metrics=rollout_metrics)
     acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"),)

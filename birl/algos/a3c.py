@@ -18,6 +18,7 @@ from birl.algorithm import (
 )
 from birl.algos import a2c
 from birl.algos.a2c import A2CConfig, A2CNets
+from birl.losses import rollout_metrics
 from birl.optimizers import OptimizerFactory, RMSpropFactory
 
 
@@ -62,6 +63,6 @@ class A3C(Algorithm[A3CConfig, A2CNets]):
     """See `A3CConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(a2c.prepare, n_passes="")
+    learns_from = Rollouts(a2c.prepare, n_passes="", metrics=rollout_metrics)
     acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss", splits=False),)  # a sum

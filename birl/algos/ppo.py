@@ -27,7 +27,7 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.errors import ConfigError
-from birl.losses import explained_variance, generalized_advantage, old_policy, shares, standardized
+from birl.losses import generalized_advantage, old_policy, rollout_metrics, shares, standardized
 from birl.models import (
     DefaultEncoderFactory,
     DistributionFactory,
@@ -191,7 +191,6 @@ def loss(nets: PPONets, batch: Batch, cfg: PPOConfig) -> Loss:
         "entropy": entropy,
         "approximate_kl": kl,
         "clip_fraction": clip_fraction,
-        "explained_variance": explained_variance(old, returns, share),
     }
     if cfg.kl_coefficient != 0:
         weight_of_kl = nets.penalty() if cfg.adapts_penalty else cfg.kl_coefficient
@@ -228,6 +227,12 @@ class PPO(Algorithm[PPOConfig, PPONets]):
     """See `PPOConfig`."""
 
     actions = ActionSpace.ANY
-    learns_from = Rollouts(prepare, limit=("approximate_kl", "target_kl"), scheduled=("clip_range",), last=("penalty",))
+    learns_from = Rollouts(
+        prepare,
+        limit=("approximate_kl", "target_kl"),
+        scheduled=("clip_range",),
+        last=("penalty",),
+        metrics=rollout_metrics,
+    )
     acts = StochasticActor(stateful_networks=("value",), bounded=False, clipped=True)
     steps = (Gradient("policy", loss, of=("actor", "value"), optimizer="", metric="loss"), AdaptPenalty())

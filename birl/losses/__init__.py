@@ -1,7 +1,7 @@
 """Pure tensor functions that several algorithms share."""
 
 from birl.errors import explain_missing_names
-from birl.losses.averages import explained_variance, old_policy, shares, standardized
+from birl.losses.averages import explained_variance, old_policy, rollout_metrics, shares, standardized
 from birl.losses.multistep import (
     VTrace,
     backward_recursion,
@@ -38,6 +38,7 @@ __all__ = [
     "natural_step",
     "old_policy",
     "retrace",
+    "rollout_metrics",
     "shared",
     "shares",
     "standardized",

@@ -35,6 +35,12 @@ def explained_variance(value: Tensor, returns: Tensor, share: Tensor) -> Tensor:
     return (1 - unexplained / total.clamp(min=1e-12)).clamp(min=-10)
 
 
+def rollout_metrics(batch: Batch) -> dict[str, Tensor]:
+    """Return ``explained_variance`` of a rollout with the columns ``return`` and ``advantage``."""
+    returns = batch.extra["return"]
+    return {"explained_variance": explained_variance(returns - batch.extra["advantage"], returns, shares(batch.weight))}
+
+
 def standardized(x: Tensor, share: Tensor) -> Tensor:
     """Subtract the mean of ``x``, and divide by its (biased) standard deviation plus 1e-8.
 

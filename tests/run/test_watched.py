@@ -11,6 +11,7 @@ import torch
 import birl
 from birl.losses import explained_variance, shares
 from birl.optimizers import AdamFactory, CosineAnnealingLRFactory
+from birl.testing.contract.subject import Subject
 from run.test_offline import data
 
 QUIET: Any = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
@@ -64,6 +65,21 @@ def test_runs_on_rollouts_log_it(config: Any) -> None:
     algorithm = config(rollout_length=16, batch_size=8).create()
     algorithm.fit_online("CartPole-v1", n_steps=64, n_steps_per_epoch=32, epoch_callback=after, **QUIET)
     assert len(seen) == 2 and all(-10 <= value <= 1 for value in seen)
+
+
+@pytest.mark.parametrize("config", [birl.algos.PPOConfig, birl.algos.A2CConfig, birl.algos.A3CConfig])
+def test_it_is_that_of_the_whole_rollout(config: Any) -> None:
+    subject = Subject(config(gamma=0.9, gae_lambda=0.5, batch_size=8))
+    algorithm = subject.build()
+    (rollout,) = subject.inputs(algorithm, 1)
+    batch = algorithm.learner.batch(rollout)
+    returns, advantage = batch.extra["return"].numpy(), batch.extra["advantage"].numpy()
+    expected = pytest.approx(1 - advantage.var() / returns.var(), rel=1e-4)
+    if config is not birl.algos.PPOConfig:  # PPO makes many updates of a rollout
+        (computed,) = algorithm.compute_gradients(rollout).values()
+        assert float(computed.loss.metrics["explained_variance"]) == expected
+    metrics = algorithm.update(rollout)
+    assert float(metrics["explained_variance"]) == expected and metrics["explained_variance"].shape == ()
 
 
 def test_learning_rates_that_follow_a_schedule() -> None:
