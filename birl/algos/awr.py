@@ -97,7 +97,7 @@ class AWRConfig(PolicyConfig):
 class DiscreteAWRConfig(AWRConfig):
     """Advantage-Weighted Regression (Peng et al. 2019, arXiv:1910.00177) for discrete actions.
 
-    As AWR, with a categorical policy.
+    As AWR, with a categorical policy, which has a distribution for each choice in ``MultiDiscrete`` action spaces.
 
     Logs ``critic_loss``, ``actor_loss`` and ``weights`` (their mean), averaged over the minibatches.
     """
@@ -187,7 +187,7 @@ class AWR(Algorithm[AWRConfig, AWRNets]):
 class DiscreteAWR(Algorithm[DiscreteAWRConfig, AWRNets]):
     """See `DiscreteAWRConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = AWR.learns_from
     acts = StochasticActor(value=state_value, values_states=True)
     steps = AWR.steps

@@ -42,6 +42,7 @@ from birl.models import (
     random_latents,
 )
 from birl.models.distributions import Categorical
+from birl.models.policies import categorical
 from birl.types import Networks
 
 DELAYED = When(every="update_actor_interval", after="rl_start_step")
@@ -157,6 +158,10 @@ class DiscreteBCQConfig(DQNConfig):
     With ``action_flexibility=0`` this is Double DQN, with 1 behaviour cloning. With ``share_encoder`` the imitator is a
     linear layer on the features of the first Q-function, whose encoder then learns from both losses.
 
+    In ``MultiDiscrete`` action spaces critics branch as in `DQN`, the imitator has a distribution for each choice, and
+    the threshold holds for each choice. So an action may combine options that the data combine rarely or never; its
+    value assumes that the effects of the choices add up (arXiv:2305.01738).
+
     Logs ``loss``, ``q_value``, ``td_loss`` and ``imitator_loss``.
 
     Differs from d3rlpy: an action whose probability is exactly at the threshold is considered, so that the most
@@ -177,13 +182,14 @@ class DiscreteBCQConfig(DQNConfig):
 class ImitatorHead(nn.Module):
     """The imitator that shares the Q-function's encoder."""
 
-    def __init__(self, feature_size: int, action_size: int) -> None:
+    def __init__(self, feature_size: int, spec: Spec) -> None:
         super().__init__()
-        self.linear = nn.Linear(feature_size, action_size)
+        self.linear = nn.Linear(feature_size, spec.actions.size)
+        self.spec = spec
 
-    def forward(self, features: Tensor) -> Categorical:
-        """Return the distribution over actions for features ``[..., feature_size]``."""
-        return Categorical(self.linear(features))
+    def forward(self, features: Tensor, inputs: Inputs) -> Categorical:
+        """Return the distribution over actions for features ``[..., feature_size]`` of ``inputs``."""
+        return categorical(self.spec.actions, self.linear(features), inputs.mask if self.spec.masked else None)
 
 
 class DiscreteBCQNets(DQNNets):
@@ -193,24 +199,23 @@ class DiscreteBCQNets(DQNNets):
         super().__init__(spec, cfg)
         self.imitator: nn.Module
         if cfg.share_encoder:
-            self.imitator = ImitatorHead(self.critic.feature_size, spec.actions.size)
+            self.imitator = ImitatorHead(self.critic.feature_size, spec)
         else:
             self.imitator = CategoricalPolicy(spec, cfg.encoder_factory)
         self.action_flexibility = cfg.action_flexibility
 
 
 def returns_and_imitator(nets: DiscreteBCQNets, inputs: Inputs) -> tuple[Returns, Categorical]:
-    """Compute returns ``[N, …, A]`` of all actions, and the imitator's distribution; a shared encoder runs once."""
+    """Compute the returns of all actions, and the imitator's distribution; a shared encoder runs once."""
     if not isinstance(nets.imitator, ImitatorHead):
         return nets.critic(inputs), nets.imitator(inputs)
     features = nets.critic.encode(inputs)
-    features = features.unsqueeze(0) if nets.critic.share_encoder else features
-    returns, imitator = nets.critic.head(features), nets.imitator(features[0])
-    return (returns, imitator) if inputs.mask is None else (returns.among(inputs.mask), imitator.among(inputs.mask))
+    first = features if nets.critic.share_encoder else features[0]
+    return nets.critic.read(features, inputs), nets.imitator(first, inputs)
 
 
 def constrained_action(nets: DiscreteBCQNets, inputs: Inputs) -> Tensor:
-    """Return the best action by Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
+    """Return the best options by Q-value among those with ``G(a|s) / max G(·|s)`` at or above the threshold."""
     returns, imitator = returns_and_imitator(nets, inputs)
     logits = imitator.masked_logits
     ratio = (logits - logits.amax(-1, keepdim=True)).exp()
@@ -239,7 +244,7 @@ def discrete_loss(nets: DiscreteBCQNets, batch: Batch, cfg: DiscreteBCQConfig) -
 class DiscreteBCQ(Algorithm[DiscreteBCQConfig, DiscreteBCQNets]):
     """See `DiscreteBCQConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = Policy(constrained_action, constrained_action, q_value, "critic", stateful_networks=("imitator",))
     steps = (

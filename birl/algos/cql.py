@@ -174,6 +174,10 @@ class CQL(Algorithm[CQLConfig, CQLNets]):
 class DiscreteCQLConfig(DQNConfig):
     """Conservative Q-Learning for discrete actions (Kumar et al. 2020, arXiv:2006.04779), on Double DQN.
 
+    In ``MultiDiscrete`` action spaces critics branch as in `DQN`: the value of an action is the mean of the values of
+    its options, which cannot represent choices whose effects depend on each other (arXiv:2305.01738 says when this is
+    exact). Each choice has its own conservative loss, over its own options, and their mean counts.
+
     Logs ``loss``, ``q_value``, ``td_loss`` and ``conservative_loss``.
 
     Differs from the paper: Double DQN instead of DQN, as in d3rlpy.
@@ -185,13 +189,11 @@ class DiscreteCQLConfig(DQNConfig):
 
 
 def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
-    """Double DQN's loss plus ``alpha * E[log sum_a exp Q(s, a) - Q(s, a_data)]`` (eq. 4)."""
+    """Double DQN's loss plus ``alpha * E[log sum_a exp Q(s, a) - Q(s, a_data)]`` (eq. 4), averaged over choices."""
     target = double_q_target(nets, batch)
     returns = nets.critic(batch.inputs)
     td = td_loss(returns.gather(batch.action), target, batch, delta=cfg.huber_threshold)
-    value = returns.mean()  # [N, B, A]
-    taken = value.gather(-1, batch.action.unsqueeze(-1).expand(*value.shape[:-1], 1)).squeeze(-1)
-    gap = weighted_mean(torch.logsumexp(returns.scores(), -1) - taken, batch.weight).sum()
+    gap = weighted_mean(returns.soft_gap(batch.action), batch.weight).sum()
     return Loss(
         td.value + cfg.alpha * gap, {**td.metrics, "td_loss": td.value, "conservative_loss": gap}, priority=td.priority
     )
@@ -201,7 +203,7 @@ def discrete_loss(nets: DQNNets, batch: Batch, cfg: DiscreteCQLConfig) -> Loss:
 class DiscreteCQL(Algorithm[DiscreteCQLConfig, DQNNets]):
     """See `DiscreteCQLConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
     steps = (Gradient("critic", discrete_loss, optimizer="", metric="loss"), TARGET)

@@ -67,7 +67,9 @@ class IQLConfig(PolicyConfig):
 class DiscreteIQLConfig(IQLConfig):
     """Implicit Q-Learning (Kostrikov et al. 2021, arXiv:2110.06169) for discrete actions.
 
-    The critics value every action; the policy is categorical.
+    The critics value every action; the policy is categorical. In ``MultiDiscrete`` action spaces critics branch as in
+    `DQN`, so that the value of an action is the mean of the values of its options (arXiv:2305.01738 says when this is
+    exact), and the policy has a distribution for each choice. An advantage weights the whole action.
 
     Logs ``critic_loss``, ``q_loss`` (the same), ``q_value``, ``v_loss`` and ``actor_loss``.
     """
@@ -143,7 +145,7 @@ class IQL(Algorithm[IQLConfig, IQLNets]):
 class DiscreteIQL(Algorithm[DiscreteIQLConfig, DiscreteIQLNets]):
     """See `DiscreteIQLConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = StochasticActor(value=q_value)
     steps = IQL.steps

@@ -27,7 +27,7 @@ from birl.models import DiscreteQFunction, eval_mode
 class NFQConfig(ValueConfig):
     """Neural fitted Q iteration (Riedmiller 2005, doi:10.1007/11564096_32): DQN without a target network.
 
-    The trained network itself values the next state.
+    The trained network itself values the next state. In ``MultiDiscrete`` action spaces critics branch as in `DQN`.
 
     Logs ``loss`` and ``q_value``.
 
@@ -64,7 +64,7 @@ def q_loss(nets: NFQNets, batch: Batch, cfg: NFQConfig) -> Loss:
 class NFQ(Algorithm[NFQConfig, NFQNets]):
     """See `NFQConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Transitions()
     acts = GreedyCritic()
     steps = (Gradient("critic", q_loss, optimizer="", metric="loss"),)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from birl.algorithm import ActionSpace, Algorithm, AlgorithmConfig, Inputs, Nothing, Policy, Spec, config, field
 from birl.models.distributions import Beta, Categorical, Normal
+from birl.models.policies import categorical
 from birl.types import leaf_shapes, tree_leaves
 
 
@@ -26,7 +27,7 @@ class RandomPolicyConfig(AlgorithmConfig):
 
 @config
 class DiscreteRandomPolicyConfig(AlgorithmConfig):
-    """Uniformly random discrete actions."""
+    """Uniformly random discrete actions, of one choice or of several."""
 
 
 class NoNets(nn.Module):
@@ -65,12 +66,12 @@ def distribution_of_actions(nets: NoNets, inputs: Inputs) -> Beta | Normal:
 def distribution_of_choices(nets: NoNets, inputs: Inputs) -> Categorical:
     """Return the uniform distribution over the allowed actions."""
     logits = torch.zeros(*nets.lead(inputs), nets.spec.actions.size, device=nets.action_size.device)
-    return Categorical(logits, inputs.mask if nets.spec.masked else None)
+    return categorical(nets.spec.actions, logits, inputs.mask if nets.spec.masked else None)
 
 
 def random_choice(nets: NoNets, inputs: Inputs) -> Tensor:
     """Draw indices of allowed actions."""
-    if nets.spec.masked:
+    if nets.spec.masked or nets.spec.actions.shape:
         return distribution_of_choices(nets, inputs).sample()[0]
     return torch.randint(nets.spec.actions.size, nets.lead(inputs), device=nets.action_size.device)
 
@@ -88,6 +89,6 @@ class RandomPolicy(Algorithm[RandomPolicyConfig, NoNets]):
 class DiscreteRandomPolicy(Algorithm[DiscreteRandomPolicyConfig, NoNets]):
     """See `DiscreteRandomPolicyConfig`."""
 
-    actions = ActionSpace.DISCRETE
+    actions = ActionSpace.CHOICES
     learns_from = Nothing()
     acts = Policy(random_choice, random_choice, network="", distribution=distribution_of_choices)

@@ -72,6 +72,10 @@ class BranchReturns(Returns):
         """Return the gap of ``action`` ``[…, D]``: its mean over the branches, as for values."""
         return self.inner.gap(action).mean(-1)
 
+    def soft_gap(self, action: Tensor) -> Tensor:
+        """Return the mean over the branches of the gap of each, ``[N, …]``."""
+        return self.inner.soft_gap(action).mean(-1)
+
     def policy(self, temperature: float) -> Categorical:
         """Return the Boltzmann policy of all combinations of options.
 

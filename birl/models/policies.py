@@ -182,7 +182,7 @@ class CategoricalPolicy(LinearNetwork):
     def read(self, features: Tensor, inputs: Inputs) -> Categorical:
         """Return the distribution, given the features of ``inputs``."""
         mask = inputs.mask if self.spec.masked else None
-        return _categorical(self.spec.actions, self.linear(features), mask)
+        return categorical(self.spec.actions, self.linear(features), mask)
 
 
 class JointPolicy(_FactoryPolicy):
@@ -214,7 +214,7 @@ class JointPolicy(_FactoryPolicy):
         outputs = self.linear(features).split(self._sizes, -1)
         for part, output in zip(self.actions.parts, outputs, strict=True):
             if part.discrete:
-                parts.append(_categorical(part, output, next(masks, None)))
+                parts.append(categorical(part, output, next(masks, None)))
                 continue
             own = None
             if log_std is not None:
@@ -223,7 +223,7 @@ class JointPolicy(_FactoryPolicy):
         return Joint(tuple(parts), self.actions)
 
 
-def _categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categorical:
+def categorical(actions: Any, logits: Tensor, mask: Tensor | None) -> Categorical:
     """Return the distribution over one or several choices with logits ``[..., size]``."""
     return Categorical(actions.to_branches(logits), actions.mask_to_branches(mask, logits), bool(actions.shape))
 

@@ -249,7 +249,9 @@ class _QFunction(Network):
         self.share_encoder, self.n_ensembles = share, n_ensembles
 
     def _returns(self, inputs: Inputs, action: Tensor | None, choose: bool = True) -> Returns:
-        features = self.encode(inputs, action)
+        return self._of_features(self.encode(inputs, action), choose)
+
+    def _of_features(self, features: Tensor, choose: bool = True) -> Returns:
         features = features.unsqueeze(0) if self.share_encoder else features
         if features.dim() < 3:  # [N, F] could be read as N elements
             raise ShapeError("a Q-function got one observation without a batch dimension: use observation[None]")
@@ -274,13 +276,20 @@ class DiscreteQFunction(_QFunction):
 
         For several choices they are `BranchReturns` ``[N, …, D, A]`` of all options, or of ``action`` ``[…, D]``.
         """
-        returns, actions = self._returns(inputs, None, choose=action is None), self.spec.actions
-        mask = inputs.mask if self.spec.masked and action is None else None
+        if action is None:
+            return self._of_actions(self._returns(inputs, None), inputs.mask)
+        return self._of_actions(self._returns(inputs, None, choose=False), None).gather(action)
+
+    def read(self, features: Tensor, inputs: Inputs) -> Returns:
+        """Compute returns ``[N, …, A]`` of all actions, given the encoder's features of ``inputs``."""
+        return self._of_actions(self._of_features(features), inputs.mask)
+
+    def _of_actions(self, returns: Returns, mask: Tensor | None) -> Returns:
+        """Compute returns of all actions from the head's, without those that the mask forbids."""
+        actions, mask = self.spec.actions, mask if self.spec.masked else None
         if isinstance(actions, MultiDiscrete):
-            returns = BranchReturns.of(returns, actions, mask)
-        elif mask is not None:
-            returns = returns.among(mask)
-        return returns if action is None else returns.gather(action)
+            return BranchReturns.of(returns, actions, mask)
+        return returns if mask is None else returns.among(mask)
 
 
 class ContinuousQFunction(_QFunction):

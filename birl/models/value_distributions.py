@@ -60,6 +60,15 @@ class Returns(Protocol):
         scores = self.scores().mean(0)
         return scores.amax(-1) - scores.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
+    def soft_gap(self, action: Tensor) -> Tensor:
+        """Return ``log sum_a exp Q(s, a) - Q(s, action)`` ``[N, …]`` of int64 ``action`` ``[…]``, of each member.
+
+        Values are expected returns. Actions that are not allowed do not count.
+        """
+        values = self.mean()
+        taken = values.gather(-1, action.unsqueeze(-1).expand(*values.shape[:-1], 1)).squeeze(-1)
+        return torch.logsumexp(self.scores(), -1) - taken
+
     def policy(self, temperature: float) -> Categorical:
         """Return the Boltzmann policy, with probabilities proportional to ``exp(preference / temperature)``.
 
