@@ -69,6 +69,13 @@ class HindsightGoals(StrEnum):
     EPISODE = "episode"
 
 
+class PriorityVariant(StrEnum):
+    """Variants of `birl.dataset.PrioritizedSampler`."""
+
+    PROPORTIONAL = "proportional"
+    RANK_BASED = "rank_based"
+
+
 class Group(StrEnum):
     """Headings of ``birl train --help``."""
 
@@ -161,7 +168,7 @@ _evaluation: Final = partial(_schedule, online=True, feeds="fit_online")
 _environment: Final = partial(_option, group=Group.ENVIRONMENT, online=True)
 _explore: Final = partial(_option, group=Group.EXPLORATION, online=True, replays=True)
 _replay: Final = partial(_option, group=Group.REPLAY, online=True, replays=True)
-_priority: Final = partial(_replay, online=False, min=0, max=1, needs="prioritized")
+_priority: Final = partial(_replay, online=False, needs="prioritized")
 _process: Final = partial(_option, group=Group.PROCESSES, online=True)
 _collect: Final = partial(_process, needs="collectors", feeds="Cluster")
 
@@ -352,11 +359,31 @@ class TrainOptions:
     prioritized: bool = _replay(
         "Prioritised replay: sample steps by their TD errors, not uniformly.", value=False, online=False
     )
+    priority_variant: PriorityVariant | None = _priority(
+        "Whether steps are sampled in proportion to their TD errors or by the ranks of these.",
+        default="proportional",
+        feeds="PrioritizedSampler.variant",
+    )
     priority_alpha: float | None = _priority(
-        "Exponent of the priorities; 0 is uniform.", default="0.6", feeds="PrioritizedSampler.alpha"
+        "Exponent of the priorities or ranks; 0 is uniform.",
+        default="0.6",
+        min=0,
+        max=1,
+        feeds="PrioritizedSampler.alpha",
     )
     priority_beta: float | None = _priority(
-        "Initial exponent of the importance weights, annealed to 1.", default="0.4", feeds="PrioritizedSampler.beta"
+        "Initial exponent of the importance weights, annealed to 1.",
+        default="0.4",
+        min=0,
+        max=1,
+        feeds="PrioritizedSampler.beta",
+    )
+    priority_uniform: float | None = _priority(
+        "Share of steps that are sampled uniformly.",
+        default="0",
+        min=0,
+        max=1,
+        feeds="PrioritizedSampler.uniform_ratio",
     )
     recent: float | None = _replay(
         "Online: sample recent steps more often (ERE). Lower values prefer them more; 0.996 is usual. The value is "

@@ -159,9 +159,9 @@ def _uniform(storage: Storage, count: int, generators: Generators, reject: int) 
         index = storage.cached(f"index {reject}", lambda: np.flatnonzero((storage.flags & reject) == 0))
         return cast(ArrayOrTensor, storage.place.indices(index[generators.host.integers(len(index), size=count)]))
     draws = int(count / accepted * 1.05) + 4
-    rows = _accepted_rows(storage, generators.host, draws, used, reject)
+    rows = _accepted_rows(storage, generators.host, draws, reject)
     while len(rows) < count:
-        rows = np.concatenate([rows, _accepted_rows(storage, generators.host, draws, used, reject)])
+        rows = np.concatenate([rows, _accepted_rows(storage, generators.host, draws, reject)])
     return cast(ArrayOrTensor, storage.place.indices(rows[:count]))
 
 
@@ -179,9 +179,16 @@ def no_step_to_sample(storage: Storage, reject: int = NO_TRANSITION) -> EmptyDat
     )
 
 
-def _accepted_rows(storage: Storage, generator: np.random.Generator, count: int, used: int, reject: int) -> Array:
+def _accepted_rows(storage: Storage, generator: np.random.Generator, count: int, reject: int) -> Array:
     """Draw ``count`` uniform rows and return those that are not rejected."""
+    rows = random_rows(storage, generator, count)
+    return rows[(storage.flags.take(rows) & reject) == 0]
+
+
+def random_rows(storage: Storage, generator: np.random.Generator, count: int) -> Array:
+    """Draw ``count`` of the rows that are or were in use, with the unused rows between them, uniformly."""
+    used = storage.used
     rows = generator.integers(used * storage.lanes, size=count)
     if storage.lanes > 1 and used < storage.capacity:
         rows = rows // used * storage.capacity + rows % used
-    return rows[(storage.flags.take(rows) & reject) == 0]
+    return rows

@@ -198,6 +198,7 @@ def test_a_run_does_not_go_on_with_another_sampler(tmp_path: Path) -> None:
     env = make_env("CartPole-v1")
     settings = buffer_settings(create_fifo_replay_buffer(9, env=env, sampler=PrioritizedSampler()), digested=True)
     given = {"alpha": 0.6, "beta": 0.4, "beta_steps": 200_000, "epsilon": 1e-6, "normalize_over": "minibatch"}
+    given |= {"variant": "proportional", "uniform_ratio": 0.0}
     assert settings["sampler"] == [{"type": "PrioritizedSampler", **given}]
     assert "sampler" not in buffer_settings(create_fifo_replay_buffer(9, env=env), digested=True)
 

@@ -151,6 +151,8 @@ EFFECTS: list[tuple[tuple[Any, ...], tuple[Any, ...], Callable[[Seen], Any], Any
     ((*DQN_RUN, "--recent", 0.9), ("--recent", 0.8), sampler("eta"), 0.9, 0.8),
     (DQN_RUN, ("--prioritized",), kind_of_sampler, None, "PrioritizedSampler"),
     (PRIORITIZED, ("--priority-alpha", 0.3), sampler("alpha"), 0.6, 0.3),
+    (PRIORITIZED, ("--priority-variant", "rank_based"), sampler("variant"), "proportional", "rank_based"),
+    (PRIORITIZED, ("--priority-uniform", 0.3), sampler("uniform_ratio"), 0.0, 0.3),
     (PRIORITIZED, ("--priority-beta", 0.3), sampler("beta"), 0.4, 0.3),
     (IMAGES, ("--random-shift", 2), augmentation, None, RandomShift(2)),
     (HINDSIGHT, ("--hindsight", "final"), kind_of_sampler, None, "HindsightSampler"),

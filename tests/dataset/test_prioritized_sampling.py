@@ -22,7 +22,7 @@ from birl.dataset import (
     Signature,
     Uniform,
 )
-from birl.dataset.prioritized_sampling import SumTree
+from birl.dataset.priority_trees import SumTree
 from birl.dataset.views import SequenceView, TailView, TransitionView
 from birl.errors import (
     BirlError,
@@ -139,6 +139,115 @@ def test_draws_and_weights_follow_the_paper() -> None:
     np.testing.assert_allclose(counts / counts.sum(), chance, atol=0.003)
 
 
+def plain_ranks(priority: list[float], order: list[float], alpha: float) -> list[float]:
+    """Return the value of each priority by its rank among ``order``, written with loops from the paper's section 3.3.
+
+    Equal priorities share the mean over their ranks; one that is not in ``order`` has the rank it would have there.
+    """
+    values = []
+    for each in priority:
+        larger, equal = sum(other > each for other in order), sum(other == each for other in order)
+        ranks = range(larger + 1, larger + max(equal, 1) + 1)
+        values.append(sum((1 / rank) ** alpha for rank in ranks) / len(ranks))
+    return values
+
+
+def check_draws(buffer: Any, chance: Any, beta: float, *, stratified: bool) -> None:
+    """Compare many minibatches with the probabilities ``[50]`` of the steps."""
+    counts = np.zeros(50)
+    for _ in range(400):
+        batch = buffer.reader.sample(TransitionView(), 50)
+        drawn = marks(batch).astype(int)
+        weight = (50 * chance[drawn]) ** -beta
+        np.testing.assert_allclose(batch.weights[:, 0], weight / weight.max(), rtol=1e-5)
+        np.add.at(counts, drawn, 1)
+        assert not stratified or (np.abs(np.bincount(drawn, minlength=50) - 50 * chance) < 2).all()
+    np.testing.assert_allclose(counts / counts.sum(), chance, atol=0.006)
+
+
+def test_ranks_follow_the_paper() -> None:
+    buffer = data(sampler=PrioritizedSampler(0.7, 0.5, None, variant="rank_based"))
+    everything = buffer.reader.sample(TransitionView(), 50)
+    assert sorted(marks(everything)) == list(range(50)) and (everything.weights == 1).all()  # new steps are equal
+    error = np.random.default_rng(0).exponential(size=50) ** 4  # of very different size
+    everything.update_priorities(error[marks(everything).astype(int)])
+    chance = np.array([(1 / rank) ** 0.7 for rank in range(1, 51)]) / sum((1 / rank) ** 0.7 for rank in range(1, 51))
+    check_draws(buffer, chance[np.argsort(np.argsort(-error))], 0.5, stratified=True)
+
+
+@pytest.mark.parametrize("over", ["minibatch", "memory"])
+@pytest.mark.parametrize("variant", ["proportional", "rank_based"])
+def test_a_share_is_drawn_uniformly(variant: str, over: str) -> None:
+    share = {"uniform_ratio": 0.3, "variant": variant, "normalize_over": over}
+    buffer = data(sampler=PrioritizedSampler(0.7, 0.5, None, **share))
+    everything = buffer.reader.sample(TransitionView(), 500)
+    error = np.random.default_rng(0).exponential(size=50) ** 3
+    everything.update_priorities(error[marks(everything).astype(int)])
+    seen = (error + 1e-6).tolist()
+    value = np.array(seen) ** 0.7 if variant == "proportional" else np.array(plain_ranks(seen, seen, 0.7))
+    chance = 0.3 / 50 + 0.7 * value / value.sum()
+    if over == "minibatch":
+        check_draws(buffer, chance, 0.5, stratified=False)
+        return
+    batch = buffer.reader.sample(TransitionView(), 5)
+    weight = chance[marks(batch).astype(int)] ** -0.5 / chance.min() ** -0.5
+    np.testing.assert_allclose(batch.weights[:, 0], weight, rtol=1e-5)
+    ((_, rows),) = batch.rows
+    assert rows.scale == pytest.approx(chance.min() ** -0.5)  # shards compare their weights with it
+
+
+def test_ranks_do_not_depend_on_the_scale_of_errors() -> None:
+    drawn = []
+    for scale in (1.0, 1e6):
+        buffer = data(sampler=PrioritizedSampler(variant="rank_based"))
+        buffer.reader.sources[0].generators.host.bit_generator.state = np.random.default_rng(3).bit_generator.state
+        buffer.reader.sample(TransitionView(), 50).update_priorities(scale * (1.5 + np.arange(50.0)))
+        batch = buffer.reader.sample(TransitionView(), 20)
+        drawn.append((marks(batch).tolist(), batch.weights[:, 0].tolist()))
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(("limit", "lanes"), [(0, 1), (37, 3)])
+def test_ranks_are_those_of_the_last_sort(limit: int, lanes: int) -> None:
+    """Any order of writes, draws and answers: a plain model sorts when a quarter of the priorities has changed."""
+    random, sampler = np.random.default_rng(limit), PrioritizedSampler(0.8, variant="rank_based", uniform_ratio=0.2)
+    buffer = ring(limit, sampler, lanes)
+    model: dict[float, float] = {}
+    order: list[float] = []
+    changes, greatest, number, capacity, sorts = 0, 1.0, 0.0, 0, 0
+    for _ in range(300):
+        for _ in range(random.integers(1, 4)):
+            lane = int(random.integers(lanes))
+            if random.random() < 0.2:
+                buffer.clip_episode(bool(random.random() < 0.5), lane=lane)
+            else:
+                buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number, lane=lane)
+                number += 1
+        storage = buffer.storage
+        if storage.transition_count == 0:
+            continue
+        before = sampler._tree.changes
+        batch = buffer.reader.sample(TransitionView(), 3)
+        there = np.flatnonzero((storage.flags & 12) == 0)
+        live = storage.columns["reward"][there, 0].tolist()
+        model = {mark: model.get(mark, greatest) for mark in live}
+        if capacity != storage.capacity or sampler._tree.changes < before or not sampler._tree.changes:
+            order, capacity, sorts = sorted(model.values()), storage.capacity, sorts + 1  # it was sorted
+            changes = 0
+        changes = sampler._tree.changes
+        assert changes * 4 < max(len(order), 1) or not changes
+        expected = dict(zip(model, plain_ranks(list(model.values()), order, 0.8), strict=True))
+        own = dict(zip(live, sampler._tree.values(there).tolist(), strict=True))
+        assert own == pytest.approx(expected) and sampler._tree.total == pytest.approx(sum(expected.values()))
+        assert sampler._steps == len(model)
+        value = random.random(3) * 5
+        batch.update_priorities(value)
+        for mark, new in zip(marks(batch).tolist(), value, strict=True):
+            model[mark] = new + 1e-6
+        greatest = max(greatest, *(value + 1e-6))
+    assert sorts > 20
+
+
 def test_weights_are_those_of_the_memory() -> None:
     sampler = PrioritizedSampler(0.7, 0.5, None, 0.01, normalize_over="memory")
     buffer = data(600, sampler=sampler)
@@ -232,8 +341,12 @@ def test_new_steps_have_the_greatest_priority_so_far() -> None:
     assert (marks(buffer.reader.sample(TransitionView(), 100)) == 10).sum() > 90  # 11 waits for its next observation
 
 
-def test_steps_whose_stacked_frames_are_gone_are_not_drawn() -> None:
-    buffer = ring(20, PrioritizedSampler(), picker=FrameStackTransitionPicker(4))
+MIXED: list[Any] = [{}, {"uniform_ratio": 0.5}, {"uniform_ratio": 0.5, "variant": "rank_based"}]
+
+
+@pytest.mark.parametrize("options", MIXED, ids=str)
+def test_steps_whose_stacked_frames_are_gone_are_not_drawn(options: Any) -> None:
+    buffer = ring(20, PrioritizedSampler(**options), picker=FrameStackTransitionPicker(4))
     for number in range(50):
         buffer.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
     drawn = {mark for _ in range(50) for mark in marks(buffer.reader.sample(TransitionView(), 10))}
@@ -241,7 +354,7 @@ def test_steps_whose_stacked_frames_are_gone_are_not_drawn() -> None:
     for number in range(50):
         plain.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
     assert drawn == {mark for _ in range(50) for mark in marks(plain.reader.sample(TransitionView(), 10))}
-    short = ring(3, PrioritizedSampler(), picker=FrameStackTransitionPicker(9))
+    short = ring(3, PrioritizedSampler(**options), picker=FrameStackTransitionPicker(9))
     for number in range(50):
         short.append(np.full(1, number, np.float32), np.zeros(1, np.float32), number)
     with pytest.raises(EmptyDataError, match="stacked frame was evicted"):
@@ -273,10 +386,11 @@ def learned(buffer: Any, random: Any, times: int = 5) -> list[Any]:
     return drawn
 
 
+@pytest.mark.parametrize("options", MIXED, ids=str)
 @pytest.mark.parametrize("limit", [0, 12])
-def test_a_resumed_buffer_draws_on_as_if_nothing_had_been(tmp_path: Path, limit: int) -> None:
+def test_a_resumed_buffer_draws_on_as_if_nothing_had_been(tmp_path: Path, limit: int, options: Any) -> None:
     def new() -> Any:
-        return ring(limit, PrioritizedSampler(0.6, 0.4, beta_steps=20))
+        return ring(limit, PrioritizedSampler(0.6, 0.4, beta_steps=20, **options))
 
     buffer, random = new(), np.random.default_rng(0)
     for number in range(9):
@@ -287,7 +401,21 @@ def test_a_resumed_buffer_draws_on_as_if_nothing_had_been(tmp_path: Path, limit:
     again = new()
     again.set_state(load_archive(tmp_path / "state", "test")[1])
     assert learned(again, saved, 20) == expected
-    assert {type(value) for value in new().get_state()["sampler"].values()} == {np.ndarray, int, float}
+    assert {type(value) for value in new().get_state()["sampler"].values()} <= {np.ndarray, int, float, dict}
+
+
+def test_ranks_are_resumed_between_two_sorts() -> None:
+    buffers = [data(400, sampler=PrioritizedSampler(variant="rank_based")) for _ in range(2)]
+    for number in range(60):
+        batch = buffers[0].reader.sample(TransitionView(), 4)
+        batch.update_priorities(np.abs(np.sin(marks(batch) + number)))
+    assert 0 < source(buffers[0]).sampler._tree.changes < 100
+    buffers[1].reader.set_state(buffers[0].reader.get_state())
+    for number in range(60):
+        first, second = (buffer.reader.sample(TransitionView(), 4) for buffer in buffers)
+        assert marks(first).tolist() == marks(second).tolist() and (first.weights == second.weights).all()
+        for batch in (first, second):
+            batch.update_priorities(np.abs(np.cos(marks(batch) + number)))
 
 
 @pytest.mark.parametrize("limit", [0, 12])
@@ -324,6 +452,48 @@ def test_another_exponent_is_used_for_what_a_folder_keeps(tmp_path: Path) -> Non
         assert not state["priority"][~state["known"]].any()
         assert state["greatest"] == pytest.approx(expected)
         assert state["alpha"] == alpha
+
+
+def test_a_folder_serves_both_variants(tmp_path: Path) -> None:
+    buffer = ring(0, PrioritizedSampler(alpha=0.5), storage=tmp_path / "data")
+    for number in range(9):
+        buffer.append(np.zeros(1, np.float32), np.zeros(1, np.float32), number)
+    everything = buffer.reader.sample(TransitionView(), 50)
+    everything.update_priorities(marks(everything) + 1.0)
+    buffer.close()
+    for variant, expected in (("rank_based", np.arange(8.0) + 1), ("proportional", (np.arange(8.0) + 1) ** 0.5)):
+        again = ReplayBuffer.open(tmp_path / "data", sampler=PrioritizedSampler(0.5, variant=variant))
+        state = source(again).sampler.get_state()
+        np.testing.assert_allclose(state["priority"][state["known"]], expected, rtol=1e-5)
+        again.reader.sample(TransitionView(), 4)
+        values = source(again).sampler._tree.values(np.arange(8))
+        np.testing.assert_allclose(
+            values, expected if variant == "proportional" else np.arange(8.0, 0, -1) ** -0.5, 1e-5
+        )
+        again.flush()  # saves the priorities of this variant
+        again.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sorted", np.array([2.0, 1.0])),
+        ("sorted", np.array([0.0, 1.0])),
+        ("sorted", np.array([1.0, np.nan])),
+        ("sorted", np.ones((2, 2))),
+        ("sorted", np.ones(10**4)),
+        ("sorted", np.ones(2, np.float32)),
+        ("changes", -1),
+    ],
+)
+def test_damaged_ranks_are_refused(name: str, value: Any) -> None:
+    buffer = data(10, sampler=PrioritizedSampler(variant="rank_based"))
+    buffer.reader.sample(TransitionView(), 4)
+    sampler = source(buffer).sampler
+    state = sampler.get_state()
+    with pytest.raises(CorruptFileError):
+        sampler.set_state({**state, "ranks": {**state["ranks"], name: value}})
+    assert repr(sampler.get_state()) == repr(state)
 
 
 @pytest.mark.parametrize(
@@ -393,12 +563,30 @@ def test_a_sampler_that_knows_steps_belongs_to_one_dataset() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"alpha": 1.5}, {"alpha": -1}, {"alpha": "x"}, {"beta": 2}, {"beta_steps": 0}, {"epsilon": 0}, {"epsilon": None}],
+    [
+        {"alpha": 1.5},
+        {"alpha": -1},
+        {"alpha": "x"},
+        {"beta": 2},
+        {"beta_steps": 0},
+        {"epsilon": 0},
+        {"epsilon": None},
+        {"variant": "rank"},
+        {"uniform_ratio": 1},
+        {"uniform_ratio": -0.1},
+    ],
     ids=str,
 )
 def test_wrong_settings_are_refused(options: Any) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         PrioritizedSampler(**options)
+
+
+def test_settings_without_an_effect_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    for options in ({"alpha": 0, "uniform_ratio": 0.5}, {"variant": "rank_based", "epsilon": 0.1}):
+        caplog.clear()
+        PrioritizedSampler(**options)
+        assert re.search(r"(uniform_ratio|epsilon)=[\d.]+ ha(s|ve) no effect with", caplog.text)
 
 
 def test_draws_without_td_errors_are_refused() -> None:

@@ -21,7 +21,7 @@ from birl.dataset import (
     RecentSampler,
     create_fifo_replay_buffer,
 )
-from birl.dataset.prioritized_sampling import SumTree
+from birl.dataset.priority_trees import SumTree
 from birl.distributed.transport import InlineTransport
 from birl.engine import Engine
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, UnsupportedError, WorkerError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from birl.dataset import PrioritizedSampler, RecentSampler
-from birl.dataset.prioritized_sampling import SumTree
+from birl.dataset.priority_trees import SumTree
 from run.workers.test_collector_group import dqn, run, same
 from run.workers.test_synchronous_learners import Notes, cluster
 from run.workers.transports import run_inline
