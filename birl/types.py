@@ -33,6 +33,7 @@ __all__ = [
     "Batch",
     "DType",
     "Environment",
+    "EpisodeRow",
     "Float32NDArray",
     "GymEnv",
     "Inputs",
@@ -87,6 +88,9 @@ GymEnv: TypeAlias = Any
 
 GRADIENT_STATISTICS: Final = ("min", "max", "mean", "std")
 """The statistics that are logged for a gradient, in order."""
+
+EpisodeRow: TypeAlias = tuple[int, float, int, float, float]
+"""A training episode: the step at which it ended, its return, length and success, and the seconds since the start."""
 
 EPISODES: Final = "time_monitor.csv"
 """Name of the file of training episodes in a run folder, which is not a metric."""

@@ -29,6 +29,7 @@ from birl.incompatible import check_compatible
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, holds_run, optional
 from birl.run import offline
+from birl.run.evaluators import call_evaluator
 from birl.run.hooks import Hook, Run, with_run
 from birl.run.protocols import Callback, Evaluator, Stateful
 from birl.run.session import requests_stop
@@ -328,7 +329,7 @@ class _Stack:
     def _evaluate(self, seed: _Run, evaluator: Evaluator, _: object, dataset: object, run: Run) -> object:
         self.engine.publish()
         with seed.acting(keep=False):  # evaluations do not advance the generators
-            return with_run(evaluator, 2)(seed.algorithm, dataset, run)
+            return call_evaluator(evaluator, seed.algorithm, dataset, run)
 
     def call_back(self, callback: Callback, _: object, epoch: int, step: int, run: Run) -> bool:
         """Call a user's callback for each algorithm. Return ``False`` if one of them returned ``False``."""

@@ -33,7 +33,7 @@ from birl.cli.loading import AnyAlgorithm, load_model
 from birl.cli.run_folder import environment_of, target_of
 from birl.envs import ActionMask, single_spaces
 from birl.errors import ConfigError
-from birl.metrics.environment import SelectActions
+from birl.metrics.environment import SelectActions, play_episodes
 from birl.seeding import seed as set_seed
 from birl.types import MASK
 
@@ -74,7 +74,7 @@ def evaluate(
     *,
     options: PlayOptions,
 ) -> None:
-    """Play episodes with a trained policy and print their undiscounted returns.
+    """Play episodes with a trained policy and print their undiscounted returns, and the success rate if there is one.
 
     Policies act greedily, unless --sample is given; a DiscreteDecisionTransformer and random policies sample their
     actions.
@@ -84,8 +84,9 @@ def evaluate(
     acting, env = options.prepare(model, algorithm, env)
     seed, epsilon = options.seed, options.epsilon
     actor = _sampling_actor(algorithm) if sample else None
-    returns = metrics.evaluate(acting, env, n_episodes, epsilon, seed=seed, actor=actor)
+    found = play_episodes(acting, env, n_episodes, epsilon, seed=seed, actor=actor)
     env.close()
+    returns, rate = found.returns, found.success_rate
     mean, std, low, high = float(np.mean(returns)), float(np.std(returns)), min(returns), max(returns)
     if as_json:
         summary: dict[str, Any] = {"model": str(file), "env_id": env_id, "n_episodes": n_episodes, "seed": seed}
@@ -97,11 +98,13 @@ def evaluate(
             "min": low,
             "max": high,
             "returns": returns,
+            "success_rate": rate,
         }
         print(json.dumps(summary))
         return
     note(f"{file} in {env_id}, seed {seed}")
-    print_line(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f})")
+    successes = "" if rate is None else f", success rate {rate:.0%}"
+    print_line(f"return {mean:.2f} ± {std:.2f} over {n_episodes} episodes (min {low:.2f}, max {high:.2f}){successes}")
 
 
 def _sampling_actor(algorithm: AnyAlgorithm) -> SelectActions:

@@ -19,7 +19,10 @@ from birl.types import Environment
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 
-_NO_BEST = "the folder {} has no model_best.d3: only runs that are evaluated in an environment (--env-id) keep one"
+_NO_BEST = (
+    "the folder {} has no model_best.d3: only runs that are evaluated in an environment (--env-id), without --no-best, "
+    "keep one"
+)
 _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
 
 # -- algorithms --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, Protocol
@@ -142,7 +143,8 @@ class HyperparameterSearch:
         out: the folder; one process at a time may use it.
         words: arguments of ``birl train`` that all trials share.
         ranges: fields and ranges of the search.
-        metric: name of the metric that is the score; higher is better.
+        metric: name of the metric that is the score.
+        direction: ``"maximize"`` if higher scores are better, or ``"minimize"``.
         seed: random seed of the sampler. The values of trial n depend on it, on n, and on the trials that ended before.
         prune: whether to end trials whose evaluations are below the median of others at the same step.
 
@@ -152,11 +154,19 @@ class HyperparameterSearch:
     """
 
     def __init__(
-        self, out: Path, words: Sequence[str], ranges: Sequence[SearchRange], *, metric: str, seed: int, prune: bool
+        self,
+        out: Path,
+        words: Sequence[str],
+        ranges: Sequence[SearchRange],
+        *,
+        metric: str,
+        seed: int,
+        prune: bool,
+        direction: str = "maximize",
     ) -> None:
         self._optuna = require("optuna", "tune")
         self._out, self._words, self._ranges = out, list(words), ranges
-        self._metric, self._seed = metric, seed
+        self._metric, self._seed, self._lower = metric, seed, direction == "minimize"
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
         pruners = self._optuna.pruners
         pruner = pruners.MedianPruner(n_startup_trials=5) if prune else pruners.NopPruner()
@@ -169,7 +179,7 @@ class HyperparameterSearch:
             backend = journal.JournalFileBackend(str(file), journal.JournalFileOpenLock(str(file)))
             self._storage = self._optuna.storages.JournalStorage(backend)
             self._study = self._optuna.create_study(
-                storage=self._storage, study_name=_STUDY, direction="maximize", pruner=pruner, load_if_exists=True
+                storage=self._storage, study_name=_STUDY, direction=direction, pruner=pruner, load_if_exists=True
             )
             self._check_trials()
 
@@ -322,7 +332,7 @@ class HyperparameterSearch:
         Raises:
             BirlError: if no trial reached its end.
         """
-        trials = sorted(self._trials(), key=_rank)
+        trials = sorted(self._trials(), key=partial(_rank, lower=self._lower))
         names = [search.name for search in self._ranges]
         rows: list[list[str | int | float]] = []
         for trial in trials:
@@ -355,7 +365,7 @@ class HyperparameterSearch:
         figure.set_size_inches(4 * columns, 3.2 * lines)
         axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
         done = sorted((trial for trial in trials if trial.state.name == "COMPLETE"), key=lambda each: each.number)
-        best_so_far = np.maximum.accumulate([trial.value for trial in done])
+        best_so_far = (np.minimum if self._lower else np.maximum).accumulate([trial.value for trial in done])
         axes[0].step([trial.number for trial in done], best_so_far, where="post", color="C1", label="best so far")
         axes[0].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes[0].set(xlabel="trial")
@@ -418,9 +428,14 @@ def _score(trial: RecordedTrial) -> float:
     return _mean_of_last([evaluations[step] for step in sorted(evaluations)])
 
 
-def _rank(trial: RecordedTrial) -> tuple[int, float, int]:
-    """Return a sort key that puts finished trials first, by their scores, then pruned ones, then the others."""
-    score = _score(trial)
+def _rank(trial: RecordedTrial, *, lower: bool) -> tuple[int, float, int]:
+    """Return a sort key that puts finished trials first, by their scores, then pruned ones, then the others.
+
+    Args:
+        trial: the trial.
+        lower: whether lower scores are better.
+    """
+    score = -_score(trial) if lower else _score(trial)
     states = ["COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL"]
     return states.index(trial.state.name), -score if math.isfinite(score) else math.inf, trial.number
 

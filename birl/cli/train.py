@@ -481,7 +481,8 @@ class _Run:
         if self.seeds is not None:
             arguments.pop("go_on", None)  # runs of several seeds always continue
         elif self.env is not None:
-            arguments["score"] = "evaluation" if self.dataset is None else "environment"
+            arguments.setdefault("score", "evaluation" if self.dataset is None else "environment")
+            arguments["keep_best"] = not self.options.no_best
         return arguments
 
     def _learning_arguments(self, learner: Algorithm[Any, Any]) -> dict[str, Any]:
@@ -529,7 +530,7 @@ class _Run:
             return {}
         evaluator = EnvironmentEvaluator(self.env, self.options.n_trials or N_TRIALS, seed=seed)
         target = self.options.target_return
-        return {"environment": lambda algorithm, _: evaluator(acting_algorithm(algorithm, target))}
+        return {"environment": lambda algorithm, _: evaluator.play(acting_algorithm(algorithm, target)).metrics()}
 
 
 @contextlib.contextmanager

@@ -76,6 +76,13 @@ class PriorityVariant(StrEnum):
     RANK_BASED = "rank_based"
 
 
+class Direction(StrEnum):
+    """Whether higher or lower scores are better."""
+
+    MAXIMIZE = "maximize"
+    MINIMIZE = "minimize"
+
+
 class Group(StrEnum):
     """Headings of ``birl train --help``."""
 
@@ -258,11 +265,29 @@ class TrainOptions:
     )
     target_return: float | None = _schedule("Return that a sequence model aims at in evaluations.", needs="env_id")
     stop_at: float | None = _schedule(
-        "Stop as soon as the mean return of an evaluation reaches this score.",
+        "Stop as soon as the mean return of an evaluation, or the metric --score, reaches this value.",
         metavar="SCORE",
         needs="env_id",
         single_seed=_TO_THE_END,
         feeds="fit",
+    )
+    score: str | None = _schedule(
+        "Metric that ranks models, such as evaluation_success_rate or rollout_return.",
+        default="evaluation; environment with --dataset",
+        metavar="METRIC",
+        needs="env_id",
+        single_seed=_TO_THE_END,
+        feeds="fit",
+    )
+    score_direction: Direction | None = _schedule(
+        "Whether higher or lower scores are better.",
+        default="minimize if the name has a word such as error, loss or cost, else maximize",
+        needs="env_id",
+        single_seed=_TO_THE_END,
+        feeds="fit",
+    )
+    no_best: bool = _schedule(
+        "Do not save the best model.", value=False, needs="env_id", single_seed=_TO_THE_END, saved=False
     )
     keep_models: int | None = _schedule(
         "Number of newest models to keep, in addition to the best one.",

@@ -22,8 +22,10 @@ from birl.cli.train import check_source, configure, initial_model, train
 from birl.config import AlgorithmConfig
 from birl.errors import ConfigError, ForeignFileError, ResumeError
 from birl.files import atomic_write
+from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.recipes import find
 from birl.run.checkpoint import differences
+from birl.run.evaluators import TRAINING_SCORES, Score
 from birl.run.run_lock import only_run
 
 _SETTINGS: Final = "tune.json"
@@ -91,7 +93,7 @@ def tune(
     """Search for hyper-parameters with Optuna: each trial is a run of `birl train`. Run it again to continue.
 
     All other options are those of `birl train`, and the same in all trials. A trial's score is the mean of its last
-    three evaluations.
+    three evaluations; --score and --score-direction select another metric.
     """
     ranges = [parse_search(word) for word in search]
     words = list(context.args)
@@ -110,12 +112,26 @@ def tune(
     }
     with only_run(out):
         _prepare_folder(out, settings)
-        metric = "evaluation" if options.get("dataset") is None else "environment"
+        score = find_score(options)
+        direction = options.get("score_direction") or score.default_direction({})
         shared = [algo, *words, "--seed", str(seed)]
-        study = HyperparameterSearch(out, shared, ranges, metric=metric, seed=seed, prune=not no_prune)
+        named: Any = {"metric": score.metric, "direction": direction, "prune": not no_prune}
+        study = HyperparameterSearch(out, shared, ranges, seed=seed, **named)
         with process_starter(jobs, address, options.get("device", "cpu")) as start:
             study.run(trials, jobs, start)
         study.report()
+
+
+def find_score(options: Mapping[str, Any]) -> Score:
+    """Return the metric that ranks trials: ``--score``, or the return of evaluations.
+
+    Raises:
+        ConfigError: if a run with these options of ``birl train`` has no such metric.
+    """
+    online = options.get("dataset") is None
+    name = "evaluation" if online else "environment"
+    kind: Any = EnvironmentStatistics if options.get("eval_statistics") else EnvironmentEvaluator
+    return Score.find(options.get("score") or name, {name: kind}, TRAINING_SCORES if online else ())
 
 
 def parse_search(word: str) -> SearchRange:
@@ -179,6 +195,7 @@ def _check(
     if (module := options.get("import_")) is not None:
         import_user_module(module)
     algorithm = algorithm_class(algo)
+    find_score(options)
     if options.get("env_id") is None:
         missing = "--dataset has no scores without an environment" if "dataset" in options else "nothing to learn from"
         raise ConfigError(f"{missing}: give --env-id ID, in which trials are evaluated")

@@ -4,7 +4,7 @@ from birl.envs.atari import Atari, AtariPreprocessing, make_atari
 from birl.envs.checker import check_environment
 from birl.envs.construction import as_environment, make_env, reset_generator, seed_env
 from birl.envs.external import ExternalEnv
-from birl.envs.stepper import Step, Stepper
+from birl.envs.stepper import EndedEpisode, Step, Stepper
 from birl.envs.time_limits import TruncationAsTermination
 from birl.envs.wrappers import ActionMask, ChannelFirst, FrameStack, GoalConcatWrapper
 from birl.errors import explain_missing_names
@@ -16,6 +16,7 @@ __all__ = [
     "Atari",
     "AtariPreprocessing",
     "ChannelFirst",
+    "EndedEpisode",
     "ExternalEnv",
     "FrameStack",
     "GoalConcatWrapper",

@@ -6,6 +6,8 @@ A single environment counts as a vector environment of one. The three autoreset 
 
 from __future__ import annotations
 
+import itertools
+import math
 import multiprocessing.connection
 import re
 import signal
@@ -14,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import gymnasium
@@ -51,7 +54,29 @@ _RANGE_CHECKS: Final = 1000
 _RANGE_TOLERANCE: Final = 1e-4
 """Largest distance of an observation from its bounds that counts as rounding, relative to the bound (or to 1)."""
 
+SUCCESS: Final = "is_success"
+"""Name of the part of ``info`` in which environments report whether an episode succeeded."""
+
 _RESULTS: Final = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
+
+
+class EndedEpisode(NamedTuple):
+    """An episode that has ended.
+
+    Attributes:
+        value: its undiscounted return.
+        length: its number of steps.
+        success: ``info["is_success"]`` of its last step, from 0 to 1; NaN if the environment does not report it.
+    """
+
+    value: float
+    length: int
+    success: float = math.nan
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of a training episode."""
+        found = {"rollout_return": self.value, "episode_length": float(self.length)}
+        return found if math.isnan(self.success) else {**found, "success_rate": self.success}
 
 
 class Step(NamedTuple):
@@ -63,8 +88,7 @@ class Step(NamedTuple):
         terminated: bool ``[n]``.
         truncated: bool ``[n]``, never where ``terminated`` is.
         valid: bool ``[n]``: False where the step was only a reset (`AutoresetMode.NEXT_STEP`).
-        returns: undiscounted returns of the episodes that ended, by index of the environment.
-        lengths: lengths of the episodes that ended, in the same order.
+        ended: the episodes that ended, by index of the environment.
     """
 
     next_observation: Tree
@@ -72,8 +96,11 @@ class Step(NamedTuple):
     terminated: Array
     truncated: Array
     valid: Array
-    returns: dict[int, float]
-    lengths: Sequence[int] = ()
+    ended: Mapping[int, EndedEpisode] = MappingProxyType({})
+
+    def columns(self) -> dict[str, Tree]:
+        """Return the fields that have a row for each environment, by name."""
+        return dict(zip(STEP_COLUMNS, self, strict=False))
 
 
 STEP_COLUMNS: Final = Step._fields[:5]
@@ -302,11 +329,12 @@ class Stepper:
 
         self._returns += reward
         self._lengths += valid
-        returns: dict[int, float] = {}
-        lengths: list[int] = []
+        episodes: dict[int, EndedEpisode] = {}
         if ended:
-            returns = {int(i): float(self._returns[i]) for i in np.flatnonzero(done)}
-            lengths = self._lengths[done].tolist()
+            where = np.flatnonzero(done)
+            successes = self._successes(info)[where].tolist()
+            found = zip(self._returns[where].tolist(), self._lengths[where].tolist(), successes, strict=True)
+            episodes = dict(zip(where.tolist(), itertools.starmap(EndedEpisode, found), strict=True))
             self._returns[done], self._lengths[done] = 0.0, 0
 
         restart = self._log_limit and len(self._log) >= self._log_limit
@@ -343,7 +371,27 @@ class Stepper:
         self._warn_of_mask(info)
         reward = reward.astype(np.float32)
         self.reward = np.where(self.is_first, np.float32(0.0), reward) if self.is_first.any() else reward.copy()
-        return Step(observation, reward, terminated, truncated, valid, returns, lengths)
+        return Step(observation, reward, terminated, truncated, valid, episodes)
+
+    def _successes(self, info: Mapping[str, Any]) -> Array:
+        """Return ``info["is_success"]`` of a step in which episodes ended, ``[n]``: NaN where there is none."""
+        if self._mode is AutoresetMode.SAME_STEP:
+            info = info.get("final_info", info)
+        if not isinstance(info, Mapping):  # a dict, or None, for each environment
+            each = [info.get(SUCCESS) if isinstance(info, Mapping) else None for info in info]
+            info = {SUCCESS: np.array(each, np.float64)}
+        given = info.get(SUCCESS)
+        if given is None:
+            return np.full(self.n, math.nan)
+        try:
+            found = np.array(to_array(SUCCESS, given), np.float64).reshape(self.n)
+        except (DataError, TypeError, ValueError) as error:
+            raise EnvironmentMismatchError(
+                f"the environment returned info[{SUCCESS!r}]={given!r:.80}; it must be True or False: correct the "
+                "environment"
+            ) from error
+        known = info.get(f"_{SUCCESS}")  # in vector environments
+        return found if known is None else np.where(known, found, math.nan)
 
     def _reset_done(self, done: Array) -> Tree:
         """Reset the environments in the mask. If it holds all, earlier actions no longer matter."""

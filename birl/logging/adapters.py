@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from birl.logging.logger import LoggerAdapter, LoggerAdapterFactory, SavableModel, _create, holds_run, optional
-from birl.types import Array, State
+from birl.types import Array, EpisodeRow, State
 
 
 class NoopAdapter(LoggerAdapter):
@@ -54,7 +54,7 @@ class CombineAdapter(LoggerAdapter):
         for adapter in self._adapters:
             adapter.write_metric(epoch, step, name, value)
 
-    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
+    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[EpisodeRow]) -> None:
         for adapter in self._adapters:
             optional(adapter, "write_episodes")(origin, episodes)
 

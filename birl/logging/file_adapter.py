@@ -14,7 +14,7 @@ from birl.errors import CorruptFileError, WriteError
 from birl.files import atomic_write
 from birl.files.serializable import encode
 from birl.logging.logger import LOG, EpochAdapter, LoggerAdapterFactory, SavableModel
-from birl.types import EPISODES, GRADIENT_STATISTICS, State
+from birl.types import EPISODES, GRADIENT_STATISTICS, EpisodeRow, State
 
 MAX_NAME: Final = 200
 """Largest number of characters in the name of a metric, which names a file."""
@@ -40,8 +40,9 @@ class FileAdapter(EpochAdapter):
         Statistics of gradients are in ``"gradients": {"<parameter>": {"min": …, …}, …}``
     ``time_monitor.csv``
         training episodes in the form of Stable-Baselines3's ``Monitor``: a comment, ``#{"t_start": …, "env_id": …}``,
-        and the columns ``r`` (return), ``l`` (length) and ``t`` (seconds since the start), and ``step``, at which the
-        episode ended. As in all files whose names begin with ``time_``, values differ if a run is repeated
+        and the columns ``r`` (return), ``l`` (length) and ``t`` (seconds since the start), ``step``, at which the
+        episode ended, and ``is_success``, empty if the environment does not report it. As in all files whose names
+        begin with ``time_``, values differ if a run is repeated
     ``model_<step>.d3``
         models
     ``model_best.d3``, ``model_best.json``
@@ -103,11 +104,14 @@ class FileAdapter(EpochAdapter):
                 self._append(file, ",".join(["epoch", "step", *GRADIENT_STATISTICS]))
             self._append(file, ",".join(map(str, [epoch, step, *statistics.values()])))
 
-    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
+    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[EpisodeRow]) -> None:
         """Append to ``time_monitor.csv``."""
-        lines = [f"{value},{length},{seconds:.6f},{step}" for step, value, length, seconds in episodes]
+        lines = [
+            f"{value},{length},{seconds:.6f},{step},{'' if math.isnan(success) else success}"
+            for step, value, length, success, seconds in episodes
+        ]
         if not (self._folder / EPISODES).exists():
-            lines = [f"#{json.dumps(dict(origin))}", "r,l,t,step", *lines]
+            lines = [f"#{json.dumps(dict(origin))}", "r,l,t,step,is_success", *lines]
         self._append(EPISODES, "\n".join(lines))
 
     def _append(self, name: str, line: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, SupportsFloat
 import numpy.typing as npt
 
 from birl.logging.averages import Averages, Timer
-from birl.types import Array, State
+from birl.types import Array, EpisodeRow, State
 
 LOG = logging.getLogger("birl")
 
@@ -74,13 +74,13 @@ class LoggerAdapter:
         for key, value in statistics.items():
             self.write_metric(epoch, step, f"{name}_grad_{key}", value)
 
-    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[tuple[int, float, int, float]]) -> None:
+    def write_episodes(self, origin: Mapping[str, Any], episodes: Sequence[EpisodeRow]) -> None:
         """Write training episodes that have ended, if the adapter can.
 
         Args:
             origin: ``t_start``, the start of the run in seconds since 1970, and ``env_id``, the environment's name.
-            episodes: the ``step`` at which each ended, its undiscounted return, its length, and the seconds since the
-                start of the run.
+            episodes: the ``step`` at which each ended, its undiscounted return, its length, ``info["is_success"]`` at
+                its end (NaN if there is none), and the seconds since the start of the run.
         """
 
     def write_histogram(self, epoch: int, step: int, name: str, values: npt.ArrayLike) -> None:

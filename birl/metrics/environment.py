@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from birl.checks import check, named_arguments
-from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
+from birl.envs import EndedEpisode, Stepper, as_environment, number_of_environments, reset_generator
 from birl.errors import ConfigError, CorruptFileError
 from birl.seeding import preserve_random_state
 from birl.spaces import read_action_mask
@@ -66,6 +67,45 @@ def evaluate(
         ConfigError: if ``n_episodes``, ``n_steps`` or ``epsilon`` is out of range.
         EnvironmentMismatchError: if the networks do not fit the environment, or if it allows no action.
     """
+    options: Any = {"n_steps": n_steps, "seed": seed, "actor": actor, "sample": sample}
+    return play_episodes(learner, env, n_episodes, epsilon, **options).returns
+
+
+class Evaluation(NamedTuple):
+    """Episodes of an evaluation, in the order in which they started.
+
+    Attributes:
+        returns: their undiscounted returns.
+        successes: ``info["is_success"]`` at their ends, without those of episodes that have none.
+    """
+
+    returns: list[float]
+    successes: list[float]
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that succeeded; ``None`` if the environment does not report it."""
+        return float(np.mean(self.successes)) if self.successes else None
+
+    def metrics(self, *, all_statistics: bool = False) -> dict[str, float]:
+        """Return the ``mean`` of the returns, or all their `statistics`, and ``success_rate``, if there is one."""
+        found = statistics(self.returns) if all_statistics else {"mean": float(np.mean(self.returns))}
+        rate = self.success_rate
+        return found if rate is None else {**found, "success_rate": rate}
+
+
+def play_episodes(
+    learner: ActingAlgorithm | None,
+    env: Environment | str,
+    n_episodes: int = 10,
+    epsilon: float = 0.0,
+    *,
+    n_steps: int | None = None,
+    seed: int | None = None,
+    actor: SelectActions | None = None,
+    sample: bool = False,
+) -> Evaluation:
+    """Run the episodes of `evaluate`, and return their returns and successes."""
     _check("n_episodes", n_episodes, epsilon, n_steps)
     environment: Environment = as_environment(env)
     if check("sample", sample, bool):
@@ -77,7 +117,7 @@ def evaluate(
             if seed is not None:
                 torch.manual_seed(seed)
             actor = learner.actor(greedy=False, n=number_of_environments(environment))
-            return evaluate(learner, environment, n_episodes, epsilon, n_steps=n_steps, seed=seed, actor=actor)
+            return play_episodes(learner, environment, n_episodes, epsilon, n_steps=n_steps, seed=seed, actor=actor)
     if learner is not None and hasattr(learner, "check_env"):
         learner.check_env(environment)
     generator = reset_generator(environment, seed)
@@ -87,7 +127,7 @@ def evaluate(
         assert learner is not None
         actor = learner.actor(greedy=True, n=stepper.n)
 
-    returns: dict[int, float] = {}
+    ended: dict[int, EndedEpisode] = {}
     episode = np.full(stepper.n, -1)
     started = made = 0
     running = np.zeros(stepper.n)  # sums of rewards
@@ -103,15 +143,15 @@ def evaluate(
             action = np.where(explores.reshape(-1, *[1] * (uniform.ndim - 1)), uniform, action)
         step = stepper.step(action)
         running += np.where(step.valid, step.reward, 0.0)
-        for index, value in step.returns.items():
+        for index, each in step.ended.items():
             running[index] = 0.0
             if n_steps is not None or episode[index] < n_episodes:
-                returns[int(episode[index])] = value
+                ended[int(episode[index])] = each
         made += int(step.valid.sum())
-        if n_steps is not None and made >= n_steps:
-            return [returns[index] for index in sorted(returns)] or running.tolist()
-        if n_steps is None and len(returns) == n_episodes:
-            return [returns[index] for index in range(n_episodes)]
+        if made >= n_steps if n_steps is not None else len(ended) == n_episodes:
+            found = [ended[index] for index in sorted(ended)]
+            successes = [each.success for each in found if not math.isnan(each.success)]
+            return Evaluation([each.value for each in found] or running.tolist(), successes)
 
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:
@@ -153,7 +193,13 @@ def evaluate_transformer_with_environment(algo: ActingAlgorithm, env: Environmen
 
 
 class _GreedyEpisodes:
-    """Base of evaluators of greedy episodes. See `EnvironmentEvaluator`."""
+    """Base of evaluators of greedy episodes. See `EnvironmentEvaluator`.
+
+    Attributes:
+        parts: names of the metrics that a loop logs in addition to the mean.
+    """
+
+    parts: tuple[str, ...] = ("success_rate",)
 
     @named_arguments
     def __init__(
@@ -171,11 +217,14 @@ class _GreedyEpisodes:
         self._env, self._n_trials, self._epsilon, self._n_steps = as_environment(env), n_trials, epsilon, n_steps
         seed = check("seed", seed, int, optional=True, low=0)
         self._seed = int(reset_generator(self._env).integers(2**31)) if seed is None else seed
+        self.success_rate: float | None = None
 
-    def returns(self, algo: ActingAlgorithm) -> list[float]:
-        """Return the return of each episode."""
+    def play(self, algo: ActingAlgorithm) -> Evaluation:
+        """Play the episodes."""
         options: dict[str, Any] = {"n_steps": self._n_steps, "seed": self._seed, "sample": self._sample}
-        return evaluate(algo, self._env, self._n_trials, self._epsilon, **options)
+        found = play_episodes(algo, self._env, self._n_trials, self._epsilon, **options)
+        self.success_rate = found.success_rate
+        return found
 
     def get_state(self) -> State:
         """Return the seed of the episodes."""
@@ -189,6 +238,9 @@ class _GreedyEpisodes:
 class EnvironmentEvaluator(_GreedyEpisodes):
     """Mean undiscounted return of greedy episodes.
 
+    If the environment reports ``info["is_success"]`` at the ends of episodes, loops also log the metric
+    ``<name>_success_rate``, the share of the episodes that succeeded.
+
     Every call resets the environment with the same seeds, so that the values of a run differ only by the policy, and a
     resumed run logs the same values.
 
@@ -200,17 +252,21 @@ class EnvironmentEvaluator(_GreedyEpisodes):
         seed: fixes the episodes, see `evaluate`; by default derived from `seed_env` or `birl.seed`.
         sample: whether the policy samples its actions; see `evaluate`.
 
+    Attributes:
+        success_rate: share of the episodes of the last call that succeeded; ``None`` if the environment does not
+            report it.
+
     Raises:
         ConfigError: if ``n_trials``, ``n_steps`` or ``epsilon`` is out of range.
     """
 
     def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> float:
         """Return the mean return of ``algo``; ``dataset`` is not used."""
-        return float(np.mean(self.returns(algo)))
+        return float(np.mean(self.play(algo).returns))
 
 
 class EnvironmentStatistics(_GreedyEpisodes):
-    """`statistics` of the returns of greedy episodes.
+    """`statistics` of the returns of greedy episodes, and ``success_rate`` if the environment reports it.
 
     In a loop they are the metrics ``<name>`` (the mean), ``<name>_median`` and so on.
 
@@ -218,9 +274,11 @@ class EnvironmentStatistics(_GreedyEpisodes):
         env, n_trials, epsilon, n_steps, seed, sample: see `EnvironmentEvaluator`.
     """
 
+    parts = ("median", "std", "min", "max", "episodes", "success_rate")
+
     def __call__(self, algo: ActingAlgorithm, dataset: object = None) -> dict[str, float]:
         """Return statistics of the returns of ``algo``; ``dataset`` is not used."""
-        return statistics(self.returns(algo))
+        return self.play(algo).metrics(all_statistics=True)
 
 
 def _check(name: str, count: object, epsilon: object, n_steps: object = None) -> None:

@@ -66,9 +66,11 @@ class OverTransitions(EvaluatorProtocol):
     Attributes:
         direction: ``"maximize"`` if higher values are better, or ``"minimize"``; see ``score_direction`` in
             `birl.run.Options`.
+        parts: names of the values that it returns in addition to the mean.
     """
 
     direction: str = "maximize"
+    parts: tuple[str, ...] = ()
     _kind: ActionSpace | None = None
     _sibling = ""
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from birl.checks import check
 from birl.dataset import ReplayBufferBase
-from birl.envs import Step, reset_generator, single_spaces
+from birl.envs import EndedEpisode, Step, reset_generator, single_spaces
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import convert_to_write_error
 from birl.files.state_restore import check_array
@@ -209,17 +209,16 @@ class Agent:
         cut = cut & made & ~terminal
         done, rewards = terminal | cut, np.where(made, rewards, 0.0)
         sums, counts = now.returns + rewards, now.lengths + made
-        returns = {int(i): float(sums[i]) for i in np.flatnonzero(done)}
+        ended = {i: EndedEpisode(float(sums[i]), int(counts[i])) for i in np.flatnonzero(done).tolist()}
         stored = rewards.astype(np.float32)
-        lengths = counts[done].tolist()
-        now.core.observe(Step(following, stored, terminal, cut, made, returns, lengths))
+        now.core.observe(Step(following, stored, terminal, cut, made, ended))
         now.is_first = np.where(made, done, now.is_first)
         now.closed = fill_empty_masks(now.core.actions, following, done)[1]
         now.reward, now.returns = np.where(now.is_first, np.float32(0), stored), np.where(done, 0.0, sums)
         now.lengths = np.where(done, 0, counts)
         if now is self._training:
-            for value, length in zip(returns.values(), lengths, strict=True):
-                self._averages.add({"rollout_return": value, "episode_length": float(length)})
+            for episode in ended.values():
+                self._averages.add(episode.metrics())
             self._make_updates()
 
     def _make_updates(self) -> None:

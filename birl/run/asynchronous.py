@@ -26,14 +26,15 @@ from birl.checks import check
 from birl.distributed.transport import ReportStateTask, WorkerLost
 from birl.distributed.worker_pool import LossReport, Placement, WorkerPool
 from birl.distributed.worker_process import check_picklable
-from birl.envs import number_of_environments, reset_generator
+from birl.envs import EndedEpisode, number_of_environments, reset_generator
 from birl.errors import CorruptFileError
+from birl.files.state_restore import check_array
 from birl.logging import LOG
 from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import part_settings
 from birl.run.options import OnlineOptions
-from birl.run.protocols import EndedEpisode, ExplorerProtocol
+from birl.run.protocols import ExplorerProtocol
 from birl.run.workers.gradient_worker import (
     GradientResult,
     GradientWorker,
@@ -210,7 +211,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
             self.receive()
         result = self._results[0][1]
         self.uncounted_steps = result.steps
-        return list(zip(result.returns.tolist(), result.lengths.tolist(), strict=True))
+        return result.episodes
 
     def update(self) -> Mapping[str, Tensor | float]:
         """Apply the gradients of the current result, if there is one, and return metrics."""
@@ -331,8 +332,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
                 str(i): {
                     "worker": n,
                     **result.gradients._asdict(),
-                    "returns": result.returns,
-                    "lengths": result.lengths,
+                    "episodes": np.array(result.episodes, np.float64).reshape(-1, 3),
                     "steps": result.steps,
                 }
                 for i, (n, result) in enumerate(self._results)
@@ -383,5 +383,6 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         (step,) = self._algorithm.engine.gradient_steps
         gradients = StepGradients.load(saved, step.name, self._algorithm.engine.parameters[step.name])
         steps = check("steps", saved["steps"], int, low=0, error=CorruptFileError)
-        returns, lengths = np.asarray(saved["returns"], np.float64), np.asarray(saved["lengths"], np.int64)
-        return int(saved["worker"]), GradientResult(gradients, returns, lengths, steps, 0)
+        rows = check_array(saved["episodes"], (None, 3), np.float64, "episodes").tolist()
+        episodes = [EndedEpisode(value, int(length), success) for value, length, success in rows]
+        return int(saved["worker"]), GradientResult(gradients, episodes, steps, 0)

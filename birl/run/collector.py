@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from birl.envs import Step, Stepper
+from birl.envs import EndedEpisode, Step, Stepper
 from birl.run.agent_core import AgentCore, MeasureTime, measure_nothing
-from birl.run.protocols import EndedEpisode
 from birl.types import Array, State
 
 
@@ -72,7 +71,7 @@ class Collector:
         episodes: list[EndedEpisode] = []
         while self.agent.uncounted_steps == 0:  # a step may consist of resets only
             made = self.interact(step, most, measure)
-            episodes += zip(made.returns.values(), made.lengths, strict=True)
+            episodes += made.ended.values()
         self.agent.uncounted_steps -= 1
         return episodes
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from birl.envs import Stepper, as_environment, number_of_environments, reset_generator
+from birl.envs import EndedEpisode, Stepper, as_environment, number_of_environments, reset_generator
 from birl.errors import ConfigError
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.agent_core import (
@@ -31,7 +31,6 @@ from birl.run.collector import Collector
 from birl.run.fingerprint import environment_settings, run_settings
 from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import (
-    EndedEpisode,
     EnvironmentLike,
     Evaluator,
     Exploration,

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from birl.checks import check
+from birl.envs import EndedEpisode
 from birl.errors import ConfigError
 from birl.files.state_restore import check_array
 from birl.logging import LoggerAdapter
-from birl.run.protocols import Callback, EndedEpisode, Stateful
+from birl.run.protocols import Callback, Stateful
 from birl.types import State
 
 
@@ -35,6 +36,7 @@ class Run:
         best: the best score so far: its ``metric``, ``score``, ``step`` and ``direction``; ``None`` if there is none.
         episode_returns: undiscounted returns of the training episodes that ended in the current epoch.
         episode_lengths: their lengths, in the same order.
+        episode_successes: their successes, ``info["is_success"]``, in the same order; NaN where there is none.
         adapter: the run's logger adapter, for `LoggerAdapter.write_histogram` and others.
         stop_reason: why the run ends; empty if it does not.
     """
@@ -48,6 +50,7 @@ class Run:
         self.best: Mapping[str, Any] | None = None
         self.episode_returns: list[float] = []
         self.episode_lengths: list[int] = []
+        self.episode_successes: list[float] = []
         self.stop_reason = ""
 
     @property
@@ -66,13 +69,14 @@ class Run:
 
     def add_episodes(self, episodes: Sequence[EndedEpisode]) -> None:
         """Add training episodes that ended."""
-        for value, length in episodes:
+        for value, length, success in episodes:
             self.episode_returns.append(value)
             self.episode_lengths.append(length)
+            self.episode_successes.append(success)
 
     def start_epoch(self) -> None:
         """Start a new epoch, in which no episode has ended."""
-        self.episode_returns, self.episode_lengths = [], []
+        self.episode_returns, self.episode_lengths, self.episode_successes = [], [], []
 
     def get_state(self) -> State:
         """Return the metrics, scores and episodes."""
@@ -81,6 +85,7 @@ class Run:
             "scores": {str(step): score for step, score in self.scores.items()},
             "returns": np.array(self.episode_returns, np.float64),
             "lengths": np.array(self.episode_lengths, np.int64),
+            "successes": np.array(self.episode_successes, np.float64),
         }
 
     def set_state(self, state: State) -> None:
@@ -89,8 +94,10 @@ class Run:
         scores = {int(step): float(score) for step, score in state["scores"].items()}
         returns = check_array(state["returns"], (None,), np.float64, "returns")
         lengths = check_array(state["lengths"], returns.shape, np.int64, "lengths")
+        successes = check_array(state["successes"], returns.shape, np.float64, "successes")
         self.metrics, self.scores = metrics, scores
         self.episode_returns, self.episode_lengths = returns.tolist(), lengths.tolist()
+        self.episode_successes = successes.tolist()
 
 
 def with_run(function: Callable[..., Any], count: int) -> Callable[..., Any]:

@@ -58,9 +58,10 @@ class Options(NamedOptions, total=False):
         save_interval: number of epochs between saved models and checkpoints. Both are also written at the end.
         keep_models: number of newest models to keep; by default all. The best model is kept in addition.
         keep_best: whether the best model is saved, if there is a score.
-        score: name of the metric that ranks models: an evaluator or, online, ``"rollout_return"`` or ``"evaluation"``,
-            which is the default with an ``eval_env``. Each new best model is saved as ``model_best.d3``, with its
-            step, score and direction in ``model_best.json``.
+        score: name of the metric that ranks models: an evaluator, a part ``<evaluator>_<part>`` of one that returns
+            several values or, online, ``"rollout_return"``, ``"success_rate"`` or ``"evaluation"``, which is the
+            default with an ``eval_env``. Each new best model is saved as ``model_best.d3``, with its step, score and
+            direction in ``model_best.json``.
         score_direction: ``"maximize"`` or ``"minimize"``. By default the evaluator's attribute ``direction``, as birl's
             evaluators have one; else lower scores are better if the name contains the word ``error``, ``loss``,
             ``diff``, ``cost`` or a similar one, and higher ones otherwise.

@@ -25,9 +25,6 @@ EnvironmentLike: TypeAlias = "Environment | str | Callable[[int], Environment]"
 Metrics: TypeAlias = "dict[str, Tensor]"
 """Metrics of an update, by name: 0-dimensional tensors on the training device."""
 
-EndedEpisode: TypeAlias = tuple[float, int]
-"""The undiscounted return and the length of an episode that has ended."""
-
 StepBuffer: TypeAlias = ReplayBuffer | MixedReplayBuffer
 """A replay buffer that steps of environments can be appended to."""
 

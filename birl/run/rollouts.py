@@ -294,8 +294,7 @@ class RolloutAgentCore(AgentCore):
     def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
         if not step.valid.any():  # only resets: no row
             return
-        row = {**selected._asdict(), **step._asdict()}
-        del row["returns"], row["lengths"]
+        row = {**selected._asdict(), **step.columns()}
         if self._scaling is not None:
             row["inputs"] = self._scaling.scaled_observation(selected.observation)
             if not self._in_fragment:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from birl._version import __version__
 from birl.dataset import ReplayBufferBase
+from birl.envs import EndedEpisode
 from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
 from birl.files.state_restore import compare_states, convert_to_corrupt_error, restore_states
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
@@ -38,16 +39,16 @@ from birl.run.checkpoint import (
     restore_parts,
     save_checkpoint,
 )
-from birl.run.evaluators import check_names, check_new_names, default_direction, evaluate_with
+from birl.run.evaluators import TRAINING_SCORES, Score, check_names, check_new_names, evaluate_with
 from birl.run.fingerprint import ACTIONS
 from birl.run.hooks import Hooks, Run, with_run
 from birl.run.options import Options
 from birl.run.progress import Clock, Progress
-from birl.run.protocols import EndedEpisode, Evaluator, Minibatch, ReplaySource, Stateful, Trainable
+from birl.run.protocols import Evaluator, Minibatch, ReplaySource, Stateful, Trainable
 from birl.run.run_lock import only_run
 from birl.run.signals import Abandoned, Interrupt
 from birl.seeding import preserve_random_state
-from birl.types import State
+from birl.types import EpisodeRow, State
 
 CHECK_INTERVAL = 100
 """Number of steps after which metrics are read from the device, and parameters and moments are checked."""
@@ -88,11 +89,11 @@ class Session:
         self._algorithm, self._n_steps, self._epoch_length = algorithm, n_steps, n_steps_per_epoch
         self._evaluators, self._dataset = evaluators or {}, dataset
         check_names(self._evaluators)
-        self._evaluate_with = {name: with_run(each, 2) for name, each in self._evaluators.items()}
-        self._score, self._stop_at = self._check_score(options["score"], settings["loop"]), options["stop_at"]
+        self._score, self._stop_at = self._find_score(options["score"], settings["loop"]), options["stop_at"]
         if self._stop_at is not None and self._score is None:
             raise ConfigError(f"stop_at={self._stop_at} needs a score: give eval_env=, or score=, the name of a metric")
-        self._direction = options["score_direction"] or default_direction(self._score, self._evaluators)
+        default = "maximize" if self._score is None else self._score.default_direction(self._evaluators)
+        self._direction = options["score_direction"] or default
         if options["score_direction"] is not None and self._score is None:
             raise ConfigError(
                 f"score_direction={self._direction!r} needs a score: give eval_env=, or score=, the name of a metric"
@@ -102,7 +103,7 @@ class Session:
         self._stalled: StalledError | None = None  # raised after everything is saved
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
         self.run, self._hooks = Run(n_steps, n_steps_per_epoch), Hooks.of(options["callback"])
-        self._pending: list[tuple[int, float, int, float]] = []  # rows of episodes that are not written yet
+        self._pending: list[EpisodeRow] = []  # rows of episodes that are not written yet
         self._clock = Clock()
         self._parts: dict[str, Stateful] = {"learner": algorithm, **parts, **with_state, **self._hooks.parts()}
         actions = algorithm.describe().get("action_size")  # a population of seeds has none
@@ -258,9 +259,9 @@ class Session:
     def add_episodes(self, episodes: Sequence[EndedEpisode]) -> None:
         """Add training episodes that ended in the step that is being made."""
         self.run.add_episodes(episodes)
-        for value, length in episodes:
-            self.averages.add({"rollout_return": value, "episode_length": float(length)})
-            self._pending.append((self.step + 1, value, length, self._clock.elapsed))
+        for episode in episodes:
+            self.averages.add(episode.metrics())
+            self._pending.append((self.step + 1, *episode, self._clock.elapsed))
 
     def update(self, minibatch: Minibatch) -> None:
         """Make an update with a minibatch or a rollout."""
@@ -343,10 +344,12 @@ class Session:
         failed: Exception | None = None
         try:
             with preserve_random_state(), self._interrupt.abandonable():
-                for name, evaluator in self._evaluate_with.items():
+                for name, evaluator in self._evaluators.items():
                     results = evaluate_with(name, evaluator, self._algorithm, self._dataset, self.run)
                     check_new_names(name, results, metrics)
                     metrics |= results
+                    if self._score is not None:
+                        self._score.check_found(name, results)
             return
         except Abandoned:  # the resumed run repeats the evaluation
             pass
@@ -369,17 +372,18 @@ class Session:
 
     def _update_best(self, metrics: dict[str, float]) -> None:
         """Save the model if it is the best one, and end the run if it reaches ``stop_at``."""
-        score = float(metrics.get(self._score or "", math.nan))
-        if not math.isfinite(score):
+        score = math.nan if self._score is None else float(metrics.get(self._score.metric, math.nan))
+        if self._score is None or not math.isfinite(score):
             return
         sign, run = -1.0 if self._direction == "minimize" else 1.0, self.run
         run.scores[self.step] = score
         if run.best is None or sign * score > sign * run.best["score"]:
-            run.best = {"metric": self._score, "score": score, "step": self.step, "direction": self._direction}
+            run.best = {"metric": self._score.metric, "score": score, "step": self.step, "direction": self._direction}
             if self._keep_best:
                 self._logger.save_best_model(self._algorithm, run.best)
         if self._stop_at is not None and sign * score >= sign * self._stop_at:
-            self._end_reason = self._end_reason or f"{self._score} reached {score:.6g} (stop_at={self._stop_at:.6g})"
+            reached = f"{self._score.metric} reached {score:.6g} (stop_at={self._stop_at:.6g})"
+            self._end_reason = self._end_reason or reached
 
     def _write(self, metrics: dict[str, float]) -> None:
         gradients = None if self._gradients is None else self._gradients.pop()
@@ -397,16 +401,10 @@ class Session:
             self._write_checkpoint()
             self._interrupt.stop()
 
-    def _check_score(self, score: str | None, loop: str) -> str | None:
-        known = [*self._evaluators, *([] if loop == "offline" else ["rollout_return"])]
-        if score is None and loop != "offline":
-            return next(iter(self._evaluators), None)
-        if score is not None and score not in known:
-            raise ConfigError(
-                f"score is {score!r:.80}; it must be the name of a metric that ranks models: "
-                + (f"one of {', '.join(map(repr, known))}" if known else "give an evaluator, evaluators={name: …}")
-            )
-        return score
+    def _find_score(self, score: str | None, loop: str) -> Score | None:
+        name = next(iter(self._evaluators), None) if score is None and loop != "offline" else score
+        others = () if loop == "offline" else TRAINING_SCORES
+        return None if name is None else Score.find(name, self._evaluators, others)
 
     def report(self, text: str) -> None:
         """Log a line, and show it above the progress bar."""
@@ -489,7 +487,8 @@ class Session:
                 )
             if best is not None:
                 compare_states(best, {"metric": "", "score": 0.0, "step": 0, "direction": ""}, "best", label)
-                same = (best["metric"], best["direction"]) == (self._score, self._direction)
+                metric = None if self._score is None else self._score.metric
+                same = (best["metric"], best["direction"]) == (metric, self._direction)
                 best = {key: best[key] for key in ("metric", "score", "step", "direction")} if same else None
         if step > self._n_steps:
             raise ResumeError(

@@ -15,7 +15,7 @@ from cli.conftest import Shell
 
 from birl.cli import main, study
 from birl.cli.study import SearchRange
-from birl.cli.tune import parse_search
+from birl.cli.tune import find_score, parse_search
 from birl.errors import ConfigError, CorruptFileError
 from birl.run.run_lock import only_run
 
@@ -191,6 +191,25 @@ def test_a_search_its_table_and_more_trials(
     whole = fake(lambda number: {"scores": [90, number, number + 1, number + 2]})
     birl_(*WORDS, *SEARCH, "--out", tmp_path / "whole", "--trials", 5)
     assert whole == started  # as if it had never been stopped
+
+
+def test_lower_scores_may_be_better(birl_: Shell, tmp_path: Path, fake: Any) -> None:
+    fake(lambda number: {"scores": [90, number, number + 1, number + 2]})
+    for name, more in (("up", []), ("down", ["--score-direction", "minimize"])):
+        text = birl_(*WORDS, *more, *SEARCH, "--out", tmp_path / name, "--trials", 3)
+        rows = [line.split()[:2] for line in text.splitlines()[1:4]]
+        best = {"up": [["2", "3"], ["1", "2"], ["0", "1"]], "down": [["0", "1"], ["1", "2"], ["2", "3"]]}
+        assert rows == best[name] and f"best: trial {rows[0][0]}" in text
+
+
+def test_a_search_has_a_score_of_its_runs(birl_: Shell, tmp_path: Path) -> None:
+    rest = [*SEARCH, "--out", tmp_path / "out", "--trials", 3]
+    assert "one of 'evaluation', 'rollout_return', 'success_rate'" in birl_(*WORDS, "--score", "los", *rest, status=1)
+    assert find_score({"score": "evaluation/success_rate"}).metric == "evaluation_success_rate"
+    assert find_score({"score": "evaluation_std", "eval_statistics": True}).metric == "evaluation_std"
+    assert find_score({"dataset": "x"}).metric == "environment"
+    with pytest.raises(ConfigError, match="'evaluation_std'"):
+        find_score({"score": "evaluation_std"})
 
 
 def test_bad_trials_are_pruned(birl_: Shell, tmp_path: Path, fake: Any) -> None:

@@ -327,9 +327,9 @@ def test_the_log_does_not_grow_for_ever(mode: AutoresetMode | None, monkeypatch:
         assert (before[0][began, 1] == 0).all()
         step = stepper.step(rng.integers(3, size=stepper.n))
         done = step.terminated | step.truncated
-        assert set(step.returns) <= set(np.flatnonzero(done))
+        assert set(step.ended) <= set(np.flatnonzero(done))
         assert (step.next_observation[step.valid, 1] == before[0][step.valid, 1] + 1).all()
-        if done[step.valid].all() and len(step.returns) < step.valid.sum():
+        if done[step.valid].all() and len(step.ended) < step.valid.sum():
             cuts += 1
             assert stepper.is_first.all() and len(stepper._log) == 0
         assert len(stepper._log) < stepper._log_limit

@@ -199,10 +199,10 @@ def test_steps_join_into_episodes_in_every_mode(mode: AutoresetMode | None, kind
         assert (stepper.reward[stepper.is_first] == 0).all()
         totals += step.reward
         for index in np.flatnonzero(done):
-            assert step.returns[index] == pytest.approx(totals[index], abs=1e-4)
+            assert step.ended[index].value == pytest.approx(totals[index], abs=1e-4)
             totals[index] = 0
-        assert set(step.returns) == set(np.flatnonzero(done))
-        ended += len(step.returns)
+        assert set(step.ended) == set(np.flatnonzero(done))
+        ended += len(step.ended)
         dummies += int((~valid).sum())
         following = after
     assert ended > 10

@@ -414,7 +414,7 @@ def test_random_actions_do_not_disturb_the_steps() -> None:
     """The helper that the evaluation relies on: observations belong to the actions that were given."""
     stepper = Stepper(Fixed(), np.random.Generator(np.random.PCG64(0)))
     rng = np.random.Generator(np.random.PCG64(1))
-    total = sum(len(stepper.step(sample_actions(stepper.action_space, 1, rng)).returns) for _ in range(200))
+    total = sum(len(stepper.step(sample_actions(stepper.action_space, 1, rng)).ended) for _ in range(200))
     assert total > 5
 
 

@@ -21,7 +21,7 @@ from birl.metrics import (
     DiscreteActionMatchEvaluator,
     TDErrorEvaluator,
 )
-from birl.run.evaluators import default_direction
+from birl.run.evaluators import Score
 from birl.run.offline import fitter
 from run.fakes import FakeLearner
 from run.test_offline import data
@@ -144,10 +144,38 @@ def test_lower_scores_may_be_better(tmp_path: Path, name: str, direction: str | 
 
 def test_evaluators_know_their_direction() -> None:
     lower, higher = (TDErrorEvaluator, ContinuousActionDiffEvaluator), (AverageValueEstimationEvaluator,)
-    assert {default_direction("x", {"x": kind()}) for kind in lower} == {"minimize"}
-    assert {default_direction("loss", {"loss": kind()}) for kind in higher} == {"maximize"}
-    assert default_direction("x", {"x": DiscreteActionMatchEvaluator()}) == "maximize"
-    assert default_direction("rollout_return", {}) == default_direction(None, {}) == "maximize"
+    assert {Score("x", "x").default_direction({"x": kind()}) for kind in lower} == {"minimize"}
+    assert {Score("loss", "loss").default_direction({"loss": kind()}) for kind in higher} == {"maximize"}
+    assert Score("x", "x").default_direction({"x": DiscreteActionMatchEvaluator()}) == "maximize"
+    assert Score("rollout_return", None).default_direction({}) == "maximize"
+
+
+@pytest.mark.parametrize(
+    ("score", "step", "direction"),
+    [("a/b", 20, "maximize"), ("a_b", 20, "maximize"), ("a_loss", 30, "minimize"), ("a/mean", 10, "maximize")],
+)
+def test_a_part_of_an_evaluator_may_be_the_score(tmp_path: Path, score: str, step: int, direction: str) -> None:
+    results = [
+        {"mean": 9.0, "b": 1.0, "loss": 3.0},
+        {"mean": 2.0, "b": 5.0, "loss": 2.0},
+        {"mean": 1, "b": 0, "loss": 1},
+    ]
+    run(tmp_path / "run", {"a": gives(*results)}, score=score)
+    best = json.loads((tmp_path / "run/model_best.json").read_text())
+    metric = {"a/mean": "a"}.get(score, score.replace("/", "_"))
+    assert (best["metric"], best["step"], best["direction"]) == (metric, step, direction)
+    _, epochs = run(tmp_path / "stops", {"a": gives(*results)}, score="a/b", stop_at=4)
+    assert len(epochs) == 2
+
+
+def test_unknown_parts_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"returned no 'a_c', which is the score: give one of 'a', 'a_b' as score"):
+        run(tmp_path / "run", {"a": gives({"mean": 1.0, "b": 2.0})}, score="a/c")
+    assert (tmp_path / "run/model_10.d3").exists() and (tmp_path / "run/a_b.csv").exists()
+    for score in ("b", "a", "tde", "td_std"):  # the evaluators of birl have known parts
+        with pytest.raises(ConfigError, match="score is .* one of 'td'"):
+            run(tmp_path / "none", {"td": TDErrorEvaluator()}, score=score)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_ends_at_a_low_score(tmp_path: Path) -> None:

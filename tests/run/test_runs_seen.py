@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
@@ -186,7 +187,7 @@ def test_episodes_are_written_once(tmp_path: Path, loop: Any, lanes: int) -> Non
     train(tmp_path / "parts", loop, 60, lanes=lanes, checkpoint=tmp_path / "parts")
     (origin, whole), (_, parts) = rows(tmp_path / "whole"), rows(tmp_path / "parts")
     assert origin["env_id"] == ("SyncVectorEnv" if lanes else "Drift") and origin["t_start"] > 1e9
-    assert [list(row) for row in whole] == [["r", "l", "t", "step"]] * len(whole) and len(whole) > 5
+    assert [list(row) for row in whole] == [["r", "l", "t", "step", "is_success"]] * len(whole) and len(whole) > 5
     same = [[(row["r"], row["l"], row["step"]) for row in each] for each in (whole, parts)]
     assert same[0] == same[1]
     assert all(1 <= int(row["l"]) <= 7 and 0 <= float(row["t"]) < 1000 for row in parts)
@@ -223,3 +224,74 @@ def test_offline_runs_have_no_episodes(tmp_path: Path) -> None:
     assert not (tmp_path / "x/time_monitor.csv").exists()
     line = json.loads((tmp_path / "x/metrics.jsonl").read_text())
     assert line["time_steps_per_second"] > 0 and line["time_elapsed"] > 0 and line["time_remaining"] == 0
+
+
+# -- successes -------------------------------------------------------------------------------------------------
+
+
+class Succeeding(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Reports a success at the end of every other episode, and the opposite before the end."""
+
+    episode = 0
+
+    def reset(self, **options: Any) -> Any:
+        self.episode += 1
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        succeeds = self.episode % 2 == 0
+        return *result, {**info, "is_success": succeeds if result[2] or result[3] else not succeeds}
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@pytest.mark.parametrize("loop", [online_fitter, on_policy_fitter])
+def test_successes_are_counted(tmp_path: Path, loop: Any, mode: AutoresetMode | None) -> None:
+    seen: list[Run] = []
+    make = lambda: Succeeding(Drift())  # noqa: E731
+    env = make() if mode is None else SyncVectorEnv([make, make], autoreset_mode=mode)
+    options: Any = {"logger_adapter": FileAdapterFactory(tmp_path), "experiment_name": "x", "with_timestamp": False}
+    options |= {"show_progress": False, "n_steps_per_epoch": 60, "seed": 1, "score": "success_rate"}
+    options |= {"epoch_callback": lambda algo, epoch, step, run: seen.append(copy.copy(run))}
+    evaluation: Any = {"eval_env": make(), "eval_n_trials": 5}
+    (found,) = [metrics for _, metrics in loop(FakeLearner(), env, n_steps=60, **options, **evaluation)]
+    written = [float(row["is_success"]) for row in rows(tmp_path / "x")[1]]
+    by_lane = written if mode is None else written[::2]
+    assert len(written) > 5 and set(written) == {0.0, 1.0} and len(by_lane) > 2
+    assert found["success_rate"] == pytest.approx(np.mean(written))
+    assert seen[0].episode_successes == written and seen[0].best is not None
+    assert found["evaluation_success_rate"] == 0.4  # of 5 episodes, the second and the fourth
+    if mode is None:
+        assert written == [float(index % 2) for index in range(len(written))]
+
+
+def test_successes_of_workers_are_counted(tmp_path: Path) -> None:
+    options: Any = {"logger_adapter": FileAdapterFactory(tmp_path), "with_timestamp": False, "show_progress": False}
+    cluster = birl.Cluster(collectors=2, transport="inline")
+    env = lambda number: Succeeding(gymnasium.make("CartPole-v1"))  # noqa: E731
+    dqn = birl.algos.DQNConfig(batch_size=4).create()
+    dqn.fit_online(env, n_steps=200, cluster=cluster, experiment_name="x", **options)
+    found = json.loads((tmp_path / "x/metrics.jsonl").read_text())
+    written = [float(row["is_success"]) for row in rows(tmp_path / "x")[1]]
+    assert found["success_rate"] == pytest.approx(np.mean(written)) and set(written) == {0.0, 1.0}
+
+
+def test_evaluators_report_success_rates() -> None:
+    env = SyncVectorEnv([lambda: Succeeding(Drift())] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    dqn = birl.algos.DQNConfig(batch_size=4).create()
+    dqn.build_with_env(Drift())
+    evaluator = birl.metrics.EnvironmentEvaluator(env, n_trials=4)
+    assert isinstance(evaluator(dqn), float) and evaluator.success_rate == 0.5
+    assert birl.metrics.EnvironmentStatistics(env, n_trials=4)(dqn)["success_rate"] == 0.5
+    plain = birl.metrics.EnvironmentEvaluator(Drift(), n_trials=4)
+    assert isinstance(plain(dqn), float) and plain.success_rate is None
+    assert "success_rate" not in birl.metrics.EnvironmentStatistics(Drift(), n_trials=4)(dqn)
+
+
+def test_a_success_must_be_a_number() -> None:
+    class Wrong(Succeeding):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {"is_success": "yes"}
+
+    with pytest.raises(birl.errors.EnvironmentMismatchError, match=r"info\['is_success'\]='yes'"):
+        list(online_fitter(FakeLearner(), Wrong(Drift()), n_steps=60, **QUIET))

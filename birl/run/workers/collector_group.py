@@ -22,7 +22,7 @@ from birl.checks import check
 from birl.distributed.transport import WorkerLost
 from birl.distributed.worker_pool import LossReport, WorkerPool
 from birl.distributed.worker_process import check_picklable
-from birl.envs import Step
+from birl.envs import EndedEpisode, Step
 from birl.envs.stepper import STEP_COLUMNS
 from birl.errors import CorruptFileError, WorkerError
 from birl.logging import LOG
@@ -35,7 +35,7 @@ from birl.run.agent_core import (
     scatter_rows,
 )
 from birl.run.cluster import AUTO, FIRST_FRAGMENT, Cluster, fragment_length
-from birl.run.protocols import EndedEpisode, EnvironmentLike, ExplorerProtocol, Trainable
+from birl.run.protocols import EnvironmentLike, ExplorerProtocol, Trainable
 from birl.run.rollouts import RolloutAgentCore
 from birl.run.session import Session
 from birl.run.workers.collector_worker import CollectorSpec, CollectorTask, CollectorWorker, Fragment
@@ -284,8 +284,7 @@ class CollectorGroup(WorkerPool[CollectorSpec, CollectorTask, Fragment]):
         needed = {task.version for index in self.slots for task in self._tasks(index)} | {self._newest[1]}
         self._weights = {version: self._weights[version] for version in self._weights if version in needed}
         self._shared_weights = {key: payload for key, payload in self._shared_weights.items() if key in needed}
-        ended = (zip(fragment.returns, fragment.lengths, strict=True) for _, fragment in taken)
-        return [(float(value), int(length)) for episodes in ended for value, length in episodes]
+        return [episode for _, fragment in taken for episode in fragment.episodes]
 
     def _close_lost_episodes(self, collector: _Collector, fragment: Fragment) -> None:
         """End the episodes that a fragment does not continue, and warn of what went wrong."""
@@ -422,7 +421,7 @@ def _row(fragment: Fragment, t: int) -> dict[str, Tree]:
 
 def _selected_and_step(row: dict[str, Tree]) -> tuple[SelectedActions, Step]:
     selected = SelectedActions(**{name: row[name] for name in SelectedActions._fields})
-    return selected, Step(**{name: row[name] for name in STEP_COLUMNS}, returns={})
+    return selected, Step(**{name: row[name] for name in STEP_COLUMNS})
 
 
 # -- making the collectors of a run ------------------------------------------------------------------------------------

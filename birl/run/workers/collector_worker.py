@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import Env
 
 from birl.distributed.transport import Worker
-from birl.envs import Step, Stepper, as_environment
+from birl.envs import EndedEpisode, Step, Stepper, as_environment
 from birl.envs.stepper import reset_seed
 from birl.errors import BirlError, EnvironmentMismatchError, WorkerError
 from birl.files.state_restore import convert_to_corrupt_error
@@ -92,7 +92,7 @@ class Fragment(NamedTuple):
     Attributes:
         number: number of the task.
         rows: columns ``[calls, environments, …]`` of `SelectedActions` and `Step`.
-        returns, lengths: returns and lengths of the episodes that have ended.
+        episodes: the episodes that have ended.
         lost: whether running episodes could not be continued when the collector was restarted.
         cut: indices, in this collector, of environments whose running episodes end before the fragment.
         failures: errors of environments that were created again.
@@ -103,8 +103,7 @@ class Fragment(NamedTuple):
 
     number: int
     rows: dict[str, Tree]
-    returns: Array
-    lengths: Array
+    episodes: list[EndedEpisode]
     lost: bool
     cut: Array
     failures: list[str]
@@ -116,8 +115,7 @@ class Fragment(NamedTuple):
 class _FragmentLog(NamedTuple):
     """The part of a fragment other than its rows."""
 
-    returns: list[float]
-    lengths: list[int]
+    episodes: list[EndedEpisode]
     cut: list[int]
     failures: list[str]
     seconds: list[float]
@@ -132,8 +130,7 @@ class _RecordingAgent(AgentCore):
         self.lost = False
 
     def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
-        row = {**selected._asdict(), **step._asdict()}
-        del row["returns"], row["lengths"]
+        row = {**selected._asdict(), **step.columns()}
         self.rows.append(tree_map(np.array, row))
 
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
@@ -162,7 +159,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
 
     def __init__(self, spec: CollectorSpec) -> None:
         self._spec, self._task = spec, CollectorTask(0, 0, 0, 0, 0, None)
-        self._log = _FragmentLog([], [], [], [], [])
+        self._log = _FragmentLog([], [], [], [])
         self._setup = 0, "while it was made"  # the environment that is being made, and the phase
         with preserve_random_state(), preserve_seed():
             seed(spec.seed)
@@ -238,7 +235,7 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
             WorkerError: if the environment, or other code of the user, raises an error.
             BirlError: if birl raises one, which is passed on unchanged.
         """
-        agent, self._task, self._log = self._agent, task, _FragmentLog([], [], [], [], [])
+        agent, self._task, self._log = self._agent, task, _FragmentLog([], [], [], [])
         idle = time.perf_counter() - self._idle_since
         try:
             with preserve_random_state():
@@ -270,16 +267,14 @@ class CollectorWorker(Worker[CollectorTask, State, Fragment]):
         state = {"collector": self._collector.get_state(), "random": self._random}
         log = self._log
         cut, seconds = np.array(log.cut, np.int64), float(np.median(log.seconds))
-        returns, lengths = np.array(log.returns, np.float64), np.array(log.lengths, np.int64)
         self._idle_since = time.perf_counter()
-        return Fragment(task.number, rows, returns, lengths, lost, cut, log.failures, seconds, idle, state)
+        return Fragment(task.number, rows, log.episodes, lost, cut, log.failures, seconds, idle, state)
 
     def _step(self, step: int) -> None:
         """Make a step in each environment. A failure ends the episode before it."""
         log, rows, start = self._log, self._agent.rows, time.perf_counter()
         made = self._collector.interact(step)
-        log.returns.extend(made.returns.values())
-        log.lengths.extend(made.lengths)
+        log.episodes.extend(made.ended.values())
         log.seconds.append(time.perf_counter() - start)
         for i, message in self._stepper.failures:
             log.failures.append(f"{self._env_name(i)}, {message}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 
 from birl.distributed.transport import ReportStateTask, Worker
-from birl.envs import Stepper, as_environment, reset_generator
+from birl.envs import EndedEpisode, Stepper, as_environment, reset_generator
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.run.agent_core import measure_nothing
 from birl.run.collector import Collector
-from birl.run.protocols import EndedEpisode, ExplorerProtocol, Minibatch
+from birl.run.protocols import ExplorerProtocol, Minibatch
 from birl.run.rollouts import RolloutAgentCore, RolloutExperience, start_rollouts
 from birl.run.workers.protocols import AlgorithmSpec, DistributedAlgorithm, StepGradients
 from birl.seeding import random_state, seed, set_random_state
@@ -65,14 +64,13 @@ class GradientResult(NamedTuple):
 
     Attributes:
         gradients: gradients of the algorithm's step, and its loss.
-        returns, lengths: returns and lengths of the episodes that have ended.
+        episodes: the episodes that have ended.
         steps: number of steps that the worker made.
         replays_due: number of updates from older steps that follow.
     """
 
     gradients: StepGradients
-    returns: Array
-    lengths: Array
+    episodes: list[EndedEpisode]
     steps: int
     replays_due: int
 
@@ -153,6 +151,4 @@ def _gradient_result(
 ) -> GradientResult:
     """Return the gradients of a rollout, or of older steps."""
     (computed,) = algorithm.learner.compute_gradients(minibatch).values()
-    returns = np.array([value for value, _ in episodes], np.float64)
-    lengths = np.array([length for _, length in episodes], np.int64)
-    return GradientResult(StepGradients.of(computed), returns, lengths, steps, 0)
+    return GradientResult(StepGradients.of(computed), episodes, steps, 0)

@@ -88,8 +88,7 @@ class RestartableEnvs:
         steps = [self._step_one(i, action[i : i + 1]) for i in range(self.n)]
         self._observe()
         columns = {name: concatenate([getattr(each, name) for each in steps]) for name in STEP_COLUMNS}
-        returns = {i: each.returns[0] for i, each in enumerate(steps) if each.returns}
-        return Step(**columns, returns=returns, lengths=[length for each in steps for length in each.lengths])
+        return Step(**columns, ended={i: each.ended[0] for i, each in enumerate(steps) if each.ended})
 
     def _step_one(self, i: int, action: Array) -> Step:
         stepper = self.steppers[i]
