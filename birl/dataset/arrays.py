@@ -79,6 +79,10 @@ class Place(ABC, Generic[A]):
         """Convert to float32."""
 
     @abstractmethod
+    def to_float64(self, array: A) -> A:
+        """Convert to float64."""
+
+    @abstractmethod
     def to_int64(self, array: A) -> A:
         """Convert to int64."""
 
@@ -138,6 +142,9 @@ class MemoryPlace(Place[Array]):
 
     def to_float(self, array: Array) -> Array:
         return array if array.dtype == _FLOAT32 else array.astype(_FLOAT32)
+
+    def to_float64(self, array: Array) -> Array:
+        return array.astype(np.float64, copy=False)
 
     def to_int64(self, array: Array) -> Array:
         return array.astype(np.int64)
@@ -331,6 +338,9 @@ class TorchPlace(Place["Tensor"]):
 
     def to_float(self, array: Tensor) -> Tensor:
         return array if array.dtype == torch.float32 else array.to(torch.float32)
+
+    def to_float64(self, array: Tensor) -> Tensor:
+        return array.to(torch.float64)
 
     def to_int64(self, array: Tensor) -> Tensor:
         return array.to(torch.int64)

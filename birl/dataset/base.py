@@ -95,6 +95,7 @@ class ReplayBufferBase(ABC):
             to.held.append(to.storage, lanes, values)
         else:
             to.storage.append(lanes, values)
+        to.look_at_resolution()
 
     def append_batch(
         self,
@@ -143,9 +144,10 @@ class ReplayBufferBase(ABC):
         if to.held is not None:
             steps = Steps(row_lanes, values, following, ending)
             to.held.append(to.storage, *(steps if mask is None else steps.select(mask))[:4])
-            return
-        turn = None if lanes is None else turns_in_lanes(row_lanes)
-        append_steps(to.storage, Steps(row_lanes, values, following, ending, turn), mask)
+        else:
+            turn = None if lanes is None else turns_in_lanes(row_lanes)
+            append_steps(to.storage, Steps(row_lanes, values, following, ending, turn), mask)
+        to.look_at_resolution()
 
     def clip_episode(
         self, terminated: bool, *, truncated: bool | None = None, final_observation: Observation = None, lane: int = 0
@@ -187,6 +189,7 @@ class ReplayBufferBase(ABC):
         rows = episode_rows(to.storage, episode)
         to.prepare(rows[1])
         to.storage.extend(lane, *rows)
+        to.look_at_resolution()
 
     # -- sampling --------------------------------------------------------------------------------------------------
 

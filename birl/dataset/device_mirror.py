@@ -16,7 +16,7 @@ DEVICE_MEMORY_SHARE: Final = 0.5
 """Maximum share of a device's free memory for the copy of a dataset. The rest is for networks and batches."""
 
 _MIRRORED: Final = (
-    *("info", "lanes", "limit", "capacity", "leaves", "observation_names", "flags"),
+    *("info", "lanes", "limit", "capacity", "leaves", "observation_names", "fine", "flags"),
     *("start", "end", "steps", "offset", "open", "pending", "transition_count", "episode_count", "version"),
     "generation",
 )

@@ -44,7 +44,8 @@ _RETRIES = 2
 def _lane_state(storage: Storage) -> State:
     """Return where the lanes start and end. Later writes change nothing else in a storage that only grows."""
     state: State = {name: getattr(storage, name).copy() for name in LANE_ARRAYS}
-    return state | {"capacity": storage.capacity, "limit": storage.limit, "tail": storage.tail()}
+    state |= {"capacity": storage.capacity, "limit": storage.limit, "tail": storage.tail()}
+    return state | {"fine": sorted(storage.fine)}
 
 
 def get_storage_state(storage: Storage) -> State:
@@ -94,6 +95,7 @@ def set_storage_state(storage: Storage, state: State) -> None:
         if storage.journal is not None:  # before the flags change: the newest record must fit the rows at every moment
             storage.journal.write(storage, lanes["tail"])
         _clean_flags(storage, lanes["tail"])
+    storage.fine = frozenset(name for name in storage.leaves if name in state.get("fine", ()))
     lane, position = storage.live()
     flags = storage.flags[storage.rows(lane, position)]
     is_step = (flags & FINAL) == 0

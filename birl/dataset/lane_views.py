@@ -31,6 +31,7 @@ class Changes(NamedTuple):
         rows: row numbers ``[R]``.
         flags: flags of the rows, uint8 ``[R]``.
         columns: columns of the rows, ``[R, …]`` by name.
+        fine: see `Storage`.
     """
 
     capacity: int
@@ -39,6 +40,7 @@ class Changes(NamedTuple):
     rows: Array
     flags: Array
     columns: dict[str, Array]
+    fine: frozenset[str]
 
 
 class LaneView(StorageView):
@@ -68,6 +70,7 @@ class LaneView(StorageView):
     def refresh(self) -> None:
         """Apply the writes to the source since the last call."""
         source = self._parent
+        self.fine = source.fine
         if self.version == source.version and self.generation == source.generation:
             return
         for name in _ENDS:
@@ -105,7 +108,9 @@ class LaneView(StorageView):
             part = rows[begin : begin + count]
             columns = {name: np.array(column[part]) for name, column in self.columns.items()}
             self._parent.check_rows()
-            yield Changes(self.capacity, leaves if begin == 0 else None, ends, part, self.flags[part], columns)
+            yield Changes(
+                self.capacity, leaves if begin == 0 else None, ends, part, self.flags[part], columns, self.fine
+            )
 
 
 class LaneCopy(Storage):
@@ -129,6 +134,7 @@ class LaneCopy(Storage):
             self._allocate_flags()
             self.transition_count = self.episode_count = 0
             self.generation += 1
+        self.fine = changes.fine
         count_change(self, changes.rows, changes.flags)
         self.set_flags(changes.rows, changes.flags)
         for name, column in changes.columns.items():

@@ -98,7 +98,7 @@ class MDPDataset(ReplayBuffer):
     time limit among the terminals; ``timeouts=np.zeros(N)`` states that there is none. Without ``action_size`` there is
     an `birl.errors.UnloggedActionWarning` if no step holds one of the discrete actions from 0 to the largest one.
     A `birl.errors.ResolutionWarning` names columns, such as times in seconds since 1970, whose values are so large that
-    float32 cannot tell them apart.
+    float32 cannot tell them apart. Such observations stay in float64 up to the algorithm's observation scaler.
 
     Raises:
         ShapeError: if shapes, lengths or dtypes do not fit.
@@ -182,8 +182,9 @@ class MDPDataset(ReplayBuffer):
         steps |= {f"extra.{name}": array for name, array in extra_columns.items()}
         add_extra_columns(self.storage, steps)
         self.storage.extend(0, flags, steps, last)
-        self.flush()
         warn_of_lost_resolution(self.storage)
+        self.target.plan_look()
+        self.flush()
 
 
 def _infer_spec(observations: Tree, space: Tree, actions: Array, action_spec: Actions, widen: bool) -> Spec:

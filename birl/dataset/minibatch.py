@@ -82,7 +82,8 @@ class MiniBatch:
     """Unscaled steps: transitions ``[B, …]``, sequences ``[T, B, …]`` or trajectories ``[B, L, …]``.
 
     Attributes:
-        observations: tree ``[..., *shape]``: float32, or uint8 as stored.
+        observations: tree ``[..., *shape]``: float32, or uint8 as stored; float64 where float32 loses their resolution
+            (see `birl.errors.ResolutionWarning`), so that a scaler can subtract an offset first.
         actions: float32 ``[..., A]``, or int64 ``[..., 1]``.
         rewards: float32 ``[..., 1]``: discounted sums over ``intervals`` steps.
         next_observations: tree like ``observations``, ``intervals`` steps later.

@@ -160,11 +160,11 @@ class ReplayBuffer(ReplayBufferBase):
         self._make(info, buffer, storage, rows, lanes)
         self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys, augmentation)
         self.target.held = HeldSteps(lanes) if write_at_termination else None
-        for episode in episodes or ():
-            super().append_episode(episode)
+        with self.target.writing_all():
+            for episode in episodes or ():
+                super().append_episode(episode)
+        warn_of_lost_resolution(self.storage, known=not foreign)
         self.flush()
-        if foreign:
-            warn_of_lost_resolution(self.storage)
 
     def _make(
         self, info: DatasetInfo, buffer: BufferProtocol, storage: StorageLocation, rows: int, lanes: int = 1
@@ -349,8 +349,8 @@ class ReplayBuffer(ReplayBufferBase):
         flags, steps, finals = flat_rows(self.storage, episodes)
         self.target.prepare(steps)
         self.storage.extend(0, flags, steps, finals)
-        self.flush()
         warn_of_lost_resolution(self.storage)
+        self.flush()
         return self
 
     @classmethod
@@ -393,6 +393,7 @@ class ReplayBuffer(ReplayBufferBase):
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         open_sampler(Path(folder), self.reader.sources[0].sampler)
         self.target.saved = True
+        self.target.plan_look()
         return self
 
     def flush(self) -> None:
@@ -438,6 +439,7 @@ class ReplayBuffer(ReplayBufferBase):
             self.storage.info = info
             if self.target.held is not None:
                 self.target.held.set_state(state.get("held", {}))
+        self.target.plan_look()
 
 
 class Shapeless:

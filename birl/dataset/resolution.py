@@ -11,12 +11,17 @@ from birl.dataset.flags import FINAL, UNKNOWN
 from birl.dataset.storage import Storage
 from birl.errors import ResolutionWarning, outside_birl
 from birl.spaces import Continuous
-from birl.types import Array
+from birl.spaces.observations import map_named_leaves
+from birl.types import Array, Tree
+
+FIRST_LOOK: Final = 64
+"""Number of steps of an environment at which their resolution is first looked at."""
 
 _CHUNK = 65536
 _LOST: Final = 2.5e-4
 """Rounding errors above this share of a column's range lose its resolution: about a thousandth of the deviation."""
 
+_EXAMPLE: Final = "such as x[:, 0] - x[0, 0]"
 _EPSILON: Final = 2.0**-23
 _EXACT: Final = 2.0**24
 """Whole numbers up to this one are exact in float32."""
@@ -49,8 +54,10 @@ class Resolution:
         self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
         self._error = np.maximum(self._error, error)
 
-    def lost(self, names: list[str]) -> list[str]:
-        """Return descriptions of the columns, called ``names``, whose resolution is lost."""
+    def lost(self, names: list[str], rows: int = 1) -> list[str]:
+        """Return descriptions of the columns, called ``names``, whose resolution is lost; none without ``rows``."""
+        if not rows:
+            return []
         spread = self._high - self._low
         columns = np.flatnonzero((spread > 0) & (self._error > _LOST * spread)).tolist()
         return [
@@ -60,35 +67,76 @@ class Resolution:
         ]
 
 
-def warn_of_lost_columns(found: list[str], example: str) -> None:
-    """Warn of columns that `Resolution.lost` found; ``example`` is how to subtract an offset."""
+def warn_of_lost_columns(found: list[str], example: str, scalable: bool = False) -> None:
+    """Warn of columns that `Resolution.lost` found.
+
+    Args:
+        found: descriptions of the columns.
+        example: how to subtract an offset.
+        scalable: whether observation scalers read all of them in float64.
+    """
     if not found:
         return
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    scaled = (
+        "become equal without an observation scaler. Set one, such as observation_scaler='standard', which subtracts "
+        "in float64 (exported policies take float32 and lose them), or subtract"
+        if scalable
+        else "become equal, also with a scaler. Subtract"
+    )
     warnings.warn(
         f"float32, the precision of networks, loses the resolution of {', '.join(found[:5])}{more}: values that differ "
-        f"become equal, also with a scaler. Subtract an offset in float64 first, {example}, and the same one wherever "
-        "the policy acts; or leave the column out",
+        f"{scaled} an offset in float64 first, {example}, and the same one wherever the policy acts; or leave the "
+        "column out",
         ResolutionWarning,
         stacklevel=outside_birl(),
     )
 
 
-def warn_of_lost_resolution(storage: Storage) -> None:
-    """Warn of stored observations, continuous actions and rewards whose resolution float32 loses."""
+def warn_of_lost_resolution(storage: Storage, *, known: bool = False) -> None:
+    """Find stored observations, continuous actions and rewards whose resolution float32 loses, and warn of them.
+
+    Minibatches get such observations in float64 from now on; see `Storage.fine`.
+
+    Args:
+        storage: the steps.
+        known: whether there was a warning already, so that none is needed.
+    """
     rows = storage.rows(*storage.live())
-    flags, found = storage.flags[rows], list[str]()
+    flags, fine, lost = storage.flags[rows], list[str](), list[str]()
     steps, seen = rows[(flags & FINAL) == 0], rows[(flags & UNKNOWN) == 0]
     for name, leaf in storage.leaves.items():
         wide = leaf.dtype.kind in "iuf" and leaf.dtype.itemsize >= 4 and len(leaf.shape) < 2
         chosen = name in storage.choices or (name == "action" and not isinstance(storage.info.actions, Continuous))
-        if not wide or chosen or name.startswith("extra."):
+        if not wide or chosen or name.startswith("extra.") or name in storage.fine:
             continue
         resolution, which = Resolution(), seen if name.startswith("observation") else steps
         for begin in range(0, len(which), _CHUNK):
             part = storage.place.indices(which[begin : begin + _CHUNK])
             resolution.add(storage.place.host(storage.take(name, part)).reshape(len(part), -1))
         label = name.replace("observation", "observations", 1) if name.startswith("observation") else f"{name}s"
-        if len(which):
-            found += resolution.lost([f"{label}[:, {index}]" for index in range(max(leaf.shape, default=1))])
-    warn_of_lost_columns(found, "such as x[:, 0] - x[0, 0]")
+        found = resolution.lost([f"{label}[:, {index}]" for index in range(max(leaf.shape, default=1))], len(which))
+        if found and name.startswith("observation") and leaf.dtype != np.float32:
+            storage.fine |= {name}
+            fine += found
+        else:
+            lost += found
+    if not known:
+        warn_of_lost_columns(fine, _EXAMPLE, scalable=True)
+        warn_of_lost_columns(lost, _EXAMPLE)
+
+
+def warn_of_lost_rows(observations: Tree) -> None:
+    """Warn of observations ``[n, …]`` that are not stored, such as those of rollouts; see `warn_of_lost_resolution`."""
+    fine, lost = list[str](), list[str]()
+
+    def look(leaf: Array, name: str) -> None:
+        if leaf.dtype.kind in "iuf" and leaf.dtype.itemsize >= 4 and leaf.ndim < 3:
+            resolution, rows = Resolution(), leaf.reshape(len(leaf), -1)
+            resolution.add(rows)
+            names = [f"{name}[:, {index}]" for index in range(rows.shape[1])]
+            (lost if leaf.dtype == np.float32 else fine).extend(resolution.lost(names, len(rows)))
+
+    map_named_leaves(look, observations, "observations")
+    warn_of_lost_columns(fine, _EXAMPLE, scalable=True)
+    warn_of_lost_columns(lost, _EXAMPLE)

@@ -47,7 +47,13 @@ class Storage:
         place: allocates and reads the arrays; `MemoryPlace` if ``None``.
         capacity: initial number of rows per lane.
         whole: whether to evict whole episodes while there are complete ones.
+
+    Attributes:
+        fine: names of observation columns whose resolution float32 loses. Minibatches have them in float64, so that a
+            scaler can subtract an offset first. See `birl.dataset.resolution`.
     """
+
+    fine: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -294,8 +300,13 @@ class Storage:
         return cast(A, (self.place.take(self.device_flags, rows) & mask) != 0)
 
     def observation(self, rows: ArrayOrTensor) -> Tree:
-        """Return the observations at ``rows`` in the dtypes of network inputs."""
-        return tree_map(lambda name: self.place.to_network(self.take(name, rows)), self.observation_names)
+        """Return the observations at ``rows`` in the dtypes of network inputs, or in float64: see `fine`."""
+        return tree_map(lambda name: self.take_observation(name, rows), self.observation_names)
+
+    def take_observation(self, name: str, rows: A) -> A:
+        """Return a column of observations at ``rows``; see `observation`."""
+        values, place = self.take(name, rows), self.place
+        return cast(A, place.to_float64(values) if name in self.fine else place.to_network(values))
 
     def terminals(self, rows: A) -> A:
         """Return float32 ``[..., 1]``: 1 where a step terminates."""

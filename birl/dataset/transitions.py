@@ -165,11 +165,12 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         def stack(name: str) -> Tree:
             frames = storage.place.zero_where(storage.take(name, window), ~alive)  # [..., n, C, *]
             lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
-            return storage.place.to_network(frames.reshape(*lead, self.n_frames * channels, *rest))
+            stacked = frames.reshape(*lead, self.n_frames * channels, *rest)
+            return storage.place.to_float64(stacked) if name in storage.fine else storage.place.to_network(stacked)
 
         names = storage.observation_names
         stacked = map_unmasked(lambda rest: tree_map(stack, rest), names)
-        return newest_mask(stacked, names, lambda name: storage.place.to_network(storage.take(name, rows)))
+        return newest_mask(stacked, names, lambda name: storage.take_observation(name, rows))
 
     def complete(self, storage: Storage, rows: A) -> A:
         """Return bool ``[...]``: whether all frames of the stacks at ``rows`` ``[...]`` are stored."""

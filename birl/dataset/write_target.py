@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from birl.dataset.folders import begin_writing, save_folder
 from birl.dataset.held_steps import HeldSteps
 from birl.dataset.ingest import add_extra_columns, lane_numbers
+from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_resolution
 from birl.dataset.storage import Storage
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.spaces.observations import match_parts
@@ -26,6 +29,7 @@ class WriteTarget:
         observation_keys: names of the stored parts of observations; ``None`` for all.
         saved: whether the index of the storage's folder is up to date.
         held: steps of running episodes, which are stored when their episodes end; ``None`` to store them at once.
+        next_look: number of transitions at which `look_at_resolution` reads the steps again.
         all_lanes: numbers of all lanes ``[lanes]``.
     """
 
@@ -34,6 +38,7 @@ class WriteTarget:
     observation_keys: Sequence[str] | None = None
     saved: bool = False
     held: HeldSteps | None = None
+    next_look: int = FIRST_LOOK
 
     def __post_init__(self) -> None:
         self.all_lanes = np.arange(self.storage.lanes)
@@ -65,3 +70,22 @@ class WriteTarget:
                 save_folder(self.storage, clean=False)
         self.saved = False
         add_extra_columns(self.storage, steps or {})
+
+    def look_at_resolution(self) -> None:
+        """Warn of columns whose resolution float32 loses, at 64, 128, 256 … transitions."""
+        count = self.storage.transition_count
+        if count < self.next_look:
+            return
+        self.plan_look()
+        warn_of_lost_resolution(self.storage)
+
+    def plan_look(self) -> None:
+        """Plan the next look at the resolution. It depends on the number of transitions alone, also after a resume."""
+        self.next_look = FIRST_LOOK << (self.storage.transition_count // FIRST_LOOK).bit_length()
+
+    @contextlib.contextmanager
+    def writing_all(self) -> Iterator[None]:
+        """Return a context for the writes of a whole dataset, whose resolution is looked at by the caller."""
+        self.next_look = sys.maxsize
+        yield
+        self.plan_look()

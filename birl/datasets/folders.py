@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import TypeVar, Unpack
 
 from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from birl.dataset.replay_buffer import ReplayBufferOptions
+from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, FileError, MissingExtraError
@@ -73,15 +75,18 @@ def store_episodes(
         rows: number of rows to reserve.
         **options: arguments of `ReplayBuffer`. The first episode gives the signature of observations.
     """
-    dataset: ReplayBuffer | None = None
-    for episode in episodes:
-        if dataset is None:
-            options["observation_signature"] = episode.observation_signature
-            dataset = ReplayBuffer(InfiniteBuffer(), **options)
-            dataset.storage.reserve(rows)
-        dataset.append_episode(episode)
-    if dataset is not None:
-        dataset.flush()
+    iterator = iter(episodes)
+    first = next(iterator, None)
+    if first is None:
+        return None
+    options["observation_signature"] = first.observation_signature
+    dataset = ReplayBuffer(InfiniteBuffer(), **options)
+    dataset.storage.reserve(rows)
+    with dataset.target.writing_all():
+        for episode in itertools.chain([first], iterator):
+            dataset.append_episode(episode)
+    warn_of_lost_resolution(dataset.storage)
+    dataset.flush()
     return dataset
 
 

@@ -50,15 +50,33 @@ class Units:
             if array.dtype == _DOUBLE:
                 array = array.astype(np.float32)
             array = torch.from_numpy(array if array.flags.writeable else array.copy())
-        if array.device == self.device:
-            return array
-        if self.device.type == "cuda" and array.device.type == "cpu" and not array.is_pinned():
-            array = array.pin_memory()
-        return array.to(self.device, non_blocking=True)
+        return self._send(array)
+
+    def _send(self, tensor: Tensor) -> Tensor:
+        if tensor.device == self.device:
+            return tensor
+        if self.device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def observation(self, observation: Tree) -> Tree:
-        """Convert observations to scaled float tensors, choices to one-hot vectors. Drops unused parts of dicts."""
-        return self.as_input(tree_map(self.tensor, match_parts(self.observations, observation)))
+        """Convert observations to scaled float32 tensors, choices to one-hot vectors. Drops unused parts of dicts.
+
+        A scaler gets float64 observations as they are: in float32 the differences of large numbers are lost.
+        """
+        parts = match_parts(self.observations, observation)
+        if self.observation_scaler is None:
+            return self.as_input(tree_map(self.tensor, parts))
+        return tree_map(to_float, self.as_input(tree_map(self._exact_tensor, parts)))
+
+    def _exact_tensor(self, array: Array | Tensor) -> Tensor:
+        """Copy an array to the device; numbers that float32 may round in float64."""
+        if isinstance(array, Tensor) or self.device.type == "mps":  # which has no float64
+            return self.tensor(array)
+        array = np.asarray(array)
+        if array.dtype != _DOUBLE and (array.dtype.kind not in "iu" or array.dtype.itemsize < 4):
+            return self.tensor(array)
+        return self._send(torch.from_numpy(array.astype(_DOUBLE)))
 
     def as_input(self, tensors: Tree) -> Tree:
         """Convert observations that are tensors on the device, see `observation`. Action masks are not scaled."""

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 
 from birl.dataset import ReplayBuffer, ReplayBufferBase
 from birl.dataset.minibatch import MiniBatch
+from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_rows
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
 from birl.errors import ConfigError, CorruptFileError, DataError
@@ -43,7 +44,7 @@ from birl.run.protocols import (
     Trainable,
 )
 from birl.run.session import SamplerPart
-from birl.types import Array, Environment, State, Tree, tree_map
+from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
 ROUNDING: Final = 1e-5
 """Tolerance at the bounds for actions that were scaled and scaled back."""
@@ -264,6 +265,8 @@ class RolloutAgentCore(AgentCore):
         self._scaling = algorithm.learner if algorithm.learner.running_observation_scaler else None
         self._rows: list[dict[str, Tree]] = []
         self._in_fragment = False
+        # observations whose resolution is looked at once there are enough
+        self._first: list[Tree] | None = [] if self._experience.buffer is None else None
 
     @property
     def rows_left(self) -> int | None:
@@ -321,9 +324,19 @@ class RolloutAgentCore(AgentCore):
 
     def _inputs(self, rollout: Rollout, measure: MeasureTime) -> Iterator[Minibatch]:
         """Yield a rollout, and minibatches of older steps that are due after it."""
+        self._look_at_resolution(rollout)
         yield self._experience.prepare(self, rollout, measure)
         for _ in range(self._experience.replays_due()):
             yield self._experience.sample_replay(measure)
+
+    def _look_at_resolution(self, rollout: Rollout) -> None:
+        """Warn of observations whose resolution float32 loses, from the first rollouts."""
+        if self._first is None:
+            return
+        self._first.append(tree_map(lambda leaf: leaf[rollout.valid], rollout.observation))
+        if sum(len(next(tree_leaves(rows))) for rows in self._first) >= FIRST_LOOK:
+            rows, self._first = tree_map(lambda *leaves: np.concatenate(leaves), *self._first), None
+            warn_of_lost_rows(rows)
 
     def _ends_early(self) -> bool:
         """Return whether the rollout ends because the episode of the only environment has ended."""

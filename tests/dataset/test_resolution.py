@@ -6,13 +6,19 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
+import birl
+from birl.algos import BCConfig
 from birl.dataset import Episode, InfiniteBuffer, LogSchema, MDPDataset, ReplayBuffer, dump, from_table
+from birl.dataset.views import TransitionView
 from birl.errors import ResolutionWarning
 
+CPU = torch.device("cpu")
 N = 2000
 RANGE = np.linspace(0, 20, N)
 STEPS: dict[str, Any] = {"rewards": np.arange(N) % 7, "terminals": np.arange(N) % 100 == 99, "timeouts": np.zeros(N)}
@@ -94,3 +100,84 @@ def test_rewards_and_unknown_final_observations() -> None:
         MDPDataset(LOST["seconds since 1970"][:, None], FINE, **STEPS)
     with pytest.warns(ResolutionWarning, match=r"\[:, 4\] .* and 2 more: "):
         MDPDataset(np.repeat(LOST["northing"][:, None], 7, 1), FINE, **STEPS)
+
+
+@pytest.mark.parametrize(
+    ("column", "scaler"),
+    [("seconds since 1970", "standard"), ("milliseconds", "standard"), ("northing", "running"), ("ids", "standard")],
+)
+def test_scalers_keep_it(column: str, scaler: Any, tmp_path: Path) -> None:
+    """Observations are scaled in float64: in minibatches, where the policy acts, and after every way of storing."""
+    observations = np.stack([FINE[:, 0].astype(LOST[column].dtype), LOST[column]], 1)
+    with pytest.warns(ResolutionWarning, match="Set one, such as observation_scaler='standard'"):
+        dataset = MDPDataset(observations, np.zeros((N, 1)), **STEPS, storage=tmp_path / "steps")
+    dataset.close()
+    dataset.dump(tmp_path / "all.h5")
+    loaded = ReplayBuffer.load(tmp_path / "all.h5")
+    algorithm = BCConfig(observation_scaler=scaler, batch_size=N).create()
+    algorithm.build_with_dataset(dataset)
+    units, mean, std = algorithm.learner.units, LOST[column].mean(), LOST[column].std()
+    expected = (LOST[column] - mean) / std
+    np.testing.assert_allclose(units.observation(observations)[:, 1], expected, atol=2e-3)
+    for source in (dataset, ReplayBuffer.open(tmp_path / "steps"), loaded, _part(dataset), dataset.placed_for(CPU)):
+        batch = algorithm.learner.batch(source.sample(TransitionView(), N))
+        assert batch.observation.dtype == torch.float32 == batch.next_observation.dtype
+        found = np.unique(batch.observation[:, 1].numpy())
+        assert len(found) > N / 2 and np.abs(found[:, None] - expected).min(1).max() < 2e-3
+
+
+def _part(dataset: ReplayBuffer) -> ReplayBuffer:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return ReplayBuffer(InfiniteBuffer(), episodes=dataset.episodes)
+
+
+def test_other_minibatches_stay_float32() -> None:
+    dataset = MDPDataset(FINE, np.zeros((N, 1)), **STEPS)
+    assert dataset.sample_transition_batch(4).observations.dtype == np.float32
+
+
+class Clock(gymnasium.Env[Any, Any]):
+    """Observations are seconds since 1970."""
+
+    observation_space = gymnasium.spaces.Box(0, 1e10, (2,), np.float64)
+    action_space: Any = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        return self._observation(), float(action), self.now == 20, False, {}
+
+    def _observation(self) -> Any:
+        return np.array([self.now, 1.7e9 + self.now])
+
+
+@pytest.mark.parametrize("config", [birl.algos.DQNConfig(batch_size=8), birl.algos.PPOConfig(rollout_length=10)])
+def test_environments_are_looked_at(config: Any) -> None:
+    options: Any = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
+    words = r"observations\[:, 1\] \(from 17000000.* to 17000000(19|20), rounded by up to"
+    with pytest.warns(ResolutionWarning, match=words) as caught:
+        config.create().fit_online(Clock(), n_steps=300, **options)
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
+def test_appended_steps_are_looked_at() -> None:
+    buffer = birl.dataset.create_fifo_replay_buffer(500, env=Clock())
+
+    def append(begin: int, end: int) -> None:
+        for step in range(begin, end):
+            buffer.append(np.array([step, 1.7e9 + step]), 0, 0.0)
+
+    append(0, 64)  # 63 transitions
+    with pytest.warns(ResolutionWarning, match="from 1700000000 to 1700000064"):
+        append(64, 65)
+    append(65, 200)
+    assert buffer.sample_transition_batch(4).observations.dtype == np.float64
+    again = birl.dataset.create_fifo_replay_buffer(500, env=Clock())
+    again.set_state(buffer.get_state())
+    assert again.sample_transition_batch(4).observations.dtype == np.float64
+    assert again.target.next_look == buffer.target.next_look == 256
