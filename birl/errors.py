@@ -28,6 +28,7 @@
     ObservationRangeWarning           (UserWarning)   networks read images as bytes from 0 to 255
     EpisodeCutWarning                 (UserWarning)   steps do not follow one another, so that episodes are cut
     ResolutionWarning                 (UserWarning)   float32 cannot tell the values of a column apart
+    UnloadableModelWarning            (UserWarning)   a saved model cannot be loaded with its configuration
     UnloggedActionWarning             (UserWarning)   no step of the data holds some of the discrete actions
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     UnusedOptionWarning               (UserWarning)   an option has no effect with the others
@@ -74,6 +75,7 @@ __all__ = [
     "ShapeError",
     "ShortRunWarning",
     "StalledError",
+    "UnloadableModelWarning",
     "UnloggedActionWarning",
     "UnsupportedError",
     "UnusedOptionWarning",
@@ -186,6 +188,10 @@ class ResolutionWarning(UserWarning):
 
 class EpisodeCutWarning(UserWarning):
     """Consecutive steps of data do not follow one another, so that episodes are cut between them."""
+
+
+class UnloadableModelWarning(UserWarning):
+    """A model was saved whose configuration describes other networks, so that ``load_learnable`` refuses it."""
 
 
 class UnloggedActionWarning(UserWarning):

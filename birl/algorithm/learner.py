@@ -239,6 +239,7 @@ class Learner:
         memory: values that the experience keeps between minibatches.
         running: the running scalers, by name.
         logs: the logs from which it learned, if the datasets record them.
+        saved_tensors: shapes and dtypes of the networks that were last saved, for which `load_learnable` was checked.
     """
 
     def __init__(
@@ -277,6 +278,7 @@ class Learner:
             check_compatible({"noisy layers": noisy, **self.experience.features(self.name)})
         self.memory: dict[str, Any] = {}
         self.logs: LogRecord | None = None
+        self.saved_tensors: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self.returns = self._new_returns()
         self.transition_picker: Any = None
         self.shared = ""

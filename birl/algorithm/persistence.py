@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from birl import seeding
 from birl._version import __version__
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.export import PolicyModule, export_policy
@@ -20,7 +23,14 @@ from birl.algorithm.learner import Learner
 from birl.checks import check, named_arguments
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset.log_record import LogRecord
-from birl.errors import ConfigError, CorruptFileError, ForeignFileError, UnsupportedError
+from birl.errors import (
+    ConfigError,
+    CorruptFileError,
+    ForeignFileError,
+    UnloadableModelWarning,
+    UnsupportedError,
+    outside_birl,
+)
 from birl.files import load_archive, save_archive
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.files.state_restore import convert_to_corrupt_error, restore_on_error
@@ -41,7 +51,49 @@ def save(learner: Learner, fname: File) -> None:
     state = learner.engine.get_state()
     if learner.evaluated is not None:
         state["policy"] = learner.evaluated.policy_state()
+    _check_loadable(learner, fname)
     save_archive(fname, "model", {**learner.describe(), "birl": __version__}, state)
+
+
+def _check_loadable(learner: Learner, fname: File) -> None:
+    """Warn if `load_learnable` would refuse the networks, whenever these have changed since the last check.
+
+    The parameters are saved nevertheless: they may be the only result of a run.
+    """
+    tensors = learner.nets.state_dict()
+    checked = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    if checked == learner.saved_tensors:
+        return
+    learner.saved_tensors = checked
+    try:
+        with seeding.preserve_random_state(), seeding.preserve_seed():
+            seeding.seed(0)
+            config, spec = read_description(learner.describe())
+            problem = network_difference(planned_networks(config, spec, len(tensors)), tensors)
+    except Exception as error:  # a user's factory can raise any error
+        problem = f"its networks cannot be made from its configuration ({type(error).__name__}: {error!s:.200})"
+    if problem:
+        warnings.warn(
+            f"load_learnable will refuse {fname!s:.100}: {problem}. Factories must make the same networks whenever "
+            "their own fields are the same, without random sizes, counters or values from outside; networks that were "
+            "changed afterwards are loaded with load_model, after the same changes",
+            UnloadableModelWarning,
+            stacklevel=outside_birl(),
+        )
+
+
+def network_difference(planned: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """Describe the first tensor that differs between the networks of a configuration and those that are given."""
+
+    def text(tensors: Mapping[str, Tensor], name: str) -> str:
+        found = tensors.get(name)
+        return "does not exist" if found is None else f"is {str(found.dtype)[6:]} of shape {tuple(found.shape)}"
+
+    for name in [*given, *(name for name in planned if name not in given)]:
+        here, there = text(given, name), text(planned, name)
+        if here != there:
+            return f"the parameter {name!r} {here}, and {there} in the networks that the configuration describes"
+    return ""
 
 
 def save_model(learner: Learner, fname: File) -> None:
@@ -137,8 +189,10 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     algorithm = kind(*given, config, device)
     # sizes are compared before anything is allocated
     planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
-    if state is not None and {k: x.shape for k, x in planned.items()} != {k: x.shape for k, x in state["nets"].items()}:
-        raise CorruptFileError("its parameters are not those of the networks that its configuration describes")
+    if state is not None and (problem := network_difference(planned, state["nets"])):
+        raise CorruptFileError(
+            f"its parameters are not those of the networks that its configuration describes: {problem}"
+        )
     with contextlib.nullcontext() if state is None else skip_addon_parameters():
         algorithm.create_impl(spec.observations, spec.actions)
     algorithm.learner.logs = LogRecord.from_json(data["logs"]) if "logs" in data else None
