@@ -42,8 +42,9 @@ class HindsightSampler(Sampler):
     have the same goal, which was achieved after the first step that follows the burn-in.
 
     Args:
-        compute_reward: ``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``; ``info`` is an empty dict. Use the
-            environment's function, ``env.unwrapped.compute_reward``, if it accepts arrays of many goals.
+        compute_reward: ``(achieved_goal [n, …], desired_goal [n, …], info) -> [n]``. ``info`` is a dict of the extra
+            columns ``[n, …]`` of the steps, such as those of the buffer's ``info_keys``. Use the environment's
+            function, ``env.unwrapped.compute_reward``, if it accepts arrays of many goals.
         strategy: source of goals: ``"future"``, any state after the step; ``"final"``, the last state; ``"episode"``,
             any state.
         k: ratio of steps with new goals to steps with their own, above 0. The paper uses 4 with ``"future"``.
@@ -185,7 +186,7 @@ class HindsightSampler(Sampler):
         rows, alive = (place.host(each)[:, replaced] for each in window)
         after = source.shift(rows, 1)
         known = alive & (source.flags[rows] & NO_NEXT == 0) & (source.flags[after] & UNKNOWN == 0)
-        reward, ended = self.compute_rewards(source, after, source.take(ACHIEVED, np.tile(goal, (len(after), 1))))
+        reward, ended = self.compute_rewards(source, rows, source.take(ACHIEVED, np.tile(goal, (len(rows), 1))))
         at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
         changed = [(batch.rewards, reward)] if ended is None else [(batch.rewards, reward), (batch.terminals, ended)]
         for values, new in changed:
@@ -196,15 +197,17 @@ class HindsightSampler(Sampler):
             repeated[~valid] = 0
             observations["desired_goal"][:, at] = place.indices(repeated)
 
-    def compute_rewards(self, source: Storage, after: Array, desired: ArrayOrTensor) -> tuple[Array, Array | None]:
-        """Compute rewards, and whether episodes end, of steps to the rows ``after``, for the ``desired`` goals."""
+    def compute_rewards(self, source: Storage, rows: Array, desired: ArrayOrTensor) -> tuple[Array, Array | None]:
+        """Compute rewards, and whether episodes end, of steps in ``rows``, for the ``desired`` goals."""
         shape, host = (-1, *source.leaves[ACHIEVED].shape), source.place.host
-        goals = [host(each).reshape(shape) for each in (source.take(ACHIEVED, after), desired)]
-        reward = _call("compute_reward", self._compute_reward, goals).reshape(after.shape)
+        goals = [host(each).reshape(shape) for each in (source.take(ACHIEVED, source.shift(rows, 1)), desired)]
+        names = [name for name in source.extra_names if not name.startswith("extra.state.")]
+        info = {name.removeprefix("extra."): host(source.take(name, rows.reshape(-1))) for name in names}
+        reward = _call("compute_reward", self._compute_reward, goals, info).reshape(rows.shape)
         if self._compute_terminated is None:
             return reward, None
-        ended = _call("compute_terminated", self._compute_terminated, goals)
-        return reward, ended.reshape(after.shape).astype(np.bool_)
+        ended = _call("compute_terminated", self._compute_terminated, goals, info)
+        return reward, ended.reshape(rows.shape).astype(np.bool_)
 
     def _check_rewards(self, source: Storage, index: Array) -> None:
         """Raise `DataError` unless ``compute_reward`` gives the stored rewards, so that all steps have one task."""
@@ -213,7 +216,7 @@ class HindsightSampler(Sampler):
         if not len(index):
             return
         stored = source.place.host(source.take("reward", index))[:, 0]
-        computed, _ = self.compute_rewards(source, source.shift(index, 1), source.take(DESIRED, index))
+        computed, _ = self.compute_rewards(source, index, source.take(DESIRED, index))
         wrong = np.flatnonzero(~np.isclose(computed, stored, rtol=1e-4, atol=1e-5))
         if len(wrong) > len(index) // 10:  # stored states are rounded, which may change a few rewards
             raise DataError(
@@ -248,7 +251,7 @@ class _RelabelingPicker(BasicTransitionPicker):
         after = source.shift(window, 1)
         alive = ((source.flags[window] & NO_TRANSITION) | (source.flags[after] & UNKNOWN)).cumsum(1) == 0
         desired = source.take(ACHIEVED, np.repeat(goal[:, None], n_steps, 1))
-        reward, ended = self._sampler.compute_rewards(source, after, desired)
+        reward, ended = self._sampler.compute_rewards(source, window, desired)
         if ended is not None:
             alive &= (ended.cumsum(1) - ended) == 0  # a terminal step ends the window
         steps = alive.sum(1)
@@ -267,9 +270,10 @@ class _RelabelingPicker(BasicTransitionPicker):
         return batch
 
 
-def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
+def _call(name: str, function: GoalFunction, goals: list[Array], info: dict[str, Array]) -> Array:
     """Call a user's function with copies of achieved and desired ``goals`` ``[n, …]`` and check its result ``[n]``."""
-    count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), _NoInfo(name))
+    entries = _Info(name, {key: column.copy() for key, column in info.items()})
+    count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), entries)
     # One False is allowed for tasks that never end at the goal; one number would be a mean over the wrong axis.
     values = (
         np.full(count, result) if isinstance(result, bool) and name == "compute_terminated" else to_array(name, result)
@@ -286,17 +290,18 @@ def _call(name: str, function: GoalFunction, goals: list[Array]) -> Array:
     return values.reshape(count)
 
 
-class _NoInfo(dict[str, Any]):
-    """An empty ``info`` that explains why it is empty."""
+class _Info(dict[str, Any]):
+    """An ``info`` of stored columns, which says how further entries are stored."""
 
-    def __init__(self, function: str) -> None:
-        super().__init__()
+    def __init__(self, function: str, columns: dict[str, Array]) -> None:
+        super().__init__(columns)
         self._function = function
 
     def __missing__(self, key: str) -> Any:
+        stored = f"only {sorted(self)!s:.200}" if self else "no info"
         raise ConfigError(
-            f"{self._function} reads info[{key!r}], but stored steps have no info: leave it out of the function, or "
-            "put it into achieved_goal and desired_goal, which are stored"
+            f"{self._function} reads info[{key!r}], but stored steps have {stored}: make the buffer with "
+            f"info_keys=({key!r},), or a dataset with extra={{{key!r}: …}}, or leave it out of the function"
         )
 
 

@@ -79,6 +79,9 @@ class ReplayBuffer(ReplayBufferBase):
         observation_space: spec of the observations if there is no ``env``; see `MDPDataset`.
         observation_keys: names of the stored parts of the observations of ``env``; ``None`` for all.
         augmentation: changes images of minibatches on the training device; see `birl.dataset.RandomShift`.
+        info_keys: names of entries of the environment's ``info`` that are stored with each step, as extra columns of
+            the same names; `HindsightSampler` passes them to ``compute_reward``. Bools stay bools, other numbers
+            become float64.
 
     Attributes:
         storage: the arrays.
@@ -112,9 +115,11 @@ class ReplayBuffer(ReplayBufferBase):
         observation_space: Tree = None,
         observation_keys: Sequence[str] | None = None,
         augmentation: Augmentation | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         check("write_at_termination", write_at_termination, bool)
+        info_keys = _check_info_keys(info_keys)
         writer = BasicWriterPreprocess() if writer_preprocessor is None else writer_preprocessor
         check("writer_preprocessor", writer, WriterPreprocessProtocol)  # type: ignore[type-abstract]
         signatures = (observation_signature, action_signature, reward_signature)
@@ -160,6 +165,7 @@ class ReplayBuffer(ReplayBufferBase):
         self._make(info, buffer, storage, rows, lanes)
         self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys, augmentation)
         self.target.held = HeldSteps(lanes) if write_at_termination else None
+        self.target.info_keys = info_keys
         with self.target.writing_all():
             for episode in episodes or ():
                 super().append_episode(episode)
@@ -375,6 +381,7 @@ class ReplayBuffer(ReplayBufferBase):
         writer_preprocessor: WriterPreprocessProtocol | None = None,
         *,
         sampler: Sampler | None = None,
+        info_keys: Sequence[str] = (),
     ) -> ReplayBuffer:
         """Open a buffer that was made with ``storage=folder``. Rows stay on disk.
 
@@ -382,7 +389,8 @@ class ReplayBuffer(ReplayBufferBase):
         folder had when it was opened. A buffer becomes the only writer with its first write, until `close` or the end
         of its process.
 
-        If ``sampler`` is of the class that was in use at the last flush, it continues with the saved priorities.
+        If ``sampler`` is of the class that was in use at the last flush, it continues with the saved priorities. For
+        ``info_keys`` see `ReplayBuffer`.
 
         Raises:
             ForeignFileError, CorruptFileError: if the folder cannot be used.
@@ -392,6 +400,7 @@ class ReplayBuffer(ReplayBufferBase):
         buffer = buffer_of(self.storage)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
         open_sampler(Path(folder), self.reader.sources[0].sampler)
+        self.target.info_keys = _check_info_keys(info_keys)
         self.target.saved = True
         self.target.plan_look()
         return self
@@ -493,6 +502,13 @@ def check_parts(picker: object, slicer: object, writer: object, sampler: object,
     check("augmentation", augmentation, Augmentation, optional=True)  # type: ignore[type-abstract]
 
 
+def _check_info_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return names of entries of the info as a tuple."""
+    if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        raise ConfigError(f"info_keys is {keys!r:.100}; it must list names of entries of info, such as ('is_grasped',)")
+    return tuple(keys)
+
+
 class ReplayBufferOptions(TypedDict, total=False):
     """Further arguments of `ReplayBuffer`."""
 
@@ -508,6 +524,7 @@ class ReplayBufferOptions(TypedDict, total=False):
     observation_space: Tree
     observation_keys: Sequence[str] | None
     augmentation: Augmentation | None
+    info_keys: Sequence[str]
 
 
 @named_arguments

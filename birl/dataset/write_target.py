@@ -28,6 +28,7 @@ class WriteTarget:
         writer: changes steps before they are stored.
         observation_keys: names of the stored parts of observations; ``None`` for all.
         saved: whether the index of the storage's folder is up to date.
+        info_keys: names of the entries of the environment's info that are stored as extra columns.
         held: steps of running episodes, which are stored when their episodes end; ``None`` to store them at once.
         next_look: number of transitions at which `look_at_resolution` reads the steps again.
         all_lanes: numbers of all lanes ``[lanes]``.
@@ -37,6 +38,7 @@ class WriteTarget:
     writer: WriterPreprocessProtocol
     observation_keys: Sequence[str] | None = None
     saved: bool = False
+    info_keys: Sequence[str] = ()
     held: HeldSteps | None = None
     next_look: int = FIRST_LOOK
 

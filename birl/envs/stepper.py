@@ -25,6 +25,7 @@ import numpy.typing as npt
 from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from birl.envs.step_info import StepInfo
 from birl.envs.wrappers import find_mask_method
 from birl.errors import (
     BirlError,
@@ -89,6 +90,7 @@ class Step(NamedTuple):
         truncated: bool ``[n]``, never where ``terminated`` is.
         valid: bool ``[n]``: False where the step was only a reset (`AutoresetMode.NEXT_STEP`).
         ended: the episodes that ended, by index of the environment.
+        info: the info of the environments; ``None`` if it was not kept.
     """
 
     next_observation: Tree
@@ -97,6 +99,7 @@ class Step(NamedTuple):
     truncated: Array
     valid: Array
     ended: Mapping[int, EndedEpisode] = MappingProxyType({})
+    info: StepInfo | None = None
 
     def columns(self) -> dict[str, Tree]:
         """Return the fields that have a row for each environment, by name."""
@@ -371,7 +374,7 @@ class Stepper:
         self._warn_of_mask(info)
         reward = reward.astype(np.float32)
         self.reward = np.where(self.is_first, np.float32(0.0), reward) if self.is_first.any() else reward.copy()
-        return Step(observation, reward, terminated, truncated, valid, episodes)
+        return Step(observation, reward, terminated, truncated, valid, episodes, StepInfo(info, self._single))
 
     def _successes(self, info: Mapping[str, Any]) -> Array:
         """Return ``info["is_success"]`` of a step in which episodes ended, ``[n]``: NaN where there is none."""

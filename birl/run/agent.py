@@ -14,6 +14,7 @@ import numpy.typing as npt
 from birl.checks import check
 from birl.dataset import ReplayBufferBase
 from birl.envs import EndedEpisode, Step, reset_generator, single_spaces
+from birl.envs.step_info import StepInfo
 from birl.errors import BirlError, CorruptFileError, FileError, NonFiniteError, OrderError, ShapeError
 from birl.files.atomic import convert_to_write_error
 from birl.files.state_restore import check_array
@@ -160,6 +161,7 @@ class Agent:
         truncated: npt.ArrayLike | None = None,
         *,
         valid: npt.ArrayLike | None = None,
+        info: Mapping[str, Any] | None = None,
     ) -> None:
         """Store the outcome of the actions, and make the updates that are due.
 
@@ -175,6 +177,7 @@ class Agent:
             valid: bool ``[n]``: False where no step was made, so nothing is stored. This is possible only before an
                 episode's first step, for example when Gymnasium's ``AutoresetMode.NEXT_STEP`` resets an environment.
                 True if ``None``.
+            info: the environment's info, for a buffer with ``info_keys``.
 
         Raises:
             OrderError: if `act` was not called before.
@@ -211,7 +214,8 @@ class Agent:
         sums, counts = now.returns + rewards, now.lengths + made
         ended = {i: EndedEpisode(float(sums[i]), int(counts[i])) for i in np.flatnonzero(done).tolist()}
         stored = rewards.astype(np.float32)
-        now.core.observe(Step(following, stored, terminal, cut, made, ended))
+        details = None if info is None else StepInfo(info, single=n == 1)
+        now.core.observe(Step(following, stored, terminal, cut, made, ended, details))
         now.is_first = np.where(made, done, now.is_first)
         now.closed = fill_empty_masks(now.core.actions, following, done)[1]
         now.reward, now.returns = np.where(now.is_first, np.float32(0), stored), np.where(done, 0.0, sums)

@@ -16,6 +16,7 @@ from birl.checks import check
 from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
+from birl.envs.step_info import StepInfo
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
 from birl.files.state_restore import check_array
 from birl.run.protocols import (
@@ -229,7 +230,7 @@ class AgentCore:
         greedy: bool,
         explorer: ExplorerProtocol | None = None,
     ) -> None:
-        self.n = len(next(tree_leaves(observation)))
+        self.n, self._step = len(next(tree_leaves(observation))), 0
         self.actions = actions_from_space(action_space)
         self.example = observation
         values: Any = {"values": True} if getattr(explorer, "needs_values", False) else {}
@@ -277,7 +278,7 @@ class AgentCore:
         proposed = self._actor(observation, is_first, reward)
         stored, action = self._environment_actions(proposed, observation, is_first, step)
         check_actions(self.actions, action, allowed)
-        self.selected = SelectedActions(observation, is_first, stored, self._actor.extra)
+        self.selected, self._step = SelectedActions(observation, is_first, stored, self._actor.extra), step
         return action
 
     def _environment_actions(self, action: Array, observation: Tree, is_first: Array, step: int) -> tuple[Array, Array]:
@@ -499,7 +500,11 @@ class ReplayAgentCore(AgentCore):
         if self._buffer is None:
             return
         steps = {name: getattr(step, name) for name in ("next_observation", "reward", "terminated", "truncated")}
-        steps |= {"observation": selected.observation, "action": selected.action, "extra": selected.extra}
+        extra = selected.extra
+        if keys := getattr(getattr(self._buffer, "target", None), "info_keys", ()):
+            info = StepInfo({}, single=self.n == 1) if step.info is None else step.info
+            extra = {**extra, **info.columns(keys, step.valid, self._step)}
+        steps |= {"observation": selected.observation, "action": selected.action, "extra": extra}
         append_steps(self._buffer, {**steps, "mask": step.valid}, lanes)
         if self._update_statistics is None:
             return

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from birl.envs import EndedEpisode, Stepper, as_environment, number_of_environments, reset_generator
-from birl.errors import ConfigError
+from birl.errors import ConfigError, UnsupportedError
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.agent_core import (
     AgentCore,
@@ -294,6 +294,11 @@ class ClusterExecution(LocalExecution):
         if overlap:
             raise ConfigError(
                 "overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out"
+            )
+        if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
+            raise UnsupportedError(
+                f"the buffer has info_keys={keys!r:.100}, but the collectors of a cluster send no info: leave out "
+                "cluster=, or put the entries into the observations"
             )
         check_lanes(getattr(buffer, "storage", None), self._cluster.lanes)
 
