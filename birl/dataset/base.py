@@ -270,7 +270,12 @@ class ReplayBufferBase(ABC):
 
     @property
     def episodes(self) -> Sequence[Episode]:
-        """All episodes, including running ones. Each one is made when it is accessed."""
+        """All episodes, including running ones. Each one is made when it is accessed.
+
+        Their arrays are read-only, because they are views of the stored steps. To change values, change a copy,
+        ``np.array(episode.rewards)``, and make a new dataset; ``torch.tensor(episode.rewards)`` copies, too, where
+        ``torch.from_numpy`` warns.
+        """
         first, *others = (EpisodeList(storage) for storage in self.reader.storages)
         return sum(others, first)
 
