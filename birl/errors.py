@@ -29,6 +29,7 @@
     EpisodeCutWarning                 (UserWarning)   steps do not follow one another, so that episodes are cut
     ResolutionWarning                 (UserWarning)   float32 cannot tell the values of a column apart
     UnloadableModelWarning            (UserWarning)   a saved model cannot be loaded with its configuration
+    OneHotActionWarning               (UserWarning)   actions that are taken as continuous look one-hot
     UnloggedActionWarning             (UserWarning)   no step of the data holds some of the discrete actions
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
     UnusedOptionWarning               (UserWarning)   an option has no effect with the others
@@ -69,6 +70,7 @@ __all__ = [
     "NonFiniteError",
     "NotBuiltError",
     "ObservationRangeWarning",
+    "OneHotActionWarning",
     "OrderError",
     "ResolutionWarning",
     "ResumeError",
@@ -192,6 +194,10 @@ class EpisodeCutWarning(UserWarning):
 
 class UnloadableModelWarning(UserWarning):
     """A model was saved whose configuration describes other networks, so that ``load_learnable`` refuses it."""
+
+
+class OneHotActionWarning(UserWarning):
+    """Actions that are taken as continuous look like one-hot vectors of discrete ones."""
 
 
 class UnloggedActionWarning(UserWarning):

@@ -355,7 +355,7 @@ class BuiltPolicy:
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
             wanted = [("batch", *s) for s in shapes]
             single = len(got) == len(shapes) and all(len(g) == len(s) for g, s in zip(got, shapes, strict=True))
-            hint = ". A single observation needs a batch dimension: x[None]" if single else ""
+            hint = ". A single observation needs a batch dimension: x[None]" if single else ": give these"
             raise ShapeError(
                 f"observations of shape {got if len(got) > 1 else got[0]} were given; {self.name} takes "
                 f"{wanted if len(wanted) > 1 else wanted[0]}{hint}"

@@ -24,8 +24,9 @@ from birl.errors import (
     EnvironmentMismatchError,
     ObservationRangeWarning,
     ShapeError,
+    UnusedOptionWarning,
+    outside_birl,
 )
-from birl.logging.logger import LOG
 from birl.preprocessing import MinMaxActionScaler, PixelObservationScaler
 from birl.run.hooks import Hooks, with_run
 from birl.run.options import ONLINE_DEFAULTS
@@ -66,17 +67,19 @@ def check_fit_arguments(
 
 
 def report_unused_memory(learner: Any) -> None:
-    """Log a warning of settings of sequences if no network has a memory."""
+    """Warn of settings of sequences if no network has a memory."""
     if learner.recurrent:
         return
     known = {field.name: field.default for field in dataclasses.fields(learner.config)}
     names = ("sequence_length",) if learner.experience.on_policy else ("sequence_length", "burn_in")  # else refused
     unused = [name for name in names if getattr(learner.config, name, None) != known.get(name)]
     if unused:
-        LOG.warning(
-            "%s has no effect, because no network of this %s has a memory: give an encoder with one, such as 'gru', or "
-            "leave it out",
-            *(" and ".join(f"{name}={getattr(learner.config, name)}" for name in unused), learner.name),
+        given = " and ".join(f"{name}={getattr(learner.config, name)}" for name in unused)
+        warnings.warn(
+            f"{given} has no effect, because no network of this {learner.name} has a memory: give an encoder with one, "
+            "such as 'gru', or leave it out",
+            UnusedOptionWarning,
+            stacklevel=outside_birl(),
         )
 
 

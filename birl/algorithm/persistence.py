@@ -27,6 +27,7 @@ from birl.errors import (
     ConfigError,
     CorruptFileError,
     ForeignFileError,
+    ShapeError,
     UnloadableModelWarning,
     UnsupportedError,
     outside_birl,
@@ -102,7 +103,27 @@ def save_model(learner: Learner, fname: File) -> None:
     state = learner.engine.get_state()
     if learner.running:
         state["running"] = {name: scaler.get_state() for name, scaler in learner.running.items()}
-    save_archive(fname, "parameters", {"birl": __version__, "networks": _describe_networks(learner)}, state)
+    about = {"birl": __version__, "networks": _describe_networks(learner), "shapes": _describe_shapes(learner)}
+    save_archive(fname, "parameters", about, state)
+
+
+def _describe_shapes(learner: Learner) -> dict[str, Any]:
+    description = learner.describe()
+    return {name: description[name] for name in ("observation_shape", "action_size")}
+
+
+def _check_shapes(learner: Learner, fname: File, saved: object) -> None:
+    """Raise `ShapeError` if parameters were saved for observations or actions of other shapes."""
+    here = _describe_shapes(learner)
+    if isinstance(saved, dict) and saved.keys() == here.keys() and saved != here:
+        there, own = (
+            f"observations of shape {each['observation_shape']} and action size {each['action_size']}"
+            for each in (saved, here)
+        )
+        raise ShapeError(
+            f"{fname} has parameters for {there}, this {learner.name} has networks for {own}: build it with these "
+            "shapes, or load the parameters of others"
+        )
 
 
 def _describe_networks(learner: Learner) -> dict[str, Any]:
@@ -122,6 +143,7 @@ def load_model(learner: Learner, fname: File) -> None:
             f"{fname} has the parameters of other networks: {'; '.join(different)}. Give the configuration that was "
             "saved, or load single networks, as with copy_policy_from(other)"
         )
+    _check_shapes(learner, fname, about.get("shapes"))
     saved = state.get("running", {})
     if saved.keys() != learner.running.keys():
         there, here = (", ".join(each) or "none" for each in (saved, learner.running))

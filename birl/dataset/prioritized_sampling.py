@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from typing import Final, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from birl.dataset.minibatch import Rows
 from birl.dataset.priority_trees import RankTree, SumTree
 from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample, random_rows
 from birl.dataset.storage import Storage
-from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError
+from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError, UnusedOptionWarning, outside_birl
 from birl.files.state_restore import check_array
 from birl.types import FLOAT32_MAX, Array, State
 
@@ -84,17 +84,21 @@ class PrioritizedSampler(Sampler):
 
     def _warn_of_no_effect(self) -> None:
         """Warn of settings that have no effect with the others."""
-        log, beta = logging.getLogger("birl"), self.beta_steps not in (None, DEFAULT_BETA_STEPS)
-        if self.alpha == 0 and (beta or self.beta != DEFAULT_BETA or self.uniform_ratio):
-            log.warning(
-                "beta=%g, beta_steps=%s and uniform_ratio=%g have no effect with alpha=0: sampling is uniform, and all "
-                "weights are 1; give a higher alpha, or leave them out",
-                *(self.beta, self.beta_steps, self.uniform_ratio),
+        beta = self.beta != DEFAULT_BETA or self.beta_steps not in (None, DEFAULT_BETA_STEPS)
+        if self.alpha == 0 and (beta or self.uniform_ratio):
+            warnings.warn(
+                f"beta={self.beta:g}, beta_steps={self.beta_steps} and uniform_ratio={self.uniform_ratio:g} have no "
+                "effect with alpha=0: sampling is uniform, and all weights are 1; give a higher alpha, or leave them "
+                "out",
+                UnusedOptionWarning,
+                stacklevel=outside_birl(),
             )
         if self.variant == "rank_based" and self.epsilon != DEFAULT_EPSILON:
-            log.warning(
-                "epsilon=%g has no effect with variant='rank_based': it does not change ranks; leave it out",
-                self.epsilon,
+            warnings.warn(
+                f"epsilon={self.epsilon:g} has no effect with variant='rank_based': it does not change ranks; leave it "
+                "out",
+                UnusedOptionWarning,
+                stacklevel=outside_birl(),
             )
 
     @property

@@ -17,6 +17,7 @@ from birl.errors import (
     DataError,
     EmptyDataError,
     NonFiniteError,
+    OneHotActionWarning,
     ShapeError,
     UnloggedActionWarning,
     outside_birl,
@@ -31,6 +32,7 @@ from birl.spaces import (
     infer_actions,
     parse_actions,
 )
+from birl.spaces.actions import ONE_HOT, is_one_hot
 from birl.spaces.conversion import check_present, to_array
 from birl.spaces.observations import check_action_mask
 from birl.types import FLOAT32_MAX, MASK, ActionSize, ActionSpace, Array, Tree, tree_leaves
@@ -227,6 +229,8 @@ def detect_action_space(actions: npt.ArrayLike) -> ActionSpace:
     if array.dtype.kind in "biu":
         if array.ndim == 1 or array.shape[1:] == (1,):
             return ActionSpace.DISCRETE
+        if is_one_hot(array):
+            raise ActionError(f"actions are integers of shape {array.shape}{ONE_HOT} for discrete actions")
         raise ActionError(
             f"actions are integers of shape {array.shape}: for several choices per step give "
             "action_space=ActionSpace.MULTI_DISCRETE (or action_size= the environment's action space), for continuous "
@@ -237,6 +241,13 @@ def detect_action_space(actions: npt.ArrayLike) -> ActionSpace:
             f"actions are whole numbers of dtype {array.dtype} and shape {array.shape}, which could be discrete or "
             "continuous: set action_space=ActionSpace.DISCRETE or action_space=ActionSpace.CONTINUOUS, or give "
             "integers for discrete and (N, 1) floats for continuous actions"
+        )
+    if is_one_hot(array):
+        warnings.warn(
+            f"actions of shape {array.shape} are taken as continuous{ONE_HOT} for discrete actions, or "
+            "action_space=ActionSpace.CONTINUOUS if they are continuous",
+            OneHotActionWarning,
+            stacklevel=outside_birl(),
         )
     return ActionSpace.CONTINUOUS
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from birl.checks import check
 from birl.envs.stepper import check_signature_of_reset
 from birl.envs.wrappers import ActionMask
-from birl.errors import ArgumentError, ConfigError, EnvironmentMismatchError, MissingExtraError
+from birl.errors import ArgumentError, ConfigError, EnvironmentMismatchError, MissingExtraError, did_you_mean
 from birl.habits import argument_hint
 from birl.seeding import new_generator
 from birl.spaces.specs import number_of_environments, single_spaces
@@ -132,7 +132,8 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         for option in options:
             if f"unexpected keyword argument {option!r}" in str(error):
                 own = ("num_envs", "asynchronous", "wrapper", "action_mask")
-                hint = argument_hint(option, own) or ": leave it out."
+                known = [*own, *_options_of(name)]
+                hint = argument_hint(option, own) or did_you_mean(option, known) or ": leave it out."
                 raise ArgumentError(f"the environment {name!r} has no option {option!r}{hint} ({error})") from error
         raise
     except (gymnasium.error.Error, ImportError) as error:
@@ -150,6 +151,16 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     except EnvironmentMismatchError as error:
         raise EnvironmentMismatchError(f"{name!r} does not return an environment: {error}") from error
     return env
+
+
+def _options_of(name: str) -> list[str]:
+    """Return the options of a registered environment."""
+    spec = gymnasium.registry.get(name)
+    if spec is None or spec.entry_point is None:
+        return []
+    entry = spec.entry_point
+    creator = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    return [*inspect.signature(creator).parameters]
 
 
 def _import(module: str, package: str) -> ModuleType:

@@ -383,14 +383,20 @@ def merge_sums(one: Sums, other: Sums) -> Sums:
     return count, mean + difference * (more / count), squares + deviation + between
 
 
+def scaler_of_parts(observation: tuple[Any, ...] | dict[str, Any]) -> str:
+    """Return a call that makes a scaler with one for each part of the observations."""
+    if isinstance(observation, dict):
+        return f"DictObservationScaler({{{', '.join(f'{name!r}: …' for name in observation)}}})"
+    return f"TupleObservationScaler([{', '.join('…' for _ in observation)}])"
+
+
 def row_blocks(arrays: Iterable[Tree]) -> Iterator[Array]:
     """Yield the rows of all arrays in float64, a million numbers at a time."""
     for array in arrays:
         if isinstance(array, tuple | dict):
             raise UnsupportedError(
-                "this scaler is for observations of one array each, but the data has tuples or dicts of arrays: give "
-                "each part a scaler, TupleObservationScaler([…]) or DictObservationScaler({'name': …}), or use a "
-                "RunningObservationScaler"
+                f"this scaler is for observations of one array each, but the data has tuples or dicts of arrays: "
+                f"give each part its own, {scaler_of_parts(array)}, or use a RunningObservationScaler"
             )
         if isinstance(array, Tensor):
             array = array.cpu().numpy()
@@ -485,6 +491,12 @@ class MinMax(Affine):
         """
         space = self._space(env)
         low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            parts = dict(space) if isinstance(space, spaces.Dict) else tuple(space)
+            raise UnsupportedError(
+                f"{type(self).__name__} is for observations of one array each, but the environment's have {len(parts)} "
+                f"parts: give each part its own, {scaler_of_parts(parts)}"
+            )
         if low is None or high is None or not (np.abs([low, high]) < _UNBOUNDED).all():
             raise ConfigError(
                 f"{type(self).__name__} needs a box with finite bounds, the environment has {space}: give "

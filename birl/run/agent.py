@@ -27,6 +27,7 @@ from birl.run.agent_core import (
     default_buffer,
     determine_shapes,
     example_observation,
+    explored_steps,
     observation_spec,
     start_schedule,
 )
@@ -235,6 +236,7 @@ class Agent:
                 self._averages.add(self.algorithm.learner.update(minibatch))
             if self.step % CHECK_INTERVAL == 0:
                 self._check()
+        core.keep_exploration(self.step)
 
     def _check(self) -> None:
         self._averages.check(self.step)
@@ -464,6 +466,7 @@ def replay_agent(
         random_steps=options["random_steps"],
         schedule=schedule,
     )
+    core.explored = explored_steps(algorithm, explorer)
     return Agent(algorithm, core, env, parts, settings)
 
 
@@ -486,4 +489,5 @@ def rollout_agent(
     experience = start_rollouts(algorithm, env, 0, buffer, demonstrations, replays=replays, digested=True, lanes=n)
     observation = example_observation(observation_spec(algorithm, env, experience.buffer), env, n)
     core = RolloutAgentCore(algorithm, observation, single_spaces(env)[1], explorer, experience)
+    core.explored = explored_steps(algorithm, explorer)
     return Agent(algorithm, core, env, experience.parts, {**settings, **experience.settings})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ from birl.envs.step_info import StepInfo
 from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
 from birl.files.state_restore import check_array
 from birl.run.protocols import (
+    Exploration,
     ExplorerProtocol,
     Minibatch,
     ReplaySource,
@@ -71,6 +73,27 @@ def check_buffer_and_explorer(buffer: object, explorer: object, batch_size: int 
             f"the buffer keeps {limit} steps, fewer than a minibatch of {batch_size}, so that there would never be "
             f"an update: give a buffer with limit >= {batch_size}, or a smaller batch_size"
         )
+
+
+Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
+"""An explorer for all processes, or a list with one for each."""
+
+
+def explored_steps(algorithm: Trainable, explorer: Explorers) -> int:
+    """Return the number of steps of earlier runs of an algorithm with the same explorers, whose schedules continue."""
+    last, explorers = getattr(algorithm, "exploration", None), _listed(explorer)
+    if last is None or not explorers or len(last.explorers) != len(explorers):
+        return 0
+    return last.steps if all(map(operator.is_, last.explorers, explorers)) else 0
+
+
+def keep_exploration(algorithm: Trainable, explorer: Explorers, steps: int) -> None:
+    """Keep the explorers of a run and the number of steps in all runs with them, for `explored_steps`."""
+    algorithm.exploration = Exploration(_listed(explorer), steps)
+
+
+def _listed(explorer: Explorers) -> Sequence[ExplorerProtocol]:
+    return list(explorer) if isinstance(explorer, Sequence) else [] if explorer is None else [explorer]
 
 
 def explorers_per_process(
@@ -345,6 +368,11 @@ class AgentCore:
     def close_episodes(self, lanes: Iterable[int] | None = None) -> None:
         """End the running episodes of some environments, or of all. The next steps start new episodes."""
         self.selected = None
+
+    def keep_exploration(self, step: int) -> None:
+        """Keep the explorer, so that its schedule continues after ``step`` steps in the algorithm's next run."""
+        if self._explorer is not None:
+            keep_exploration(self._algorithm, self._explorer, self.explored + step)
 
     def get_state(self) -> State:
         """Return the state of the actor and the explorer, and selected actions; stored steps are not included."""

@@ -30,7 +30,7 @@ from birl.envs import EndedEpisode, number_of_environments, reset_generator
 from birl.errors import CorruptFileError
 from birl.files.state_restore import check_array
 from birl.logging import LOG
-from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explorers_per_process
+from birl.run.agent_core import DEFAULT_BUFFER_LIMIT, explored_steps, explorers_per_process, keep_exploration
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import part_settings
 from birl.run.options import OnlineOptions
@@ -92,6 +92,7 @@ def asynchronous_fitter(
     explorers = explorers_per_process(explorer, n_workers, "workers")
     if not isinstance(env, str):
         check_picklable("env", env, _PICKLE_ADVICE)
+    run.explored = explored_steps(algorithm, explorer)
     run.settings |= {"workers": n_workers, "explorer": [part_settings(each) for each in explorers]}
     algorithm.learner.check_compatible({"workers": f"workers={n_workers}"})
     algorithm.learner.experience.check_run(algorithm.learner, None, n_steps)
@@ -100,6 +101,7 @@ def asynchronous_fitter(
     replay_limit = DEFAULT_BUFFER_LIMIT // n_workers if replays else 0
     generator = reset_generator(run.env, run.options["seed"])
     workers = GradientWorkers(algorithm, env, explorers, generator, rollout_steps, replay_limit)
+    workers.explored = run.explored
     session = run.session({"workers": workers}, None)
 
     if workers.cut and session.left and n_workers == 1:
@@ -124,8 +126,11 @@ def asynchronous_fitter(
                     update()
         session.tick()
 
-    with workers:
-        yield from session.epochs(step)
+    try:
+        with workers:
+            yield from session.epochs(step)
+    finally:
+        keep_exploration(algorithm, explorer, workers.explored + session.step)
 
 
 class _GradientWorkerState:
@@ -176,7 +181,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         rollout_steps: int,
         replay_limit: int,
     ) -> None:
-        n = len(explorers)
+        n, self.explored = len(explorers), 0
         super().__init__(GradientWorker, Placement("processes", math.inf), range(n), MAX_RESTARTS * n - 1)
         self._algorithm, self._env, self._explorers = algorithm, env, explorers
         self._generator, self._rollout_steps, self._replay_limit = generator, rollout_steps, replay_limit
@@ -290,7 +295,8 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         worker, algorithm = self._workers[index], AlgorithmSpec.of(self._algorithm)
         assert worker.seed is not None
         explorer = self._explorers[index]
-        return GradientWorkerSpec(algorithm, self._env, explorer, worker.seed, worker.state, self._replay_limit)
+        more = self._replay_limit, self.explored
+        return GradientWorkerSpec(algorithm, self._env, explorer, worker.seed, worker.state, *more)
 
     def describe_loss(self, lost: WorkerLost) -> LossReport:
         steps = sum(task.max_steps for task in self._rollouts(lost.index))
@@ -324,6 +330,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         return {
             "generator": self._generator.bit_generator.state,
             "uncounted_steps": self.uncounted_steps,
+            "explored": self.explored,
             "restarts": self.restarts,
             "cut": self.cut,
             "replays_due": {str(index): worker.replays_due for index, worker in self._workers.items()},
@@ -356,6 +363,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
         """Inverse of `get_state`, before any worker has started."""
         results = deque(self._load_result(state["results"][key]) for key in sorted(state["results"], key=int))
         uncounted_steps = check("uncounted_steps", state["uncounted_steps"], int, low=0, error=CorruptFileError)
+        explored = check("explored", state["explored"], int, low=0, error=CorruptFileError)
         restarts = check("restarts", state["restarts"], int, low=0, error=CorruptFileError)
         indices = [str(index) for index in self.slots]
         if list(state["replays_due"]) != indices or uncounted_steps > (results[0][1].steps if results else 0):
@@ -376,7 +384,7 @@ class GradientWorkers(WorkerPool[GradientWorkerSpec, GradientWorkerTask, "Gradie
             worker.seed, worker.state = saved["seed"], saved["state"]
             worker.replays_due = 0 if worker.state is None else due[str(index)]
         self._results, self.uncounted_steps, self.restarts = results, uncounted_steps, restarts
-        self.cut = check("cut", state["cut"], bool, error=CorruptFileError)
+        self.cut, self.explored = check("cut", state["cut"], bool, error=CorruptFileError), explored
 
     def _load_result(self, saved: State) -> tuple[int, GradientResult]:
         """Return a result of a checkpoint, with the number of its worker."""

@@ -12,7 +12,13 @@ from birl.checks import check
 from birl.dataset import create_infinite_replay_buffer
 from birl.envs import Step, Stepper, as_environment, reset_generator
 from birl.errors import ConfigError
-from birl.run.agent_core import ReplayAgentCore, SelectedActions, check_buffer_and_explorer, observation_spec
+from birl.run.agent_core import (
+    ReplayAgentCore,
+    SelectedActions,
+    check_buffer_and_explorer,
+    explored_steps,
+    observation_spec,
+)
 from birl.run.collector import Collector
 from birl.run.progress import Progress
 from birl.run.protocols import ExplorerProtocol, StepBuffer, Trainable
@@ -81,13 +87,16 @@ def collect(
     agent: ReplayAgentCore
     if n_episodes is None:
         agent = ReplayAgentCore(*parts, **options)
+        agent.explored = explored_steps(algorithm, explorer)
         with contextlib.closing(Progress(n_steps, 0, show_progress)) as progress:
             collector = Collector(stepper, agent)
             for made in range(n_steps):
                 collector.count(made, n_steps - made)
                 progress.advance()
+        agent.keep_exploration(n_steps)
     else:
         episodes = agent = _EpisodeAgentCore(n_episodes, *parts, **options)
+        agent.explored = explored_steps(algorithm, explorer)
         with contextlib.closing(Progress(n_episodes, 0, show_progress, unit="episode")) as progress:
             collector, made = Collector(stepper, agent), 0
             while episodes.n_ended < n_episodes:
@@ -95,6 +104,7 @@ def collect(
                 collector.interact(made)
                 made, agent.uncounted_steps = made + agent.uncounted_steps, 0
                 progress.advance(episodes.n_ended - before)
+        agent.keep_exploration(made)
     agent.close_episodes()
     return buffer
 

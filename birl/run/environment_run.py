@@ -7,7 +7,6 @@ same with both.
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self, TypeAlias
@@ -20,10 +19,13 @@ from birl.errors import ConfigError, UnsupportedError
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.agent_core import (
     AgentCore,
+    Explorers,
     MeasureTime,
     check_buffer_and_explorer,
     check_lanes,
     example_observation,
+    explored_steps,
+    keep_exploration,
     measure_nothing,
 )
 from birl.run.cluster import Cluster
@@ -33,7 +35,6 @@ from birl.run.options import OnlineOptions, checked_online_options
 from birl.run.protocols import (
     EnvironmentLike,
     Evaluator,
-    Exploration,
     ExplorerProtocol,
     Minibatch,
     ReplaySource,
@@ -49,9 +50,6 @@ from birl.run.workers.remote_learners import RemoteLearners
 from birl.run.workers.replay_shards import ReplayShards
 from birl.run.workers.synchronous_learners import SynchronousLearners
 from birl.types import Environment, Tree
-
-Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
-"""An explorer for all processes, or a list with one for each."""
 
 MakeAgent: TypeAlias = Callable[[Tree, ExplorerProtocol | None, np.random.Generator], AgentCore]
 """Function that makes the agent of a run: ``(example observation, explorer, generator of random actions)``."""
@@ -149,7 +147,7 @@ class EnvironmentRun:
         self.execution = LocalExecution() if cluster is None else ClusterExecution(cluster.with_default_order(order))
         self.execution.check_inputs(buffer, explorer, batch_size)
         self.algorithm, self.given_env = algorithm, env
-        self._explorer, self.explored = explorer, _steps_so_far(algorithm, explorer)
+        self._explorer, self.explored = explorer, explored_steps(algorithm, explorer)
         self.env = checked_environments(self.execution.template_environment(env), self.options)
         self.execution.check_environment(self.env, buffer, self.options["overlap"])
         self.settings = run_settings(algorithm, loop, **environment_settings(self.env, self.options["seed"]))
@@ -196,7 +194,7 @@ class EnvironmentRun:
             with updates.context, steps:
                 yield from session.epochs(step)
         finally:
-            self.algorithm.exploration = Exploration(_listed(self._explorer), steps.agent.explored + session.step)
+            keep_exploration(self.algorithm, self._explorer, steps.agent.explored + session.step)
 
 
 class LocalExecution:
@@ -353,19 +351,6 @@ class ClusterExecution(LocalExecution):
             random_steps=run.options["random_steps"],
             rollouts=rollouts,
         )
-
-
-def _listed(explorer: Explorers) -> Sequence[ExplorerProtocol]:
-    return list(explorer) if isinstance(explorer, Sequence) else [] if explorer is None else [explorer]
-
-
-def _steps_so_far(algorithm: Trainable, explorer: Explorers) -> int:
-    """Return the number of steps of earlier runs of an algorithm with the same explorers."""
-    last: Exploration | None = getattr(algorithm, "exploration", None)
-    explorers = _listed(explorer)
-    if last is None or not explorers or len(last.explorers) != len(explorers):
-        return 0
-    return last.steps if all(map(operator.is_, last.explorers, explorers)) else 0
 
 
 def _first(explorer: Explorers) -> ExplorerProtocol | None:

@@ -200,6 +200,19 @@ class Continuous:
         return f"finite numbers from {self.low.tolist()!s:.100} to {self.high.tolist()!s:.100}"
 
 
+ONE_HOT: Final = ". They look one-hot: give np.argmax(actions, axis=1)"
+"""Advice for actions of which `is_one_hot` is true."""
+
+
+def is_one_hot(actions: Array) -> bool:
+    """Return whether actions ``[N, A]`` look like one-hot vectors: each has one 1, and all other numbers are 0."""
+    if actions.ndim != 2 or actions.shape[1] < 2 or len(actions) < 2:
+        return False
+    if not (((actions == 0) | (actions == 1)).all() and (actions.sum(1) == 1).all()):
+        return False
+    return bool((actions != actions[0]).any())
+
+
 @dataclass(frozen=True)
 class Discrete:
     """A choice of ``size`` options, numbered from ``start`` in environments and data."""
@@ -253,9 +266,8 @@ class Discrete:
             ActionError: if a step has several numbers, or a number is not integral.
         """
         if logged.shape[1] != 1:
-            raise ActionError(
-                f"the shape of discrete actions is {logged.shape}; it must be (N,) or (N, 1): give one number per step"
-            )
+            hint = ONE_HOT if is_one_hot(logged) else ": give one number per step"
+            raise ActionError(f"the shape of discrete actions is {logged.shape}; it must be (N,) or (N, 1){hint}")
         return to_integers(logged)
 
     def from_stored(self, stored: Tensor) -> Tensor:

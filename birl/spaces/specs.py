@@ -150,6 +150,11 @@ def _no_environment(env: object, kind: str) -> str:
         )
     if inspect.isroutine(env):
         return f"the function {env.__name__} is not an environment: give the environment that it makes"
+    if hasattr(env, "predict"):
+        return (
+            f"a {type(env).__name__}, which is not an environment, is in its place: the algorithm comes first, as "
+            "in birl.metrics.evaluate(algo, env)"
+        )
     return f"an object of type {kind} is not an environment: give a gymnasium.Env or a gymnasium.vector.VectorEnv"
 
 

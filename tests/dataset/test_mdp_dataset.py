@@ -31,7 +31,15 @@ from birl.dataset import (
     detect_action_space,
 )
 from birl.datasets import get_dataset
-from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, NonFiniteError, ShapeError
+from birl.errors import (
+    ActionError,
+    ConfigError,
+    DataError,
+    EmptyDataError,
+    NonFiniteError,
+    OneHotActionWarning,
+    ShapeError,
+)
 from birl.types import ActionSpace
 
 
@@ -459,3 +467,21 @@ def test_small_helpers() -> None:
 def test_odd_episode_ids(ids: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         MDPDataset(np.zeros((4, 2)), np.zeros(4, int), np.zeros(4), np.zeros(4), action_size=2, episode_ids=ids)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, np.bool_])
+@pytest.mark.parametrize("space", [None, ActionSpace.DISCRETE, ActionSpace.CONTINUOUS])
+def test_one_hot_actions_are_noticed(kind: Any, space: Any) -> None:
+    actions = np.eye(4)[np.arange(8) % 4].astype(kind)
+    rest: Any = (np.zeros(8), np.arange(8) % 4 == 3)
+    says = r"They look one-hot: give np.argmax\(actions, axis=1\)"
+    if space is ActionSpace.CONTINUOUS:
+        assert MDPDataset(np.zeros((8, 2)), actions, *rest, action_space=space).transition_count == 8
+    elif space is None and kind is np.float32:
+        with pytest.warns(OneHotActionWarning, match=says):
+            MDPDataset(np.zeros((8, 2)), actions, *rest)
+    else:
+        with pytest.raises(ActionError, match=says):
+            MDPDataset(np.zeros((8, 2)), actions, *rest, action_space=space)
+    right = MDPDataset(np.zeros((8, 2)), np.argmax(actions, axis=1), *rest)
+    assert right.dataset_info.action_size == 4

@@ -262,8 +262,11 @@ def test_terminals_end_the_bootstrap_and_time_limits_do_not():
         )
 
     for recurrent in (False, True):
-        encoder = GRUEncoderFactory(hidden_size=4, hidden_units=[4]) if recurrent else SMALL
-        dqn = make(algos.DQNConfig(encoder_factory=encoder, batch_size=64, sequence_length=3, gamma=0.5))
+        memory = {"encoder_factory": SMALL}
+        if recurrent:
+            encoder = GRUEncoderFactory(hidden_size=4, hidden_units=[4])
+            memory = {"encoder_factory": encoder, "sequence_length": 3}
+        dqn = make(algos.DQNConfig(**memory, batch_size=64, gamma=0.5))
         for terminated in (True, False):
             dataset = ReplayBuffer(InfiniteBuffer(), episodes=[episode(terminated)])
             batch = to_batch(dqn.sample_minibatch(dataset), dqn.units, 0.5)

@@ -25,7 +25,7 @@ from birl.envs import (
     sample_actions,
     seed_env,
 )
-from birl.errors import ConfigError, EnvironmentMismatchError, NonFiniteError
+from birl.errors import ArgumentError, ConfigError, EnvironmentMismatchError, NonFiniteError
 from birl.spaces import Continuous, Discrete
 from birl.spaces.specs import Spec
 from birl.types import tree_leaves
@@ -113,6 +113,11 @@ def test_random_actions_cover_the_space() -> None:
     assert all(box.contains(action) for action in actions)
     assert actions[:, 0].std() > 0.2
     assert actions[:, 1].std() > 0.8
+
+
+def test_options_of_environments_are_named() -> None:
+    with pytest.raises(ArgumentError, match="no option 'render'; did you mean 'render_mode'"):
+        make_env("CartPole-v1", render=True)
 
 
 def test_make_env() -> None:

@@ -482,8 +482,19 @@ def test_tuples_that_do_not_fit() -> None:
     for scalers in (PixelObservationScaler(), [MinMaxActionScaler()], [3]):
         with pytest.raises(ConfigError, match="observation_scalers"):
             TupleObservationScaler(scalers)  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="one array each"):
+    with pytest.raises(UnsupportedError, match=r"one array each.*TupleObservationScaler\(\[…, …\]\)"):
         StandardObservationScaler().fit_with_dataset(pairs())
+
+
+def test_dicts_need_a_scaler_for_each_part() -> None:
+    observations = {"object": np.zeros((4, 2), np.float32), "camera": np.ones((4, 3), np.float32)}
+    dataset = MDPDataset(observations, np.arange(4) % 2, np.zeros(4), np.arange(4) == 3)
+    space = gymnasium.spaces.Dict({"object": gymnasium.spaces.Box(-1, 1), "camera": gymnasium.spaces.Box(-1, 1)})
+    for kind in (StandardObservationScaler, MinMaxObservationScaler):
+        with pytest.raises(UnsupportedError, match=r"DictObservationScaler\(\{'object': …, 'camera': …\}\)"):
+            kind().fit_with_dataset(dataset)
+    with pytest.raises(UnsupportedError, match=r"DictObservationScaler\(\{'camera': …, 'object': …\}\)"):
+        MinMaxObservationScaler().fit_with_env(SimpleNamespace(observation_space=space))
 
 
 @pytest.mark.parametrize("suffix", ["pt", "onnx", "pt2"])
@@ -563,7 +574,7 @@ def test_dicts_that_do_not_fit() -> None:
         robot_scaler().transform((torch.zeros(2),))
     with pytest.raises(ShapeError, match="use DictObservationScaler"):
         TupleObservationScaler([None, None]).transform({"a": torch.zeros(1), "b": torch.zeros(1)})
-    with pytest.raises(UnsupportedError, match=r"DictObservationScaler\(\{'name': …\}\)"):
+    with pytest.raises(UnsupportedError, match=r"DictObservationScaler\(\{'object': …"):
         StandardObservationScaler().fit_with_dataset(robot())
 
 

@@ -38,6 +38,19 @@ class Recording(Spy):
         return super().compute_epsilon(step)
 
 
+class Writing(birl.algos.ConstantEpsilonGreedy):
+    """Appends the steps that it is asked for to a file."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(0.5)
+        self.file = file
+
+    def sample(self, algo: Any, x: Any, step: int) -> Any:
+        with open(self.file, "a") as file:
+            file.write(f"{step}\n")
+        return super().sample(algo, x, step)
+
+
 def dqn() -> Any:
     return birl.algos.DQNConfig(batch_size=4).create()
 
@@ -79,6 +92,31 @@ def test_a_second_run_resumes_its_schedule_from_a_checkpoint(tmp_path: Path) -> 
     assert spy.steps == list(range(36)) and again.steps == list(range(36, 44))
     new.fit_online("CartPole-v1", explorer=again, n_steps=4, **options)
     assert again.steps == list(range(36, 48))
+
+
+def test_the_schedule_continues_in_collect_and_agents() -> None:
+    algorithm, spy = dqn(), Spy()
+    algorithm.collect("CartPole-v1", explorer=spy, n_steps=10, show_progress=False)
+    algorithm.collect("CartPole-v1", explorer=spy, n_episodes=1, show_progress=False)
+    seen = len(spy.steps)
+    algorithm.fit_online("CartPole-v1", explorer=spy, n_steps=10, **QUIET)
+    agent = algorithm.agent(explorer=spy)
+    env = birl.envs.make_env("CartPole-v1")
+    observation, _ = env.reset(seed=0)
+    for _ in range(5):
+        observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+        agent.observe(observation, float(reward), terminated, truncated)
+    algorithm.collect("CartPole-v1", explorer=spy, n_steps=5, show_progress=False)
+    assert seen > 10 and spy.steps == list(range(seen + 20))
+
+
+def test_the_schedule_continues_in_workers(tmp_path: Path) -> None:
+    """The workers have copies of the explorer in other processes, so that they write their steps to a file."""
+    algorithm, writes = birl.algos.NStepDQNConfig(rollout_length=4).create(), Writing(str(tmp_path / "steps"))
+    for _ in range(2):
+        algorithm.fit_online("CartPole-v1", explorer=writes, n_steps=16, workers=1, **QUIET)
+    steps = [int(line) for line in (tmp_path / "steps").read_text().splitlines()]
+    assert sorted(set(steps)) == list(range(32))
 
 
 # -- folders ---------------------------------------------------------------------------------------------------

@@ -55,21 +55,21 @@ def test_logging_steps_of_epochs() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"burn_in": 2}, {"sequence_length": 7}, {"burn_in": 2, "sequence_length": 7}])
-def test_settings_of_sequences_without_a_memory(fields: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_sequences_without_a_memory(fields: Any) -> None:
     dqn(**fields, encoder_factory="gru").create_impl((2,), 3)
     dqn(burn_in=0, sequence_length=20).create_impl((2,), 3)
-    assert caplog.text == ""
-    dqn(**fields).create_impl((2,), 3)
-    assert "has no effect, because no network of this DQN has a memory" in caplog.text
+    with pytest.warns(UnusedOptionWarning, match="has no effect, because no network of this DQN has a memory") as found:
+        dqn(**fields).create_impl((2,), 3)
+    assert found[0].filename == __file__
 
 
 @pytest.mark.parametrize("fields", [{"beta": 0.5}, {"beta_steps": 100}])
-def test_weights_of_uniform_samples(fields: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_of_uniform_samples(fields: Any) -> None:
     PrioritizedSampler(alpha=0)
     PrioritizedSampler(alpha=0.1, **fields)
-    assert caplog.text == ""
-    PrioritizedSampler(alpha=0, **fields)
-    assert "have no effect with alpha=0" in caplog.text
+    with pytest.warns(UnusedOptionWarning, match="have no effect with alpha=0") as found:
+        PrioritizedSampler(alpha=0, **fields)
+    assert found[0].filename == __file__
 
 
 def test_rollouts_that_are_cut_short(caplog: pytest.LogCaptureFixture) -> None:

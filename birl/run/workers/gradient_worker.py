@@ -28,6 +28,7 @@ class GradientWorkerSpec(NamedTuple):
         seed: seed of all its random numbers.
         state: state to continue from; ``None`` at the start.
         replay_limit: number of steps that its replay buffer keeps; 0 for no buffer.
+        explored: number of steps of earlier runs with the explorer.
     """
 
     algorithm: AlgorithmSpec
@@ -36,6 +37,7 @@ class GradientWorkerSpec(NamedTuple):
     seed: int
     state: State | None
     replay_limit: int
+    explored: int = 0
 
 
 class StartTask(NamedTuple):
@@ -101,6 +103,7 @@ class GradientWorker(Worker[GradientWorkerTask, Any, "GradientResult | State | N
         explorer = explorer.renewed() if hasattr(explorer, "renewed") else explorer
         acting = algorithm, stepper.observation, stepper.action_space
         self._collector = Collector(stepper, RolloutAgentCore(*acting, explorer, self._experience))
+        self._collector.agent.explored = spec.explored
         if spec.state is not None:
             with convert_to_corrupt_error("the checkpoint", "the state of a worker cannot be used"):
                 for name, part in self._experience.parts.items():

@@ -265,7 +265,8 @@ def test_processes_need_what_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def ppo(**fields: Any) -> Any:
     encoders = {"actor_encoder_factory": SMALL, "value_encoder_factory": SMALL}
-    sizes = {"rollout_length": 10, "n_epochs": 2, "batch_size": 5, "sequence_length": 5}
+    sizes = {"rollout_length": 10, "n_epochs": 2, "batch_size": 5}
+    sizes |= {"sequence_length": 5} if "actor_encoder_factory" in fields else {}  # with a memory
     return PPOConfig(**{**sizes, **encoders, **fields}).create()
 
 
