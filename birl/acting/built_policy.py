@@ -297,7 +297,8 @@ class BuiltPolicy:
             )
         if self.policy.aims:
             raise UnsupportedError(
-                f"{self.name} acts on contexts with a return to aim at: an observation alone gives no probability"
+                f"{self.name} acts on contexts with a return to aim at, so an observation alone gives no probability: "
+                "for an evaluation on logs, give algo.as_stateful_wrapper(target_return)"
             )
 
     @staticmethod

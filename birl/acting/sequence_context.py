@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from birl.types import (
     tree_leaves,
     tree_map,
 )
+
+_CONTEXTS: Final = 1024
+"""Number of contexts that are evaluated at a time."""
 
 
 def _without_aim(nets: Networks, inputs: Inputs) -> NoReturn:
@@ -72,11 +75,19 @@ class TransformerActionSampler(Protocol):
     """Turns a transformer's output for the newest step of one episode into an action."""
 
     def __call__(self, transformer_output: Array) -> Array | int:
-        """Return the action, ``[A]`` or an integer.
+        """Return the action, ``[A]``, or the number of a discrete action, counted from 0.
 
         Args:
             transformer_output: ``[A]``: an action, or the logits of discrete actions.
         """
+
+
+@runtime_checkable
+class ProbabilisticActionSampler(Protocol):
+    """An action sampler with known probabilities: a policy with it can be evaluated on logs."""
+
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Return the log-probabilities ``[N, A]`` of all discrete actions for outputs ``[N, A]``."""
 
 
 class IdentityTransformerActionSampler(TransformerActionSampler):
@@ -102,6 +113,11 @@ class SoftmaxTransformerActionSampler(TransformerActionSampler):
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = float(check("temperature", temperature, float, above=0))
 
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Return the log-probabilities ``[N, A]`` of all actions for outputs ``[N, A]``."""
+        scores = np.asarray(outputs, np.float64) / self.temperature
+        return np.asarray(scores - np.logaddexp.reduce(scores, -1, keepdims=True))
+
     def __call__(self, transformer_output: Array) -> int:
         """Return a sampled action."""
         noise = torch.empty(len(transformer_output), dtype=torch.float64).exponential_().numpy()
@@ -110,6 +126,11 @@ class SoftmaxTransformerActionSampler(TransformerActionSampler):
 
 class GreedyTransformerActionSampler(TransformerActionSampler):
     """Takes the most probable discrete action."""
+
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Return 0 for the action that is taken for outputs ``[N, A]``, and minus infinity for all others."""
+        taken = np.argmax(outputs, -1, keepdims=True) == np.arange(outputs.shape[-1])
+        return np.where(taken, 0.0, -np.inf)
 
     def __call__(self, transformer_output: Array) -> int:
         """Return the action with the largest logit (the first one in a tie)."""
@@ -149,7 +170,7 @@ class TransformerActor:
                 f"{type(self._sampler).__name__} returned {chosen[0].tolist()!r:.80}; an action sampler returns an "
                 f"action of shape {actions.shape[2:]}, or an integer if actions are discrete"
             )
-        actions[:, -1] = np.stack(chosen)
+        actions[:, -1] = np.stack(chosen) + getattr(self._algorithm.spec.actions, "start", 0)
         return actions[:, -1].copy().reshape(self.n, *self._algorithm.spec.actions.shape)
 
     def _padding(self, observation: Tree) -> dict[str, Tree]:
@@ -225,6 +246,44 @@ class StatefulTransformerWrapper:
         self._begins = False
         return action[0]
 
+    def history_log_probability(self, observations: Tree, actions: Array, rewards: Array, is_first: Array) -> Array:
+        """Return log-probabilities of all discrete actions at logged steps, given the earlier steps of their episodes.
+
+        At each step the policy aims at the target return minus the rewards that were logged before.
+
+        Args:
+            observations: tree of arrays ``[N, …]``, one episode after the other.
+            actions: logged actions, integers ``[N]``.
+            rewards: logged rewards, ``[N]``.
+            is_first: bool ``[N]``, the first steps of episodes.
+
+        Returns:
+            float64 ``[N, A]``.
+
+        Raises:
+            UnsupportedError: if the probabilities of its actions are unknown.
+        """
+        name = type(self.algo).__name__
+        if not self.algo.spec.actions.discrete:
+            raise UnsupportedError(
+                f"the continuous actions of {name} are deterministic and have no density: evaluate it in an environment"
+            )
+        if not isinstance(self._sampler, ProbabilisticActionSampler):
+            raise UnsupportedError(
+                f"the action sampler of {name} is {type(self._sampler).__name__}, whose probabilities are unknown: use "
+                "SoftmaxTransformerActionSampler or GreedyTransformerActionSampler, or give yours the method "
+                "log_probabilities(outputs)"
+            )
+        outputs = logged_outputs(self.algo, self._target_return, observations, actions, rewards, is_first)
+        return np.asarray(self._sampler.log_probabilities(outputs), np.float64)
+
+    def serving_description(self) -> dict[str, Any]:
+        """Return a description in JSON form; see `birl.algorithm.PolicyAPI.serving_description`."""
+        sampler = self._sampler
+        temperature = {"temperature": sampler.temperature} if hasattr(sampler, "temperature") else {}
+        draws = not isinstance(sampler, GreedyTransformerActionSampler | IdentityTransformerActionSampler)
+        return {"type": type(self.algo).__name__, "draws": draws, "target_return": self._target_return, **temperature}
+
     def reset(self) -> None:
         """Forget the episode."""
         self._actor, self._begins = self.actor(), True
@@ -237,6 +296,49 @@ class StatefulTransformerWrapper:
         if name.startswith("_") or name == "algo":
             raise AttributeError(name)
         return getattr(self.algo, name)
+
+
+def logged_outputs(
+    algorithm: Any, target_return: float, observations: Tree, actions: Array, rewards: Array, is_first: Array
+) -> Array:
+    """Return a sequence model's outputs ``[N, A]`` at the N steps of logged episodes, as if it had acted there.
+
+    Args:
+        algorithm: the sequence model.
+        target_return: target return of every episode.
+        observations, actions, rewards, is_first: see `StatefulTransformerWrapper.history_log_probability`.
+    """
+    size, latest, leaf = (
+        algorithm.config.context_size,
+        algorithm.config.max_timestep,
+        algorithm.spec.actions.storage_spec,
+    )
+    observations = algorithm.learner.policy.checked(observations, chooses=True)
+    rewards = np.asarray(rewards, np.float64).reshape(-1)
+    if not np.isfinite(rewards).all():
+        bad = int(np.argmin(np.isfinite(rewards)))
+        raise NonFiniteError(f"the reward of step {bad} is {rewards[bad]}: the remaining target return is undefined")
+    logged = np.asarray(actions).reshape(len(rewards), *leaf.shape).astype(leaf.dtype)
+    rows = np.arange(len(rewards))
+    start = np.maximum.accumulate(np.where(is_first, rows, 0))
+    earlier = np.cumsum(rewards) - rewards
+    wanted = (target_return - (earlier - earlier[start])).astype(np.float32)[:, None]
+    outputs = []
+    for begin in range(0, len(rows), _CONTEXTS):
+        newest = rows[begin : begin + _CONTEXTS]
+        window: Array = newest[:, None] + np.arange(1 - size, 1)
+        padding = window < start[newest, None]
+        window[padding] = 0
+
+        def read(column: Array, window: Array = window, padding: Array = padding) -> Array:
+            context = column[window]
+            context[padding] = 0
+            return context
+
+        taken, step = read(logged), read(np.minimum(rows - start + 1, latest))
+        taken[:, -1] = 0  # the action that the model is to choose
+        outputs.append(algorithm.predict_context(tree_map(read, observations), taken, read(wanted), step))
+    return np.concatenate(outputs)
 
 
 class ContextModule(nn.Module):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from birl import algos, ope
-from birl.algorithm import Algorithm
+from birl.acting.sequence_context import SoftmaxTransformerActionSampler, StatefulTransformerWrapper
+from birl.algorithm import Algorithm, TransformerAlgorithm
 from birl.base import load_learnable
 from birl.cli.common import BEST_MODEL, find_modules_here, flags, import_user_module, newest_model, several_runs
 from birl.config import AlgorithmConfig
@@ -135,22 +136,59 @@ def load_policy(
     Raises:
         ConfigError: if several policies are asked for, or a saved policy is to be changed.
     """
+    asked = _asked_sampling(sampling)
+    file, policy = _load_saved(path, device, module, best)
+    return file, _sampled(path, policy, asked)
+
+
+def load_evaluated_policy(
+    path: Path, device: str, sampling: Mapping[str, float | None], target_return: float | None
+) -> tuple[Path, AnyAlgorithm | ope.StochasticPolicy | StatefulTransformerWrapper]:
+    """Load a policy that logs evaluate, as `load_policy` does, or a sequence model with its target return.
+
+    Args:
+        path, device, sampling: see `load_policy`. A sequence model takes ``temperature`` only, with which it samples.
+        target_return: target return of a sequence model; other policies ignore it.
+    """
+    asked = _asked_sampling(sampling)
+    file, policy = _load_saved(path, device)
+    if target_return is None or not isinstance(policy, TransformerAlgorithm):
+        return file, _sampled(path, policy, asked)
+    if set(asked) - {"temperature"}:
+        raise ConfigError(f"{file} is a sequence model, which {flags(asked)} does not change: leave it out")
+    sampler = SoftmaxTransformerActionSampler(asked["temperature"]) if asked else None
+    return file, policy.as_stateful_wrapper(target_return, sampler)
+
+
+def _asked_sampling(sampling: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the given options of sampling, at most one."""
     asked = {name: value for name, value in sampling.items() if value is not None}
     if len(asked) > 1:
         raise ConfigError(f"give one of {flags(asked)}: they make different policies")
+    return asked
+
+
+def _load_saved(
+    path: Path, device: str, module: str | None = None, best: bool = False
+) -> tuple[Path, AnyAlgorithm | ope.StochasticPolicy]:
+    """Load a saved policy or a model."""
     if path.is_file() and not best:
         try:
-            policy = ope.load_policy(path, device)
+            return path, ope.load_policy(path, device)
         except ForeignFileError:
             pass  # a model; load_model reports other files
-        else:
-            if asked:
-                raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(asked)}")
-            return path, policy
-    file, algorithm = load_model(path, device, module, best)
+    return load_model(path, device, module, best)
+
+
+def _sampled(
+    path: Path, policy: AnyAlgorithm | ope.StochasticPolicy, asked: Mapping[str, float]
+) -> AnyAlgorithm | ope.StochasticPolicy:
+    """Return the policy, or the stochastic one that an option makes of an algorithm."""
     for name, value in asked.items():
-        return file, _SAMPLED_POLICIES[name](algorithm, value)
-    return file, algorithm
+        if isinstance(policy, ope.StochasticPolicy):
+            raise ConfigError(f"{path} is a stochastic policy already: leave out {flags(asked)}")
+        return _SAMPLED_POLICIES[name](policy, value)
+    return policy
 
 
 # -- environments -----------------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import typer
 
 from birl import ope
 from birl._version import __version__
+from birl.acting.sequence_context import StatefulTransformerWrapper
+from birl.algorithm import Algorithm, TransformerAlgorithm
 from birl.algorithm.policy_api import PolicyAPI
 from birl.algos import CQL, CalQL, DiscreteCQL
 from birl.cli.common import (
@@ -23,6 +25,7 @@ from birl.cli.common import (
     PolicyEpsilon,
     PolicyStd,
     PolicyTemperature,
+    TargetReturn,
     import_user_module,
     models_of,
     newest_model,
@@ -33,8 +36,9 @@ from birl.cli.common import (
     with_options,
 )
 from birl.cli.datasets import load_dataset
-from birl.cli.loading import load_model, load_policy
-from birl.cli.run_folder import settings_of
+from birl.cli.evaluate import check_target
+from birl.cli.loading import load_evaluated_policy, load_model
+from birl.cli.run_folder import settings_of, target_of
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import BirlError, ConfigError, FileError
 from birl.metrics import AverageValueEstimationEvaluator
@@ -53,6 +57,8 @@ from birl.ope.holdout_ledger import CERTIFY, SELECT, question_digest, record_que
 from birl.ope.html_page import plain_text
 from birl.ope.screening import KEPT
 from birl.run.fingerprint import digest
+
+LoadedPolicy: TypeAlias = PolicyAPI | StatefulTransformerWrapper
 
 _KEYWORDS = ("logs", "logged", "estimated")
 _GAIN_COLUMNS = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY", *SECOND_OPINIONS.values(), "DIFFERS")
@@ -83,6 +89,7 @@ class EvaluationOptions:
     epsilon: PolicyEpsilon = None
     temperature: PolicyTemperature = None
     std: PolicyStd = None
+    target_return: TargetReturn = None
     allow_reuse: Annotated[
         bool, typer.Option("--allow-reuse", help="Answer even if the episodes were used before; the report says so.")
     ] = False
@@ -96,14 +103,32 @@ class EvaluationOptions:
         """Options that make a stochastic policy of a greedy one."""
         return {"epsilon": self.epsilon, "temperature": self.temperature, "std": self.std}
 
-    def load_policies(self, models: Sequence[Path]) -> dict[str, PolicyAPI]:
+    def load(self, path: Path, sampling: Mapping[str, float | None]) -> tuple[Path, LoadedPolicy]:
+        """Load a policy; a sequence model aims at ``target_return``, or at the target of its run.
+
+        Raises:
+            ConfigError: if a sequence model has no target return.
+        """
+        target = target_of(path, self.target_return)
+        file, policy = load_evaluated_policy(path, self.device, sampling, target)
+        if isinstance(policy, TransformerAlgorithm):
+            check_target(type(policy), target)
+        return file, policy
+
+    def check_target(self, *policies: object) -> None:
+        """Raise `ConfigError` if there is a target return, but no sequence model."""
+        if self.target_return is None or any(isinstance(policy, StatefulTransformerWrapper) for policy in policies):
+            return
+        raise ConfigError("--target-return is for sequence models, and none of the policies is one: leave it out")
+
+    def load_policies(self, models: Sequence[Path]) -> dict[str, LoadedPolicy]:
         """Load the policies to evaluate, by the names of their files or folders."""
         if self.import_ is not None:
             import_user_module(self.import_)
         names = [str(path) for path in models]
         if len(set(names)) < len(names):
             raise ConfigError(f"{next(name for name in names if names.count(name) > 1)} is given twice: leave one out")
-        loaded = {path: load_policy(path, self.device, self.sampling) for path in models}
+        loaded = {path: self.load(path, self.sampling) for path in models}
         for path, (file, _) in loaded.items():
             steps = settings_of(path).get("n_steps") if path.is_dir() else None
             if isinstance(steps, int) and (step := step_of(file)) < steps:
@@ -115,10 +140,10 @@ class EvaluationOptions:
 
         This loads the logging policy. For an algorithm, it is the distribution that the algorithm samples from.
         """
-        behaviour: str | PolicyAPI = self.behaviour
+        behaviour: str | LoadedPolicy = self.behaviour
         if behaviour not in ("logged", "estimated"):
-            _, policy = load_policy(Path(self.behaviour), self.device, {})
-            behaviour = policy if isinstance(policy, ope.StochasticPolicy) else ope.Sampled(policy)
+            _, policy = self.load(Path(self.behaviour), {})
+            behaviour = ope.Sampled(policy) if isinstance(policy, Algorithm) else policy
         return {"gamma": self.gamma, "horizon": self.horizon, "behaviour": behaviour, "seed": self.seed}
 
 
@@ -139,14 +164,16 @@ def report(
     Exit status: 0 ship (at least one of several), 4 more data, 3 do not ship, 5 cannot tell; 1 after an error.
     """
     policies = options.load_policies(models)
-    baseline = against if against == "logs" else load_policy(Path(against), options.device, options.sampling)[1]
+    baseline = against if against == "logs" else options.load(Path(against), options.sampling)[1]
     arguments = {**options.arguments(), "confidence": confidence}
+    options.check_target(*policies.values(), baseline, arguments["behaviour"])
     data, contents = _load_data(dataset)
     digests = {name: _digest_of(name) for name in policies}
     models_asked = {"policies": sorted(digests.values()), "against": _digest_of(against)}
     behaviour = _digest_of(options.behaviour)
     question = question_digest(
-        **{**arguments, **models_asked, **options.sampling, "min_gain": min_gain, "behaviour": behaviour}
+        **{**arguments, **models_asked, **options.sampling, "min_gain": min_gain, "behaviour": behaviour},
+        target_return=options.target_return,
     )
     compared = policies if isinstance(baseline, str) else {**policies, against: baseline}
     seen = _names_of_seen(compared, dataset, data, contents)
@@ -194,6 +221,7 @@ def rank(
     policy.
     """
     policies, arguments = options.load_policies(models), options.arguments()
+    options.check_target(*policies.values(), arguments["behaviour"])
     data, contents = _load_data(dataset)
     seen = _names_of_seen(policies, dataset, data, contents)
     ranking = ope.rank(policies, data, confidence=confidence, seen=seen, keep=keep, **arguments)
@@ -271,6 +299,7 @@ def _choose_models(
 ) -> tuple[dict[str, ope.Choice], list[str]]:
     """Choose a model of each run by one dataset; also return notes."""
     policies = options.load_policies([file for run_files in files.values() for file in run_files])
+    options.check_target(*policies.values(), arguments["behaviour"])
     data, contents = _load_data(dataset)
     runs = {run: {str(file): policies[str(file)] for file in run_files} for run, run_files in files.items()}
     choices = ope.choose(runs, data, seen=_names_of_seen(policies, dataset, data, contents), **arguments)
@@ -435,7 +464,7 @@ def _digest_of(name: str) -> str:
     return name if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _names_of_seen(policies: Mapping[str, PolicyAPI], dataset: Path, data: ReplayBuffer, contents: str) -> set[str]:
+def _names_of_seen(policies: Mapping[str, LoadedPolicy], dataset: Path, data: ReplayBuffer, contents: str) -> set[str]:
     """Return the policies that learned from these episodes, by their records or those of their run folders."""
     seen = set()
     for name, policy in policies.items():

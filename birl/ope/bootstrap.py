@@ -18,7 +18,7 @@ from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episodes import episode_table
 from birl.dataset.storage import Storage
 from birl.errors import EmptyDataError, ShapeError
-from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, read_episodes
+from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, check_markov, read_episodes
 from birl.ope.intervals import Interval, bootstrap_interval
 from birl.ope.linear_models import StepFeatures, weighted_fitted_q
 from birl.types import Array
@@ -117,9 +117,10 @@ def bootstrap_linear_fqe(
         seed: random seed of the samples.
 
     Raises:
-        UnsupportedError: if the data have no such model.
+        UnsupportedError: if the data have no such model, or the policy depends on earlier steps.
     """
     check("count", count, int, low=20)
+    check_markov(policy, "bootstrap_linear_fqe")
     logs = read_episodes(dataset, gamma, horizon)
     steps, counts = logs.steps(), _counts(logs, count, seed)
     return bootstrap_mean(_first_values(steps, logs.probabilities(policy), logs.mask.sum(1), counts), counts)

@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import torch
 
+from birl.acting.sequence_context import StatefulTransformerWrapper
 from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
@@ -80,7 +81,23 @@ class PredictingPolicy(Protocol):
         """Return actions ``[B, A]`` in environment units, or integers ``[B]``, for observations ``[B, ...]``."""
 
 
-EvaluatedPolicy: TypeAlias = ProbabilisticPolicy | PredictingPolicy
+@runtime_checkable
+class HistoryPolicy(Protocol):
+    """A policy whose discrete actions depend on earlier steps, such as a decision transformer with a target return."""
+
+    def history_log_probability(self, observations: Tree, actions: Array, rewards: Array, is_first: Array) -> Array:
+        """Return log-probabilities ``[N, A]`` of all actions at logged steps, one episode after the other.
+
+        Args:
+            observations: tree of arrays ``[N, ...]``.
+            actions: logged actions, integers ``[N]``.
+            rewards: logged rewards, ``[N]``.
+            is_first: bool ``[N]``, the first steps of episodes. Probabilities may depend on the observations of a step
+                and of earlier steps of its episode, and on the actions and rewards of earlier steps.
+        """
+
+
+EvaluatedPolicy: TypeAlias = ProbabilisticPolicy | PredictingPolicy | HistoryPolicy
 """A policy that can be evaluated. With ``predict`` alone, its actions must be one discrete action."""
 
 LogProbability: TypeAlias = "Callable[[Tree, Array | None], Array]"
@@ -240,9 +257,10 @@ class LoggedEpisodes:
 
     def probabilities(self, policy: EvaluatedPolicy) -> Array:
         """Return a policy's probabilities of all discrete actions at each step, ``[N, A]``."""
-        probabilities = np.exp(_in_batches(log_probability_of(policy, self.n_actions, self.start), self.observations))
-        check_probabilities(probabilities, self.n_actions)
-        return probabilities
+        first = np.zeros(self.mask.shape, bool)
+        first[:, 0] = True
+        logged = self.observations, self.action, self.reward[self.mask], first[self.mask]
+        return _probabilities(policy, *logged, self.n_actions, self.start)
 
     def ratios(self, policy: EvaluatedPolicy, probabilities: Array | None) -> Array | None:
         """Return the log-ratios of a policy at the logged actions, ``[n, T]``; ``None`` without propensities.
@@ -252,6 +270,11 @@ class LoggedEpisodes:
             probabilities: its `probabilities`, for one discrete action.
         """
         if probabilities is None:
+            if isinstance(policy, HistoryPolicy):
+                raise UnsupportedError(
+                    f"the actions of {type(policy).__name__} depend on earlier steps, and such policies have known "
+                    "probabilities for one discrete action only, but no densities: evaluate it in an environment"
+                )
             target = _in_batches(log_probability_of(policy), self.observations, self.action)
         else:
             taken = probabilities[np.arange(len(probabilities)), self.action]
@@ -293,13 +316,14 @@ class LoggedEpisodes:
             ConfigError: if it has no ``action_probability``.
             UnsupportedError: if it is recurrent, or samples actions whose probability is unknown.
         """
+        markov = not isinstance(policy, HistoryPolicy)
         probabilities = self.probabilities(policy) if self.n_actions else None
         ratio = self.ratios(policy, probabilities)
         q = v = z = v_logging = None
         if probabilities is not None and self.x is not None:
             steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
             q_all, value = cross_fitted_q(steps, probabilities, part)
-            if steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
+            if markov and steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
                 z = self.pad(marginal_ratios(steps, probabilities, part))
             q, v = self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value)
             if self.propensities is not None:
@@ -313,7 +337,7 @@ class LoggedEpisodes:
             equal = ratio is not None and not ratio.any()  # the logging policy, whose propensities may be rounded
             facts["no_support"] = 0.0 if equal else self.no_support_share(probabilities)
         compared = None if probabilities is None else probabilities[:: -(-len(probabilities) // COMPARED_STEPS)]
-        return PolicyView(trajectories, v_logging, facts, compared)
+        return PolicyView(trajectories, v_logging, facts, compared, markov)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,12 +350,14 @@ class PolicyView:
         facts: figures of the policy, for `birl.ope.check_limits`.
         action_probabilities: the policy's probabilities of all actions at up to `COMPARED_STEPS` steps, ``[k, A]``;
             ``None`` if actions are not one discrete action.
+        markov: whether actions depend on the observation only, so that values are functions of it, too.
     """
 
     trajectories: Trajectories
     v_logging: Array | None
     facts: dict[str, float | None]
     action_probabilities: Array | None = None
+    markov: bool = True
 
     @cached_property
     def diagnostics(self) -> Diagnostics | None:
@@ -425,8 +451,23 @@ def _is_censored(episode: Episode, limit: int, gamma: float) -> bool:
 def check_columns(policies: Mapping[str, EvaluatedPolicy | str], dataset: ReplayBufferBase) -> None:
     """Raise `ConfigError` if the columns of a policy's training data were encoded differently from the dataset's."""
     for name, policy in policies.items():
-        if isinstance(policy, PolicyAPI):
+        if isinstance(policy, PolicyAPI | StatefulTransformerWrapper):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
+
+
+def check_markov(policy: object, what: str) -> None:
+    """Raise `UnsupportedError` if a policy's actions depend on earlier steps.
+
+    Args:
+        policy: the policy.
+        what: what needs values that are functions of one observation, such as ``"FQE"``.
+    """
+    if isinstance(policy, HistoryPolicy):
+        raise UnsupportedError(
+            f"{what} learns values of single observations, but the actions of {type(policy).__name__} depend on "
+            "earlier steps of the episode, and so does its value: use birl.ope.evaluate, whose estimators weight "
+            "episodes"
+        )
 
 
 def log_probability_of(policy: object, n_actions: int = 0, start: int = 0) -> LogProbability:
@@ -506,11 +547,12 @@ def _propensities(
             _check_equal(logged, every[np.arange(len(every)), action])
         return logged, every
     if not isinstance(behaviour, str):
-        log_probability = log_probability_of(behaviour, n_actions, start)
         if not n_actions:
-            return _in_batches(log_probability, observations, action), None
-        propensities = np.exp(_in_batches(log_probability, observations))
-        check_probabilities(propensities, n_actions)
+            return _in_batches(log_probability_of(behaviour), observations, action), None
+        rewards = [np.asarray(episode.rewards, np.float64).reshape(-1)[:limit] for episode in episodes]
+        first = np.concatenate([np.arange(len(each)) == 0 for each in rewards])
+        logged_steps = observations, action, np.concatenate(rewards), first
+        propensities = _probabilities(behaviour, *logged_steps, n_actions, start)
     elif behaviour != "estimated":
         raise ConfigError(f"behaviour is {behaviour!r:.60}; it must be 'logged', 'estimated' or a policy")
     elif not n_actions or x is None:
@@ -548,6 +590,29 @@ def _first_values(episodes: Sequence[Episode], name: str) -> Array | None:
     if _column(episodes, name, None) is None:
         return None
     return np.array([np.asarray((episode.extra or {})[name]).reshape(-1)[0] for episode in episodes])
+
+
+def _probabilities(
+    policy: EvaluatedPolicy,
+    observations: Tree,
+    action: Array,
+    reward: Array,
+    is_first: Array,
+    n_actions: int,
+    start: int,
+) -> Array:
+    """Return a policy's probabilities of all discrete actions at logged steps, ``[N, A]``; see `HistoryPolicy`."""
+    if isinstance(policy, HistoryPolicy):
+        copies = tree_map(np.copy, observations), action + start, reward.copy(), is_first.copy()
+        name = "history_log_probability(observations, actions, rewards, is_first)"
+        given = to_array(name, policy.history_log_probability(*copies)).astype(np.float64)
+        if len(given) != len(action):
+            raise ShapeError(f"{name} has the shape {given.shape}; it must be {(len(action), n_actions)}")
+    else:
+        name, given = "action_probability(x)", _in_batches(log_probability_of(policy, n_actions, start), observations)
+    probabilities = np.exp(given)
+    check_probabilities(probabilities, n_actions, name)
+    return probabilities
 
 
 def _in_batches(log_probability: LogProbability, x: Tree, action: Array | None = None) -> Array:

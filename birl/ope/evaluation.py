@@ -149,7 +149,10 @@ def evaluate(
 
     Args:
         policy: an algorithm, a policy of `birl.ope`, or any object with ``action_probability(x, action=None)``, which
-            returns the probabilities of all actions for ``None``. For one discrete action, ``predict(x)`` is enough.
+            returns the probabilities of all actions for ``None``. For one discrete action, ``predict(x)`` is enough. A
+            discrete decision transformer is evaluated with a target return:
+            ``algo.as_stateful_wrapper(target_return)``. Its probabilities depend on the logged steps before, so only
+            estimators with weights evaluate it.
         dataset: dataset with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities``
             ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, and ``censored``, which marks episodes
             that were still running when the log ended. `birl.dataset.from_table` writes these columns.
@@ -211,7 +214,9 @@ def evaluate_view(
         )
     rows = {}
     for key, estimate in estimates.items():
-        if key not in baseline or (key == "direct_method" and logs.densities):  # nothing checks its support
+        if key not in baseline:
+            continue
+        if key == "direct_method" and (logs.densities or not view.markov):  # no check of its support, or no such values
             continue
         gain, refused = estimate - baseline[key], ""
         if key not in usable:

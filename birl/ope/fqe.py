@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from birl.acting.built_policy import BuiltPolicy
-from birl.acting.sequence_context import StatefulTransformerWrapper
 from birl.algorithm import (
     ActionSpace,
     Algorithm,
@@ -41,7 +40,7 @@ from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction, MeanQFunctionFactory
 from birl.models.value_distributions import MeanReturns, Returns
 from birl.ope.bootstrap import BootstrapEstimate, bootstrap_mean, episode_counts
-from birl.ope.episode_arrays import EvaluatedPolicy
+from birl.ope.episode_arrays import EvaluatedPolicy, check_markov
 from birl.ope.policies import StochasticPolicy, restore_policy
 from birl.ope.policy_actions import COUNTS, POLICY_ACTION, POLICY_SHARE, WithPolicyActions, policy_choices
 from birl.ope.user_policies import UserPolicy, check_user_policy
@@ -203,11 +202,12 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
             _raise_no_policy(name, self.config_class.__name__)
         if isinstance(algo, FQEConfig):
             raise ConfigError(f"algo is a config; it must be an algorithm: {name}(algo, config)")
-        if isinstance(algo, StatefulTransformerWrapper) or (
-            isinstance(algo, Algorithm) and (algo.evaluates or algo.acts.aims)
-        ):
+        check_markov(algo, name)
+        if isinstance(algo, Algorithm) and (algo.evaluates or algo.acts.aims):
+            aims = " (a sequence model: use birl.ope.evaluate with algo.as_stateful_wrapper(target_return))"
             raise ConfigError(
                 f"{name} evaluates the policy of an algorithm that acts on observations, not {type(algo).__name__}"
+                f"{aims if algo.acts.aims else ''}"
             )
         if not isinstance(algo, Algorithm | StochasticPolicy):
             check_user_policy(algo, name, discrete=bool(self.actions & ActionSpace.DISCRETE))

@@ -141,7 +141,9 @@ class _SinglePolicy(StochasticPolicy):
     def __init__(self, algo: Algorithm[Any, Any]) -> None:
         name = type(self).__name__
         if not isinstance(algo, Algorithm) or algo.evaluates or algo.acts.aims:
-            raise ConfigError(f"{name} takes an algorithm that acts on observations, not {type(algo).__name__}")
+            aims = isinstance(algo, Algorithm) and algo.acts.aims
+            hint = ": birl.ope.evaluate takes algo.as_stateful_wrapper(target_return)" if aims else ""
+            raise ConfigError(f"{name} takes an algorithm that acts on observations, not {type(algo).__name__}{hint}")
         built = algo.acting
         if is_recurrent(built.nets):
             raise UnsupportedError(

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from birl.errors import DataError
-from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes
+from birl.ope.episode_arrays import EvaluatedPolicy, HistoryPolicy, LoggedEpisodes
 from birl.ope.estimators import weighted_per_decision
 from birl.ope.importance_weights import Trajectories
 from birl.ope.linear_models import weighted_fitted_q
@@ -29,8 +29,9 @@ def screening_values(policies: Mapping[str, EvaluatedPolicy], logs: LoggedEpisod
     """Return a cheap estimate of the value of each policy, by name.
 
     The estimate is the mean value of first states by a linear model, fitted once on up to 1,000 episodes. For
-    continuous actions and large observations, which have no model, it is the weighted mean of returns. It is minus
-    infinity for policies far from the data and for policies whose weights are all 0.
+    continuous actions, large observations and policies that depend on earlier steps, which have no model, it is the
+    weighted mean of returns. It is minus infinity for policies far from the data and for policies whose weights are all
+    0.
 
     Args:
         policies: policies by name, see `birl.ope.evaluate`.
@@ -44,7 +45,7 @@ def screening_values(policies: Mapping[str, EvaluatedPolicy], logs: LoggedEpisod
 
 def _value(policy: EvaluatedPolicy, logs: LoggedEpisodes) -> float:
     probabilities = logs.probabilities(policy) if logs.n_actions else None
-    if probabilities is None or logs.x is None:
+    if probabilities is None or logs.x is None or isinstance(policy, HistoryPolicy):
         return _weighted_value(logs, logs.ratios(policy, probabilities))
     if any(finding.refused for finding in check_limits({"unsupported": logs.unsupported_mass(probabilities)})):
         return -np.inf

@@ -245,7 +245,7 @@ def test_what_is_no_policy_is_refused() -> None:
         FQE(Chances(MIXED))
     transformer = small("DecisionTransformer").create()
     transformer.create_impl((3,), 2)
-    with pytest.raises(ConfigError, match="not StatefulTransformerWrapper"):
+    with pytest.raises(UnsupportedError, match="actions of StatefulTransformerWrapper depend on earlier steps"):
         FQE(transformer.as_stateful_wrapper(1.0))
     rule = DiscreteFQE(Greedy(GREEDY), DiscreteFQEConfig(encoder_factory=SMALL))
     with pytest.raises(NotBuiltError):
