@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from birl.habits import name_hint
+
 MISSING: dict[str, None] = {}
 
 
@@ -28,12 +30,17 @@ class _Missing(type):
     path: str
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        raise NameError(f"birl has no {cls.path}: see docs/moving.md")
+        raise NameError(cls.explain())
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NameError(f"birl has no {cls.path}: see docs/moving.md")
+        raise NameError(cls.explain())
+
+    def explain(cls) -> str:
+        """Return the text of the error."""
+        hint = name_hint(cls.__name__) or name_hint(cls.path.split(".")[1])
+        return f"birl has no {cls.path}{hint or ': see docs/moving.md'}"
 
     def __or__(cls, other: Any) -> Any:  # annotations
         return cls

@@ -315,6 +315,11 @@ def test_other_missing_attributes_read_as_usual() -> None:
         ("models", "MlpPolicy", "; here that is birl.models.VectorEncoderFactory"),
         ("preprocessing", "VecNormalize", "; here that is birl.preprocessing.RunningObservationScaler and"),
         ("run", "EvalCallback", "; here that is fit_online(eval_env=…, eval_n_trials=…)"),
+        ("", "torch_utility", "; here that is birl.algorithm, with steps"),
+        ("", "Modules", "; here that is a torch.nn.Module that makes the networks of an algorithm; docs/moving.md"),
+        ("", "TorchMiniBatch", "; here that is birl.algorithm.Batch"),
+        ("algos", "QLearningAlgoImplBase", "; here that is a class that derives from birl.algos.Algorithm"),
+        ("optimizers", "OptimizerWrapper", "; here that is birl.algorithm.Gradient"),
         ("optimizers", "AdamFactry", "; did you mean 'AdamFactory'"),
     ],
 )

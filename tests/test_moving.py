@@ -200,5 +200,5 @@ def test_programs_run_as_they_stand(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "scripts" / "as_d3rlpy.py"
     done = subprocess.run([sys.executable, script, program, "word"], capture_output=True, text=True, check=False)
     assert done.stdout == f"0.99 {birl.__version__} word\n"
-    assert "NameError: birl has no d3rlpy.torch_utility.hard_sync: see docs/moving.md" in done.stderr
+    assert "NameError: birl has no d3rlpy.torch_utility.hard_sync; here that is birl.algorithm.HardCopy" in done.stderr
     assert "birl has none of these names" in done.stderr and done.returncode == 1
