@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import json
 import math
 import os
 import shlex
@@ -25,10 +26,13 @@ import torch
 from torch import Tensor
 
 from birl._version import __version__
+from birl.config import SCALERS
 from birl.dataset import ReplayBufferBase
 from birl.envs import EndedEpisode
 from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
+from birl.files.serializable import encode
 from birl.files.state_restore import compare_states, convert_to_corrupt_error, restore_states
+from birl.files.strict_json import parse_json
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory, LoggingStrategy
 from birl.logging.averages import GradientStatistics
 from birl.logging.logger import LOG, optional
@@ -143,7 +147,9 @@ class Session:
             if self.step and self.left and state["session"].get("compiled", compiled) != compiled:
                 before, after = ("not compiled", "compiled") if compiled else ("compiled", "not compiled")
                 self.warn_inexact(f"its updates were {before} so far, and are {after} from now on")
-        self._description = self._algorithm.describe()
+            self._description = parse_json(state["session"]["description"].encode(), str(self._checkpoint))
+        else:
+            self._description = self._describe()
         self._logger.add_params(self._description)
         if state is None:
             self._logger.add_origin(origin())
@@ -230,6 +236,9 @@ class Session:
                             step()
                         except Abandoned:  # the step waited for other processes: the resumed run repeats it
                             self._act_on_signal()
+                        except (KeyboardInterrupt, SystemExit) as error:
+                            self._explain_exit(error)
+                            raise
                     result = self._end_epoch()
                 yield result
             if self._stalled is not None:
@@ -329,9 +338,20 @@ class Session:
         """Return a context for users' functions: if its block fails, model and checkpoint are saved."""
         try:
             yield
-        except Exception:
-            self._save()
+        except (Exception, KeyboardInterrupt, SystemExit):
+            if self._interrupt.signal is None:  # not a second Ctrl-C, which acts at once
+                self._save()
             raise
+
+    def _explain_exit(self, error: BaseException) -> None:
+        """Log that a step ended the program by itself: Ctrl-C and SIGTERM raise nothing while a step is made."""
+        if self._interrupt.signal is not None:
+            return
+        resume = "" if self._checkpoint is None else "; the run can be resumed from its last checkpoint"
+        LOG.warning(
+            "step %d ended with %s, which no signal to birl caused: the environment, or other code of the program, "
+            "raised it%s", self.step + 1, type(error).__name__, resume,
+        )  # fmt: skip
 
     def _evaluate(self, metrics: dict[str, float]) -> None:
         """Call the evaluators, and add their results to the metrics of the epoch.
@@ -341,7 +361,7 @@ class Session:
         """
         stateful = [evaluator for evaluator in self._evaluators.values() if isinstance(evaluator, Stateful)]
         states = [copy.deepcopy(evaluator.get_state()) for evaluator in stateful]
-        failed: Exception | None = None
+        failed: BaseException | None = None
         try:
             with preserve_random_state(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
@@ -353,7 +373,7 @@ class Session:
             return
         except Abandoned:  # the resumed run repeats the evaluation
             pass
-        except Exception as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             failed = error
         for evaluator, state in zip(stateful, states, strict=True):
             evaluator.set_state(state)
@@ -363,10 +383,16 @@ class Session:
             raise failed
         self._act_on_signal()
 
+    def _describe(self) -> dict[str, Any]:
+        """Return the algorithm's parameters in JSON form."""
+        return {name: encode(value) for name, value in self._algorithm.describe().items()}
+
     def _write_retuned_params(self) -> None:
-        """Write the parameters again if fields were retuned."""
-        description = self._algorithm.describe()
+        """Write the parameters again if fields were retuned. Running scalers stay as they were at the start."""
+        description = self._describe()
         if description.get("retuned") != self._description.get("retuned"):
+            before = self._description["config"]["params"]
+            description["config"]["params"] |= {name: before[name] for name in SCALERS if name in before}
             self._description = description
             self._logger.add_params(description)
 
@@ -454,6 +480,7 @@ class Session:
                 "clock": self._clock.get_state(),
                 "ended": self._end_reason,
                 "compiled": self._algorithm.learner.compiled,
+                "description": json.dumps(self._description),  # running scalers have moved since it was made
                 "averages": self.averages.get_state(),
                 "experiment_name": self._logger.experiment_name,
                 "logger": self._logger.get_state(),
@@ -469,6 +496,7 @@ class Session:
             "step": 0,
             "closed": 0,
             "ended": "",
+            "description": "",
             "averages": {},
             "experiment_name": "",
             "logger": {},

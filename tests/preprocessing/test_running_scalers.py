@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from birl.dataset import MultiStepTransitionPicker, create_fifo_replay_buffer
 from birl.engine import compiler
 from birl.errors import ConfigError, EmptyDataError, NonFiniteError, ShapeError, UnsupportedError
 from birl.files.serializable import decode, encode
-from birl.logging import NoopAdapterFactory
+from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.models import EncoderFactory, VectorEncoderFactory
 from birl.preprocessing import (
     MinMaxActionScaler,
@@ -308,6 +309,26 @@ def test_an_algorithm_that_moved_on_resumes_its_earlier_run(tmp_path: Path) -> N
     go(algorithm, 60, Ramp(), checkpoint=tmp_path)
     assert encode(algorithm.observation_scaler) != moved
     assert algorithm.observation_scaler.count == 90
+
+
+@pytest.mark.parametrize("retuned", [False, True])
+def test_the_parameters_of_a_resumed_run_are_those_of_its_start(retuned: bool, tmp_path: Path) -> None:
+    def run(name: str, stop: int | None) -> bytes:
+        def callback(algorithm: Any, epoch: int, step: int) -> bool:
+            if retuned and step == 25:
+                algorithm.retune(n_epochs=3)
+            return step != stop
+
+        options = {"checkpoint": tmp_path / name, "n_steps_per_epoch": 20, "callback": callback, "go_on": True}
+        options |= {"experiment_name": name, "with_timestamp": False, "logger_adapter": FileAdapterFactory(tmp_path)}
+        go(ppo(), 60, **options)
+        return (tmp_path / name / "params.json").read_bytes()
+
+    straight = run("straight", None)
+    assert json.loads(straight)["config"]["params"]["observation_scaler"]["params"]["statistics"] is not None
+    for stop in (30, 50):
+        run("stopped", stop)
+    assert run("stopped", None) == straight
 
 
 @pytest.mark.parametrize("make", [ppo, sac])
