@@ -10,6 +10,7 @@ import functools
 import logging
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(_command_line()(words, prog_name="birl", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):  # typer turns the first into the second
         return 130
+    except SystemExit as error:
+        if error.code == 128 + signal.SIGTERM:
+            raise
+        if debug:
+            traceback.print_exc()
+        print(
+            f"birl: an environment, or other code that the command calls, ended the program with "
+            f"sys.exit({error.code!s:.100}) before the command was done: raise an error there instead",
+            file=sys.stderr,
+        )
+        return 1
     except Exception as error:
         if _follows_interrupt(error):
             return 130

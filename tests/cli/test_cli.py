@@ -183,6 +183,19 @@ def test_version_going_on_and_nothing_to_go_on_from(
     assert not (tmp_path / "new").exists()
 
 
+def test_an_environment_that_ends_the_program_is_an_error(workplace: Path, birl_: Any) -> None:
+    (workplace / "own_envs.py").write_text(
+        "import sys, gymnasium\n"
+        "class Leaves(gymnasium.Wrapper):\n"
+        "    def step(self, action):\n"
+        "        sys.exit(0)\n"
+        "def leaves():\n"
+        "    return Leaves(gymnasium.make('CartPole-v1'))\n"
+    )
+    words = ["train", "DQN", "--env-id", "own_envs:leaves", "--n-steps", 20, "--out", workplace / "run"]
+    assert "ended the program with sys.exit(0) before the command was done" in birl_(*words, status=1)
+
+
 # -- --set -------------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, NormalNoise
 from birl.dataset import create_fifo_replay_buffer, create_infinite_replay_buffer
 from birl.errors import ActionError, ConfigError, ResumeError
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
+from birl.run.checkpoint import checkpoint_step
 from birl.run.data_collection import collect
 from birl.run.online import online_fitter
 from run.fakes import Drift, FakeLearner, signal_at
@@ -356,6 +357,44 @@ def test_lost_environment_begins_new_episodes_and_keeps_the_buffer_whole(tmp_pat
         learner, buffer = go(None)
     assert buffer.transition_count == 40
     check_episodes(buffer, learner)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["environment", "callback", "epoch_callback"])
+def test_code_that_ends_the_program_loses_nothing(
+    where: str, raised: type[BaseException], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Signals raise nothing while a step is made: such an exception is of the environment or other code."""
+
+    class Ends(Drift):
+        left = 10**6
+
+        def step(self, action: Any) -> Any:
+            type(self).left -= 1
+            if self.left == 0:
+                raise raised(0)
+            return super().step(action)
+
+    def go(folder: Path, stop: int | None) -> Any:
+        def end(step: int) -> None:
+            if step == stop and where != "environment":
+                raise raised(0)
+
+        Ends.left = stop if where == "environment" and stop is not None else 10**6
+        birl.seeding.seed(0)
+        learner = FakeLearner()
+        calls: Any = {} if where == "environment" else {where: lambda algorithm, epoch, step: end(step)}
+        fit_online(learner, Ends(), n_steps=40, **quiet(checkpoint=folder, n_steps_per_epoch=10, **calls))
+        return learner
+
+    expected = go(tmp_path / "whole", None)
+    with pytest.raises(raised):
+        go(tmp_path / "ended", 20)
+    text = f"step 20 ended with {raised.__name__}, which no signal to birl caused"
+    assert (text in caplog.text) == (where == "environment")
+    saved = checkpoint_step(tmp_path / "ended")
+    assert saved == (10 if where == "environment" else 20)
+    assert torch.equal(go(tmp_path / "ended", None).weight, expected.weight)
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
