@@ -71,7 +71,9 @@ def fit_behaviour(logs: LogStatistics, seed: int = 0) -> Behaviour:
     """Fit a model of the logging policy."""
     sample, extra = logs.sample, logs.sample.extra
     logged = extra["log_propensity"].reshape(-1).astype(np.float64) if "log_propensity" in extra else None
-    logged_all = np.asarray(extra["propensities"], np.float64) if "propensities" in extra else None
+    logged_all = None
+    if "propensities" in extra and isinstance(logs.actions, Discrete):
+        logged_all = np.asarray(extra["propensities"], np.float64).reshape(len(sample.reward), -1)
     clusters = extra["cluster"].reshape(-1) if "cluster" in extra else None
     groups = sample.episode if clusters is None or len(np.unique(clusters)) < 2 else clusters
     if len(np.unique(groups)) < 2 or not isinstance(logs.actions, Discrete | Continuous):

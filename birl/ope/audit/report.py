@@ -219,6 +219,7 @@ def report_data(
 
     Raises:
         EmptyDataError: if there is no step.
+        ShapeError, DataError: if one of these extra columns has another shape, or values that are impossible.
         ConfigError: if an argument is invalid.
     """
     for name, value in {"dataset": dataset, **(others or {})}.items():

@@ -17,7 +17,7 @@ from birl.dataset.flags import TERMINATED, TRUNCATED
 from birl.dataset.logs.columns import chunk_rows
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
-from birl.errors import EmptyDataError
+from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.ope.audit.statistics import (
     BINS_PER_OCTAVE,
     ActionCounts,
@@ -34,6 +34,8 @@ MAX_STEPS: Final = 50_000
 """Largest number of steps in the sample."""
 MAX_NUMBERS: Final = 2**24
 """Largest number of values of observations in the sample."""
+_SCALARS: Final = ("log_propensity", "logger", "cluster", "time", "censored")
+_TOLERANCE: Final = 1e-3  # of sums of propensities, which may be rounded
 MAX_COLUMNS: Final = 512
 """Wider observations are represented by this many columns, evenly spaced."""
 
@@ -95,6 +97,7 @@ def scan(
 
     Raises:
         EmptyDataError: if there is no step.
+        ShapeError, DataError: if an extra column that checks read has another shape, or values that are impossible.
     """
     return _Scan(dataset, gamma, names, np.random.default_rng(seed)).run()
 
@@ -116,6 +119,7 @@ class _Scan:
         self.ends = self.length.cumsum()
         self.leaves = [name for name in tree_leaves(self.storage.observation_names) if name.split(".")[-1] != MASK]
         self.mask = next((n for n in tree_leaves(self.storage.observation_names) if n.split(".")[-1] == MASK), None)
+        self._check_extra_shapes()
         self._name_columns(names)
         budget = min(MAX_STEPS, MAX_NUMBERS // max(len(self.names), 1))
         order = rng.permutation(len(self.length))
@@ -125,6 +129,40 @@ class _Scan:
         self.sampled[order[0]] = min(self.length[order[0]], budget)
         width = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.storage.leaves.values())
         self.batch_size = chunk_rows(max(width, 8 * len(self.names)))
+
+    def _check_extra_shapes(self) -> None:
+        """Raise `ShapeError` if an extra column that checks read has another shape."""
+        wanted = dict.fromkeys(_SCALARS, 1)
+        if isinstance(self.actions, Discrete):
+            wanted["propensities"] = self.actions.size
+        for name, size in wanted.items():
+            leaf = self.storage.leaves.get(f"extra.{name}")
+            if leaf is not None and math.prod(leaf.shape) != size:
+                meaning = f"the propensities of all {size} actions" if name == "propensities" else "one number"
+                raise ShapeError(
+                    f"the extra column {name!r} has the shape {leaf.shape} in each step; it must be {meaning}: rename "
+                    "the column if it is something else"
+                )
+
+    def _check_propensities(self, steps: LoggedSteps, begin: int) -> None:
+        """Raise `DataError` if logged propensities of discrete actions are not probabilities."""
+        if not isinstance(self.actions, Discrete):
+            return
+        columns: dict[str, tuple[Array, str]] = {}
+        if (logged := steps.extra.get("extra.log_propensity")) is not None:
+            fits = np.isfinite(logged) & (logged <= _TOLERANCE)
+            columns["log_propensity"] = fits.reshape(-1), "the logarithm of a probability, at most 0 and finite"
+        if (every := steps.extra.get("extra.propensities")) is not None:
+            every = every.reshape(len(every), -1)
+            fits = (every >= 0).all(1) & (np.abs(every.sum(1, dtype=np.float64) - 1) <= _TOLERANCE)
+            columns["propensities"] = fits, "probabilities of all actions, with the sum 1"
+        for name, (fits, meaning) in columns.items():
+            if not fits.all():
+                row = int(fits.argmin())
+                raise DataError(
+                    f"{name} is {steps.extra[f'extra.{name}'][row]!s:.80} at step {begin + row}; it must be {meaning}: "
+                    "correct the column, or leave it out"
+                )
 
     def _name_columns(self, names: Sequence[str] | None) -> None:
         columns: list[str] = []
@@ -168,6 +206,7 @@ class _Scan:
         sample: dict[str, list[Array]] = {}
         for begin in range(0, total, self.batch_size):
             steps = self._read(np.arange(begin, min(begin + self.batch_size, total)), extras)
+            self._check_propensities(steps, begin)
             columns.add(steps.observation)
             rewards.add(steps)
             duplicates.add(steps)

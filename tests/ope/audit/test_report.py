@@ -15,7 +15,7 @@ import pytest
 
 import birl
 from birl.dataset import MDPDataset, ReplayBuffer
-from birl.errors import ConfigError, EmptyDataError, MissingExtraError, WriteError
+from birl.errors import ConfigError, DataError, EmptyDataError, MissingExtraError, ShapeError, WriteError
 from birl.files import parse_json
 from birl.ope import FACTS, LIMITS, DataReport, report_data
 from birl.ope import html_page as pages
@@ -671,3 +671,32 @@ def test_advice_has_reason_and_source_and_changes_nothing() -> None:
     rare = small([0.0] * 95 + [1.0] * 5, observation=np.random.default_rng(0).normal(size=(200, 2)))
     assert any("best tenth" in one.advice for one in report_data(rare).advice)
     assert isinstance(found.checks[0], Check)
+
+
+@pytest.mark.parametrize("name", ["log_propensity", "logger", "cluster", "time", "censored", "propensities"])
+def test_extra_columns_of_another_shape_are_refused_by_name(name: str) -> None:
+    wide = {name: np.full((6, 4), 0.25)}
+    data = MDPDataset(np.eye(6), [0, 1, 2] * 2, np.ones(6), [0, 0, 1] * 2, action_size=3, extra=wide)
+    with pytest.raises(ShapeError, match=rf"the extra column '{name}' has the shape \(4,\) in each step; it must be "):
+        report_data(data)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"propensities": np.zeros((6, 3))}, r"propensities is \[0\. 0\. 0\.\] at step 0; it must be probabilities"),
+        ({"propensities": np.eye(3)[[0, 1, 2] * 2] * np.r_[1, 1, 1, 1, 2, 1][:, None]}, "at step 4; it must be"),
+        ({"propensities": np.tile([-0.5, 0.5, 1], (6, 1))}, "at step 0; it must be probabilities"),
+        ({"log_propensity": np.r_[0, 0, 0, 800.0, 0, 0]}, r"log_propensity is 800\.0 at step 3; it must be the log"),
+    ],
+)
+def test_impossible_propensities_are_refused(extra: dict[str, Any], said: str) -> None:
+    data = MDPDataset(np.eye(6), [0, 1, 2] * 2, np.ones(6), [0, 0, 1] * 2, action_size=3, extra=extra)
+    with pytest.raises(DataError, match=said):
+        report_data(data)
+
+
+def test_propensities_of_continuous_actions_are_no_column_of_the_report() -> None:
+    extra = {"propensities": np.full((6, 3), 0.25), "log_propensity": np.full(6, 3.0)}
+    data = MDPDataset(np.eye(6), np.arange(6.0)[:, None], np.ones(6), [0, 0, 1] * 2, extra=extra)
+    report_data(data).html()
