@@ -7,7 +7,6 @@ every place.
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import re
@@ -22,7 +21,7 @@ import torch
 from numpy.lib.format import open_memmap
 
 from birl.errors import ConfigError
-from birl.files.atomic import convert_to_write_error
+from birl.files.atomic import convert_to_write_error, reserve_space
 from birl.files.locks import FolderLock
 from birl.types import Array, ArrayOrTensor
 
@@ -187,7 +186,7 @@ class FolderPlace(MemoryPlace):
             self.folder.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # a killed writer left it, and other processes may map it: do not truncate it
             mapped = self._map(name, open_memmap(path, mode="w+", dtype=dtype, shape=shape))
-            _reserve_space(path)
+            reserve_space(path)
             return mapped
 
     def open_array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, writing: bool = False) -> Array:
@@ -233,22 +232,6 @@ class FolderPlace(MemoryPlace):
         for path in self.folder.glob("column_*.npy"):
             if path.name not in used:
                 path.unlink(missing_ok=True)
-
-
-def _reserve_space(path: Path) -> None:
-    """Reserve the space of a file on disk, where the system can; its content does not change.
-
-    Raises:
-        OSError: if the disk is full.
-    """
-    if not hasattr(os, "posix_fallocate"):
-        return
-    with open(path, "r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # the file system cannot reserve
-                raise
 
 
 def ranges(begin: Array, end: Array) -> tuple[Array, Array]:

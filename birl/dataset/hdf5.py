@@ -433,6 +433,27 @@ class HDF5File:
         group = h5py.h5o.open(self.h5.id, name.encode()) if name in self else None
         return [each.decode() for each in group] if isinstance(group, h5py.h5g.GroupID) else []
 
+    def check_objects(self) -> None:
+        """Check all objects before another library reads the file: no links, and all bytes of arrays in the file."""
+        import h5py
+
+        waiting, seen = [""], set()
+        while waiting:
+            parent = waiting.pop()
+            group = h5py.h5o.open(self.h5.id, parent.encode() or b"/")
+            for each in group:
+                name = f"{parent}/{each.decode()}".removeprefix("/")
+                found = h5py.h5o.open(self.h5.id, name.encode()) if name in self else None
+                if isinstance(found, h5py.h5d.DatasetID):
+                    self._dataset(name)
+                elif isinstance(found, h5py.h5g.GroupID):
+                    if (place := h5py.h5o.get_info(found).addr) in seen:  # perhaps in itself, without end
+                        raise CorruptFileError(
+                            f"{self.name}: {name:.80} is a second name of a group: store the group itself"
+                        )
+                    seen.add(place)
+                    waiting.append(name)
+
     def texts(self, name: str) -> list[str]:
         """Read an array of texts of fixed length ``[N]``."""
         import h5py

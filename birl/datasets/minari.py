@@ -5,10 +5,14 @@ They need the extra ``minari``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
+import os
 import re
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,6 +26,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from birl.checks import check
 from birl.dataset import Episode, ReplayBuffer, ReplayBufferBase, Sampler, Signature, create_zero_observation
+from birl.dataset.hdf5 import open_hdf5
 from birl.dataset.logs.files import LogFile
 from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
@@ -40,7 +45,7 @@ from birl.errors import (
     WriteError,
     require,
 )
-from birl.files.atomic import convert_to_write_error
+from birl.files.atomic import convert_to_write_error, reserve_space
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.spaces import Actions, actions_from_space, flatten_actions, space_from_actions, unflatten_actions
 from birl.spaces.observations import Choices, leaf_spaces, match_parts, observations_from_spaces, select_parts
@@ -51,6 +56,8 @@ PATTERN: Final = re.compile(r"([\w-]+/)*[\w-]+-v\d+")
 """Names of Minari's datasets."""
 
 _GOAL = ("observation", "desired_goal")
+_ARRAY: Final = 2950  # bytes that HDF5 adds to each array that Minari writes, most of them for its chunks
+_CHUNKS: Final = 1.12  # size of large arrays in chunks, relative to their numbers
 
 
 class _MinariEpisode(Protocol):
@@ -180,6 +187,7 @@ def _open_dataset(env_name: str, download: bool, trusted: bool) -> _MinariDatase
             minari.download_dataset(env_name)
         if not trusted:
             _check_spaces(env_name, folder)  # if they are missing, Minari makes the environment to read them
+        _check_hdf5(folder / "main_data.hdf5")
         source: _MinariDataset = minari.load_dataset(env_name)
     except FileNotFoundError as error:
         raise FileError(
@@ -242,6 +250,13 @@ def _check_spaces(name: str, folder: Path) -> None:
             "creates the environment to read its spaces. Pass trust_environment=True if you trust the dataset: the "
             "code that it names runs then"
         )
+
+
+def _check_hdf5(path: Path) -> None:
+    """Check the HDF5 file of a dataset, if it has one: Minari follows links to other files, and uses any filter."""
+    if path.is_file():
+        with open_hdf5(path) as file:
+            file.check_objects()
 
 
 def _check_tables(source: _MinariDataset) -> None:
@@ -390,8 +405,9 @@ def write_minari(
 
     spaces_of_data = {"observation_space": observation_space, "action_space": action_space}
     with convert_to_write_error(f"the Minari dataset {name!r}"):
+        _check_disk(folder.parent, dataset)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _convert_system_errors():
                 warnings.filterwarnings("ignore", ".* is (set to )?None", UserWarning)  # author and environment
                 minari.create_dataset_from_buffers(name, buffers(), env=env, jpeg_encoding=False, **spaces_of_data)
             if not found["episodes"]:
@@ -400,6 +416,32 @@ def write_minari(
             shutil.rmtree(folder, ignore_errors=True)
             raise
     return found
+
+
+def _check_disk(folder: Path, dataset: ReplayBufferBase) -> None:
+    """Raise an `OSError` if there is no space for a dataset, because a full disk ends the process in HDF5's library.
+
+    The space is reserved for a moment, so that quotas count, too.
+    """
+    leaves = dataset.reader.storages[0].leaves.values()
+    row = 2 + sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    episodes = dataset.size()
+    numbers = (dataset.transition_count + episodes) * row
+    while not folder.exists():
+        folder = folder.parent
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        reserve_space(file.name, int(_CHUNKS * numbers) + episodes * (len(leaves) + 2) * _ARRAY)
+
+
+@contextlib.contextmanager
+def _convert_system_errors() -> Iterator[None]:
+    """Raise an `OSError` in place of other errors of HDF5's library, whose text has the number of a system error."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        if (number := re.search(r"\berrno = (\d+)", str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def _append_last(steps: int, rows: Array, last: Array) -> Array:

@@ -153,3 +153,23 @@ def convert_to_write_error(label: object, advice: str = "choose another path") -
     except OSError as error:
         known = _ADVICE.get(error.errno or 0, advice)
         raise WriteError(f"cannot write {label}: {error.strerror or error} ({known})") from error
+
+
+def reserve_space(path: str | os.PathLike[str], size: int | None = None) -> None:
+    """Reserve the space of a file on disk, where the system can; its content does not change.
+
+    Args:
+        path: an existing file.
+        size: number of bytes; ``None`` for those of the file.
+
+    Raises:
+        OSError: if the disk is full.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with open(path, "r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size if size is None else size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # the file system cannot reserve
+                raise

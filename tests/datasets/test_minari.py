@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -350,7 +352,7 @@ def test_damaged_datasets_of_every_format(kind: str, tmp_path: Path, monkeypatch
     assert get_minari(name, make_environment=False)[0].transition_count == 8
     for bad in (good[:1000], good.replace(b"\xff\xd8\xff", b"\0\0\0")):  # truncated; invalid images
         file.write_bytes(bad)
-        with pytest.raises(CorruptFileError, match=r"(damaged|incomplete).* again"):
+        with pytest.raises(CorruptFileError, match=r"(damaged|incomplete).* (again|from a copy)"):
             get_minari(name, make_environment=False)
     if kind == "arrow":  # where images end: Minari follows these numbers beyond the file
         sizes = np.cumsum([0, *[len(image(good))] * 4], dtype="<i4").tobytes()
@@ -439,3 +441,98 @@ def test_a_dataset_of_one_s_own_with_its_environment(tmp_path: Path, monkeypatch
     with pytest.raises(EmptyDataError, match="no episode has a step with a next observation"):
         write_minari(cut, "pole/empty-v0")
     assert [each for each in os.listdir(tmp_path / "pole") if each.endswith("v0")] == ["own-v0"]
+
+
+def _at_another_file(file: h5py.File, other: Path) -> None:
+    del file["episode_0/rewards"]
+    file["episode_0/rewards"] = h5py.ExternalLink(other, "secret")
+
+
+def _within_the_file(file: h5py.File, other: Path) -> None:
+    del file["episode_0/rewards"]
+    file["episode_0/rewards"] = h5py.SoftLink("/episode_0/actions")
+
+
+def _raw_bytes_of_another_file(file: h5py.File, other: Path) -> None:
+    del file["episode_0/rewards"]
+    file["episode_0"].create_dataset("rewards", (4,), "f8", external=[(str(other), 0, 32)])
+
+
+def _virtual(file: h5py.File, other: Path) -> None:
+    del file["episode_0/rewards"]
+    layout = h5py.VirtualLayout((4,), "f8")
+    layout[:] = h5py.VirtualSource(other, "secret", (4,))
+    file["episode_0"].create_virtual_dataset("rewards", layout)
+
+
+def _group_of_another_file(file: h5py.File, other: Path) -> None:
+    del file["episode_1"]
+    file["episode_1"] = h5py.ExternalLink(other, "/")
+
+
+def _more_than_the_file_can_hold(file: h5py.File, other: Path) -> None:
+    file["episode_0"].create_dataset("infos/large", (2**40,), "f8", chunks=(1024,))
+
+
+def _in_itself(file: h5py.File, other: Path) -> None:
+    file["episode_0/infos/itself"] = file["episode_0"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _at_another_file,
+        _within_the_file,
+        _raw_bytes_of_another_file,
+        _virtual,
+        _group_of_another_file,
+        _more_than_the_file_can_hold,
+        _in_itself,
+    ],
+)
+def test_data_outside_the_file_are_not_read(change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    rows = np.arange(8, dtype=np.float32)
+    write_minari(MDPDataset(rows[:, None], rows[:, None], rows, [0, 0, 0, 1] * 2), "own/links-v0")
+    other = tmp_path / "other.hdf5"
+    with h5py.File(other, "w") as file:
+        file["secret"] = np.full(4, 7.0)
+    (path,) = tmp_path.rglob("main_data.hdf5")
+    assert get_minari("own/links-v0", make_environment=False)[0].transition_count == 8
+    with h5py.File(path, "a") as file:
+        change(file, other)
+    opened: list[str] = []
+    monkeypatch.setattr(minari, "load_dataset", opened.append)
+    with pytest.raises(
+        CorruptFileError, match=r"main_data\.hdf5: (.* is a link|.* is no array of this file|with .* it|.* second name)"
+    ):
+        get_minari("own/links-v0", make_environment=False)
+    assert not opened
+
+
+def test_a_full_disk_is_noticed_before_and_while_a_dataset_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5's library ends the process where it cannot write what it holds."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    rows = np.zeros(4, np.float32)
+    data = MDPDataset(rows[:, None], rows[:, None], rows, [0, 0, 0, 1])
+    asked: list[int] = []
+
+    def full(file: int, begin: int, size: int) -> None:
+        asked.append(size)
+        raise OSError(errno.ENOSPC, "full")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ValueError("Unable to synchronously create dataset (file write failed, errno = 28, buf = 0x1)")
+
+    with monkeypatch.context() as patch, pytest.raises(WriteError, match="the disk is full: free some space"):
+        patch.setattr(os, "posix_fallocate", full, raising=False)
+        write_minari(data, "own/full-v0")
+    with monkeypatch.context() as patch, pytest.raises(WriteError, match="No space left .*the disk is full"):
+        patch.setattr(minari, "create_dataset_from_buffers", fails)
+        write_minari(data, "own/full-v0")
+    assert not list(tmp_path.rglob("full-v0"))
+    write_minari(data, "own/full-v0")
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert 0.8 * written < asked[0] < 1.2 * written
