@@ -60,6 +60,8 @@ FEATURES: Final[Mapping[str, str]] = {
     "averaged gradients": "`Cluster.learners` above 1, without `gradients='pushed'`",
     "pushed gradients": "`Cluster.gradients='pushed'`",
     "shards": "`Cluster.shards`",
+    "order": '`Cluster.order` other than `"together"`',
+    "overlap": "`overlap=True`",
     "learning together": "seeds, workers or processes that learn together at the moment",
     "retune": "`retune`",
     "compute_gradients": "`compute_gradients`",
@@ -233,7 +235,23 @@ INCOMPATIBLE: Final = (
         "pushed gradients are of older weights",
         "leave gradients out, or use workers= with A3C",
     ),
+    # collectors
+    Incompatible("overlap", "cluster", "collectors act meanwhile", "leave overlap out", ConfigError),
+    Incompatible(
+        "order",
+        "rollouts",
+        "rollouts are of the newest weights",
+        "give order='together', or leave order out",
+        ConfigError,
+    ),
     # replay shards
+    Incompatible(
+        "shards",
+        "learners",
+        "learners sample from their own steps",
+        "leave shards out, or learners",
+        ConfigError,
+    ),
     Incompatible(
         "rollouts",
         "shards",

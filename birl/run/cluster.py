@@ -10,6 +10,7 @@ from typing import Any, Final
 from birl.checks import Allowed, check, named_arguments
 from birl.distributed.worker_pool import Placement
 from birl.errors import ConfigError
+from birl.incompatible import check_compatible
 
 ORDERS: Final = ("together", "turns", "arrival")
 AUTO: Final = "auto"
@@ -171,9 +172,8 @@ class Cluster:
                 f"{-(-self.collectors // sharing) * sharing}"
             )
         if self.shards and self.learners > 1:
-            raise ConfigError(
-                f"Cluster.shards is {self.shards}, with {self.learners} learners, which sample from their own "
-                "steps: leave shards out, or learners"
+            check_compatible(
+                {"shards": f"Cluster.shards={self.shards}", "learners": f"Cluster.learners={self.learners}"}
             )
         if self.shards and self.collectors % self.shards:
             raise ConfigError(

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 
 from birl.envs import EndedEpisode, Stepper, as_environment, number_of_environments, reset_generator
 from birl.errors import ConfigError, UnsupportedError
+from birl.incompatible import check_compatible
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.agent_core import (
     AgentCore,
@@ -290,9 +291,7 @@ class ClusterExecution(LocalExecution):
                 "birl.Cluster(environments=…) copies of it"
             )
         if overlap:
-            raise ConfigError(
-                "overlap=True was given with cluster=…, whose collectors act meanwhile: leave overlap out"
-            )
+            check_compatible({"overlap": "overlap=True", "cluster": "cluster=…"})
         if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
             raise UnsupportedError(
                 f"the buffer has info_keys={keys!r:.100}, but the collectors of a cluster send no info: leave out "
@@ -317,10 +316,7 @@ class ClusterExecution(LocalExecution):
     def rollout_updates(self, algorithm: Trainable, experience: Mapping[str, Stateful]) -> Updates:
         cluster, learner, name = self._cluster, algorithm.learner, type(algorithm).__name__
         if cluster.order != "together":
-            raise ConfigError(
-                f"Cluster.order is {cluster.order!r}, but {name} learns from rollouts of its newest weights: give "
-                "order='together'"
-            )
+            learner.check_compatible({"order": f"Cluster.order={cluster.order!r}"})
         if cluster.shards:
             learner.check_compatible({"shards": f"Cluster.shards={cluster.shards}"})
         if cluster.learners == 1:

@@ -332,7 +332,7 @@ def test_rollouts_have_exact_steps(n_steps: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_rollouts_that_collectors_cannot_make() -> None:
-    with pytest.raises(ConfigError, match="Cluster.order is 'turns', but PPO learns from rollouts of its newest"):
+    with pytest.raises(ConfigError, match="Cluster.order='turns' cannot be combined with PPO, which learns from roll"):
         rolled(birl.Cluster(2, order="turns"))
     with pytest.raises(ConfigError, match="it must divide the rollout_length, which is 10"):
         rolled(birl.Cluster(2, fragment=4))
@@ -463,7 +463,7 @@ def test_options_that_exclude_a_cluster() -> None:
         dqn().fit_online(Drift(), cluster=TURNS, workers=2)
     with pytest.raises(ConfigError, match="SyncVectorEnv was given with cluster"):
         dqn().fit_online(SyncVectorEnv([Drift]), cluster=TURNS)
-    with pytest.raises(ConfigError, match="overlap=True was given with cluster"):
+    with pytest.raises(ConfigError, match="overlap=True cannot be combined with cluster=…: collectors act meanwhile"):
         dqn().fit_online(Drift(), cluster=TURNS, overlap=True)
     with pytest.raises(ShapeError, match="the buffer has 1 lanes for 6 environments"):
         dqn().fit_online(Drift(), create_fifo_replay_buffer(100, env=Drift()), cluster=TURNS)

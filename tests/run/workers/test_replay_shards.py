@@ -260,7 +260,7 @@ def test_damage_is_an_error(damage: Any, message: str, tmp_path: Path) -> None:
 def test_invalid_shards() -> None:
     with pytest.raises(ConfigError, match="Cluster.shards is 2, with 5 collectors; .*give collectors=6"):
         birl.Cluster(5, shards=2)
-    with pytest.raises(ConfigError, match="Cluster.shards is 2, with 2 learners"):
+    with pytest.raises(ConfigError, match="Cluster.shards=2 cannot be combined with Cluster.learners=2"):
         birl.Cluster(4, shards=2, learners=2)
     with pytest.raises(ConfigError, match="Cluster.shards is -1; it must be an int >= 0"):
         birl.Cluster(shards=-1)
