@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from birl._version import __version__
-from birl.config import SCALERS
 from birl.dataset import ReplayBufferBase
 from birl.envs import EndedEpisode
 from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
@@ -391,8 +390,9 @@ class Session:
         """Write the parameters again if fields were retuned. Running scalers stay as they were at the start."""
         description = self._describe()
         if description.get("retuned") != self._description.get("retuned"):
-            before = self._description["config"]["params"]
-            description["config"]["params"] |= {name: before[name] for name in SCALERS if name in before}
+            retuned = {name for change in description["retuned"].values() for name in change["fields"]}
+            now, before = description["config"]["params"], self._description["config"]["params"]
+            description["config"]["params"] = {name: (now if name in retuned else before)[name] for name in before}
             self._description = description
             self._logger.add_params(description)
 
