@@ -86,7 +86,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     lane, start, length = (int(column[index]) for column in episode_table(storage))
     first = lane * storage.capacity + start % storage.capacity
     rows: Any = slice(first, first + length + 1)
-    copy = copy or storage.check_overwritten is not None
+    copy = copy or (storage.limit is not None and storage.check_overwritten is not None)
     if storage.limit is not None and (copy or rows.stop > (lane + 1) * storage.capacity):
         rows = storage.place.indices(storage.rows(lane, np.arange(start, start + length + 1)))
     last, after = storage.flags[storage.rows(lane, np.array([start + length - 1, start + length]))]
@@ -115,6 +115,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
             actions[length] = 0
             actions.flags.writeable = False
         episode.observations, episode.actions = observations, actions
+    storage.check_rows()
     return episode
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from birl.dataset.arrays import FolderPlace
 from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_TRANSITION
-from birl.dataset.journal import LANE_ARRAYS, MAX_SEQUENCE, Journal, read_journal, restarts
+from birl.dataset.journal import LANE_ARRAYS, MAX_SEQUENCE, Journal, map_sequences, read_journal, restarts
 from birl.dataset.log_record import load_record
 from birl.dataset.sampling import Sampler
 from birl.dataset.storage import Storage
@@ -89,11 +90,12 @@ def set_storage_state(storage: Storage, state: State) -> None:
         _restore_rows(storage, state)
     elif rows_missing or not isinstance(storage.place, FolderPlace):
         raise ConfigError("rows of this state are missing: open their folder with ReplayBuffer.open(folder) first")
+    rewound = (lanes["end"] < storage.end).any()
     for name in LANE_ARRAYS:
         getattr(storage, name)[:] = lanes[name]
     if "columns" not in state:
         if storage.journal is not None:  # before the flags change: the newest record must fit the rows at every moment
-            storage.journal.write(storage, lanes["tail"])
+            (storage.journal.restart if rewound else storage.journal.write)(storage, lanes["tail"])
         _clean_flags(storage, lanes["tail"])
     storage.fine = frozenset(name for name in storage.leaves if name in state.get("fine", ()))
     lane, position = storage.live()
@@ -229,7 +231,8 @@ def begin_writing(storage: Storage) -> None:
             storage.columns, storage.flags, storage.device_flags = columns, flags, flags
             storage.check_overwritten = None
             storage.generation += 1
-            _start_journal(storage, max(newest, 0 if record is None else record.sequence))
+            rewound = record is not None and bool((record.state["end"] > storage.end).any())
+            _start_journal(storage, max(newest, 0 if record is None else record.sequence), rewound)
         except BaseException:
             end_writing(storage)
             raise
@@ -261,8 +264,14 @@ def _lock(place: FolderPlace) -> None:
     place.lock = lock
 
 
-def _start_journal(storage: Storage, sequence: int = 0) -> None:
-    """Record every write from now on, with numbers greater than ``sequence``."""
+def _start_journal(storage: Storage, sequence: int = 0, rewound: bool = False) -> None:
+    """Record every write from now on, with numbers greater than ``sequence``.
+
+    Args:
+        storage: a storage in a folder.
+        sequence: number of the newest write so far.
+        rewound: whether the storage has returned to an earlier position, so that it will replace rows.
+    """
     place = storage.place
     assert isinstance(place, FolderPlace)
 
@@ -270,7 +279,7 @@ def _start_journal(storage: Storage, sequence: int = 0) -> None:
         save_folder(storage, clean=storage.limit is None)
 
     storage.journal = Journal(place.folder, storage.lanes, sequence, save)
-    storage.journal.write(storage)
+    (storage.journal.restart if rewound else storage.journal.write)(storage)
 
 
 def end_writing(storage: Storage) -> None:
@@ -386,11 +395,12 @@ def open_folder(folder: Path) -> Storage:
 
 
 def _watch(storage: Storage) -> None:
-    """Make readers of a ring raise an error once its rows have been overwritten, or may be right now."""
+    """Make readers raise an error once rows have been overwritten, or may be right now."""
     place, lanes, capacity = storage.place, storage.lanes, storage.capacity
-    if storage.limit is None:
-        return
     assert isinstance(place, FolderPlace)
+    if storage.limit is None:
+        storage.check_overwritten = _watch_restarts(place, lanes)
+        return
     seen, start = place.sequence, storage.start.copy()
     slack = storage.limit // lanes // 64 + 8  # free rows of a full ring to which single steps are written
 
@@ -411,6 +421,28 @@ def _watch(storage: Storage) -> None:
             )
 
     storage.check_overwritten = watch
+
+
+def _watch_restarts(place: FolderPlace, lanes: int) -> Callable[[], None] | None:
+    """Return a function that raises an error once the writer of a folder that only grows has returned to a checkpoint.
+
+    It reads two numbers in memory, because readers call it for every column of a minibatch.
+    """
+    numbers, seen = map_sequences(place.folder, lanes), restarts(place.sequence)
+    if numbers is None:
+        return None
+
+    def watch() -> None:
+        if restarts(numbers[0]) <= seen and restarts(numbers[1]) <= seen:
+            return
+        record = read_journal(place.folder, lanes)  # a damaged record can have any number
+        if record is not None and restarts(record.sequence) > seen:
+            raise DataError(
+                f"the writer of {place.folder} has returned to a checkpoint, and the newest steps that were read here "
+                "are overwritten: open it again with ReplayBuffer.open(…)"
+            )
+
+    return watch
 
 
 def _open_arrays(place: FolderPlace, storage: Storage, *, writing: bool) -> tuple[dict[str, Any], Array]:

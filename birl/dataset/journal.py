@@ -80,11 +80,11 @@ class Journal(Generic[S]):
         record[_HEAD:-1] = np.concatenate([*lanes, (storage.tail() if tail is None else tail).ravel()])
         record[-1] = zlib.crc32(record[:-1].data)
 
-    def restart(self, storage: S) -> None:
-        """Record the state of ``storage`` before all of its rows are replaced."""
+    def restart(self, storage: S, tail: Array | None = None) -> None:
+        """Record the state of ``storage`` before rows that readers may know are replaced. For ``tail`` see `write`."""
         after = (self.sequence // _RESTART + 1) * _RESTART
         self.sequence = after + (after - self.sequence) % 2  # the older of the two records is replaced, as by any write
-        self.write(storage)
+        self.write(storage, tail)
 
     def flush(self) -> None:
         """Write the journal to disk."""
@@ -104,8 +104,16 @@ def read_journal(folder: Path, lanes: int) -> Record | None:
     return None
 
 
+def map_sequences(folder: Path, lanes: int) -> memoryview | None:
+    """Return the numbers of the writes in the two records ``[2]``, as they change; ``None`` without a journal."""
+    path, size = folder / NAME, _size(lanes)
+    if not path.is_file() or path.stat().st_size != 16 * size:
+        return None
+    return memoryview(np.memmap(path, np.int64, "r", shape=2 * size))[::size]
+
+
 def restarts(sequence: int) -> int:
-    """Return how often all rows had been replaced at the write with this number."""
+    """Return how often rows that readers may know had been replaced at the write with this number."""
     return sequence // _RESTART
 
 

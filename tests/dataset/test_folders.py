@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import random
 import signal
@@ -468,6 +469,35 @@ def test_a_ring_whose_rows_were_replaced_is_not_read(tmp_path: Path) -> None:
         reader.sample_transition_batch(3)
     writer.set_state(state)
     check(ReplayBuffer.open(tmp_path / "data"), 30, 20)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_folder_without_a_limit_whose_writer_returned_to_a_checkpoint_is_not_read(
+    closed: bool, tmp_path: Path
+) -> None:
+    """The writer replaces steps that readers know, and then grows beyond them."""
+    writer = new(tmp_path / "data")
+    for number in range(30):
+        write(writer, number)
+    state, early = writer.get_state(), ReplayBuffer.open(tmp_path / "data")
+    for number in range(30, 35):
+        write(writer, number)
+    reader = ReplayBuffer.open(tmp_path / "data")
+    if closed:  # a resumed run opens the folder, and returns to the checkpoint before it writes
+        writer.close()
+        writer = ReplayBuffer.open(tmp_path / "data")
+    reader.sample_transition_batch(3)
+    writer.set_state(state)
+    for number in range(130, 145):
+        write(writer, number)
+    for stale, name in itertools.product((reader, early), READS.keys() - {"state"}):  # which is a position only
+        with pytest.raises(DataError, match="has returned to a checkpoint, .* open it again"):
+            READS[name](stale)
+    again = ReplayBuffer.open(tmp_path / "data")
+    assert again.transition_count == writer.transition_count
+    for number in range(145, 160):  # no step is replaced
+        write(writer, number)
+    again.sample_transition_batch(3)
 
 
 def test_single_items_are_no_views_of_a_ring(tmp_path: Path) -> None:
