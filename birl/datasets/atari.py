@@ -8,6 +8,7 @@ needs memory for one episode in addition to the stored ones.
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,7 @@ GAMES: Final = (
 _EPOCHS: Final = {"mixed": 1, "medium": 10, "expert": 50}
 _COLUMNS: Final = ("observation", "action", "reward", "terminal")
 _ROWS: Final = 4096
+_BLOCK: Final = 2**26  # most bytes that are read at once
 
 
 def get_atari(
@@ -258,13 +260,14 @@ class _Rows:
             version = np.lib.format.read_magic(self._file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, by_columns, self._dtype = read(self._file)
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, TypeError, zlib.error) as error:
             self._file.close()
             raise self._damaged(str(error)) from error
-        if self._dtype.kind not in "biuf" or not self.shape or (by_columns and len(self.shape) > 1):
+        self._size = self._dtype.itemsize * math.prod(self.shape[1:])
+        fits = self._dtype.kind in "biuf" and self.shape and all(type(n) is int and n >= 0 for n in self.shape)
+        if not fits or (by_columns and len(self.shape) > 1) or self._size > _BLOCK:
             self._file.close()
-            raise self._damaged(f"it holds {self._dtype} of shape {self.shape}")
-        self._size = self._dtype.itemsize * int(np.prod(self.shape[1:]))
+            raise self._damaged(f"it holds {self._dtype} of shape {self.shape!s:.80}")
 
     def __enter__(self) -> Self:
         return self
@@ -278,7 +281,7 @@ class _Rows:
     def _chunks(self, count: int) -> Iterator[bytes]:
         """Yield the next ``count`` rows, with memory for a part of them only."""
         while count:
-            rows = min(count, _ROWS)
+            rows = min(count, _ROWS, _BLOCK // max(self._size, 1))
             try:
                 chunk = self._file.read(rows * self._size)
             except (OSError, EOFError, zlib.error) as error:

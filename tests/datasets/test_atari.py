@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from birl.dataset import PrioritizedSampler, ReplayBuffer
-from birl.datasets import get_atari, get_atari_transitions, get_dataset
+from birl.datasets import atari, get_atari, get_atari_transitions, get_dataset
 from birl.errors import ConfigError, CorruptFileError, FileError
 from birl.types import ActionSpace
 
@@ -192,3 +192,22 @@ def test_sticky_actions_reach_the_game(tmp_path: Path) -> None:
     for sticky in (True, False):
         env: gymnasium.Env[Any, Any] = get_atari("pong-mixed-v0", sticky_action=sticky)[1]
         assert env.unwrapped.ale.getFloat("repeat_action_probability") == (0.25 if sticky else 0.0)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "(2, 1099511627776, 1099511627776)",
+        "(1, 68719476736)",
+        "(1, 2**70)",
+        "(1, 9223372036854775808)",
+        "(2, -3)",
+        "(True,)",
+    ],
+)
+def test_headers_that_claim_impossible_shapes(shape: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    file = tmp_path / "x.gz"
+    file.write_bytes(gzip.compress(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(100)))
+    with pytest.raises(CorruptFileError, match="is damaged or not a gzipped"), atari._Rows(file) as rows:
+        rows.take(rows.shape[0])
