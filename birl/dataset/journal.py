@@ -109,7 +109,7 @@ def map_sequences(folder: Path, lanes: int) -> memoryview | None:
     path, size = folder / NAME, _size(lanes)
     if not path.is_file() or path.stat().st_size != 16 * size:
         return None
-    return memoryview(np.memmap(path, np.int64, "r", shape=2 * size))[::size]
+    return np.memmap(path, np.int64, "r", shape=2 * size).data[::size]
 
 
 def restarts(sequence: int) -> int:
