@@ -258,9 +258,11 @@ class SimBaEncoderFactory(EncoderFactory, type="simba"):
 class DefaultEncoderFactory(EncoderFactory, type="default"):
     """`PixelEncoderFactory` for images ``(channels, height, width)``, `VectorEncoderFactory` for fewer dimensions.
 
-    Images with a side below 36 pixels get smaller kernels, and fewer convolutions if three do not fit.
+    Images with a side below 36 pixels get smaller kernels, and fewer convolutions if three do not fit. Those with both
+    sides below 8, such as MiniGrid's views, are grids of symbols and are read as vectors.
 
-    Tuple and dict observations have one such encoder for each leaf, and a dense layer of 256 units over all features.
+    The leaves of tuple and dict observations are concatenated and read as one vector. If one is an image, each leaf has
+    its own encoder, and a dense layer of 256 units reads their features.
 
     Attributes:
         activation: see `birl.models.layers.ACTIVATIONS`.
@@ -280,12 +282,12 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
         _check_layers(self)
 
     def _stacks(self, observation_shape: Shape) -> bool:
-        return is_shape(observation_shape) and self._leaf(observation_shape)._stacks(observation_shape)
+        return self._reads_whole(observation_shape) and self._factory(observation_shape)._stacks(observation_shape)
 
     def _encoder(self, observation_shape: Shape, action_size: int, n: int | None) -> nn.Module:
-        if is_shape(observation_shape):
-            return self._leaf(observation_shape)._encoder(observation_shape, action_size, n)
-        leaves = [self._leaf(shape).create(shape) for shape in leaf_shapes(observation_shape)]
+        if self._reads_whole(observation_shape):
+            return self._factory(observation_shape)._encoder(observation_shape, action_size, n)
+        leaves = [self._factory(shape).create(shape) for shape in leaf_shapes(observation_shape)]
         joint = VectorEncoder(
             sum(feature_size_of(leaf) for leaf in leaves) + action_size,
             [256],
@@ -296,18 +298,33 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
         )
         return TreeEncoder(leaves, joint)
 
-    def _leaf(self, shape: tuple[int, ...]) -> EncoderFactory:
+    @staticmethod
+    def _reads_whole(shape: Shape) -> bool:
+        """Return whether one encoder reads all parts of the observation."""
+        return is_shape(shape) or not any(map(_is_image, leaf_shapes(shape)))
+
+    def _factory(self, shape: Shape) -> EncoderFactory:
         options: dict[str, Any] = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        if len(shape) > 3:
-            frames = "; stacked images are one image of more channels, (frames * channels, height, width)"
-            raise ConfigError(
-                f"observations have shape {shape}; the default encoder takes vectors and images (channels, height, "
-                f"width): join dimensions before{frames if len(shape) == 4 else ''}. VectorEncoderFactory() flattens "
-                "any shape"
-            )
-        if len(shape) == 3:
+        for leaf in leaf_shapes(shape):
+            if len(leaf) > 3:
+                frames = "; stacked images are one image of more channels, (frames * channels, height, width)"
+                raise ConfigError(
+                    f"observations have shape {leaf}; the default encoder takes vectors and images (channels, height, "
+                    f"width): join dimensions before{frames if len(leaf) == 4 else ''}. VectorEncoderFactory() "
+                    "flattens any shape"
+                )
+        if is_shape(shape) and _is_image(shape):
             return PixelEncoderFactory(filters=_filters_for(min(channels_first(shape)[1:])), **options)
         return VectorEncoderFactory(**options)
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    """Return whether convolutions read a leaf of this shape by default. Below 8 x 8, it is a grid of symbols.
+
+    PPO with its defaults learns MiniGrid's views of 7 x 7 symbols faster without convolutions, as
+    `benchmarks/minigrid_ppo.py` shows.
+    """
+    return len(shape) == 3 and max(channels_first(shape)[1:]) >= 8
 
 
 def _filters_for(side: int) -> list[list[int]]:
