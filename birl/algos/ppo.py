@@ -45,6 +45,11 @@ def tanh_encoder() -> EncoderFactory:
     return DefaultEncoderFactory(activation="tanh")
 
 
+def ppo_encoder() -> EncoderFactory:
+    """Return the default encoder with two layers of 64 tanh units for vectors (arXiv:1707.06347, section 6.1)."""
+    return DefaultEncoderFactory(activation="tanh", hidden_units=[64, 64])
+
+
 @config
 class PPOConfig(AlgorithmConfig):
     """Proximal Policy Optimization with the clipped objective (Schulman et al. 2017, arXiv:1707.06347).
@@ -57,25 +62,26 @@ class PPOConfig(AlgorithmConfig):
 
     With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
     both losses: the usual network for images. With a ``kl_coefficient``, eq. 8's penalty, logged as ``kl_loss``, also
-        keeps the policy close to the one that collected the rollout; ``clip_range=1e9`` leaves only this penalty. Its
-        weight is constant or, with ``kl_penalty_target``, adapted by the rule of section 4 between 1e-8 and 1e8. Then
-        ``kl``, the divergence after all epochs, and ``kl_weight``, the weight for the next rollout, are logged as well.
+    keeps the policy close to the one that collected the rollout; ``clip_range=1e9`` leaves only this penalty. Its
+    weight is constant or, with ``kl_penalty_target``, adapted by the rule of section 4 between 1e-8 and 1e8. Then
+    ``kl``, the divergence after all epochs, and ``kl_weight``, the weight for the next rollout, are logged as well.
 
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl``, ``clip_fraction`` and
     ``explained_variance``.
 
-    Differs from Stable-Baselines3: the standard deviation of advantages has no Bessel correction; with
-    ``value_clip_range`` the loss is the larger of the clipped and the unclipped error, as in OpenAI's code, not always
-    the clipped one; ``target_kl`` is compared with the mean over an epoch, at its end, and without Stable-Baselines3's
-    factor of 1.5: give 1.5 times the value that you would give to Stable-Baselines3.
+    Differs from Stable-Baselines3: there is an entropy bonus by default, as in PFRL and NNablaRL; the standard
+    deviation of advantages has no Bessel correction; with ``value_clip_range`` the loss is the larger of the clipped
+    and the unclipped error, as in OpenAI's code, not always the clipped one; ``target_kl`` is compared with the mean
+    over an epoch, at its end, and without Stable-Baselines3's factor of 1.5: give 1.5 times the value that you would
+    give to Stable-Baselines3.
     """
 
     batch_size: int = 64
     learning_rate: float = field(3e-4, like=NetworkConfig)
     optim_factory: OptimizerFactory = field(lambda: AdamFactory(eps=1e-5, clip_grad_norm=0.5), like=NetworkConfig)
-    actor_encoder_factory: EncoderFactory = field(tanh_encoder, like=PolicyConfig)
+    actor_encoder_factory: EncoderFactory = field(ppo_encoder, like=PolicyConfig)
     value_encoder_factory: EncoderFactory | None = field(
-        tanh_encoder,
+        ppo_encoder,
         "Encoder of the state-value function. If `None`, it reads the features of the policy's, which then learns from "
         "both losses.",
     )
@@ -93,7 +99,7 @@ class PPOConfig(AlgorithmConfig):
     )
     value_clip_range: float | None = field(None, "Clip range of the change in value.", above=0)
     value_coefficient: float = field(0.5, "Weight of the value loss.", low=0)
-    entropy_coefficient: float = field(0.0, "Weight of the entropy bonus.", low=0)
+    entropy_coefficient: float = field(0.01, "Weight of the entropy bonus.", low=0)
     target_kl: float | None = field(
         None, "No further pass over a rollout once the mean approximate KL divergence of a pass is above it.", above=0
     )

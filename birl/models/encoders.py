@@ -270,6 +270,7 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
         dropout_rate: dropout probability after each layer, or ``None``.
         noisy: noise of the dense layers; see `VectorEncoderFactory`.
         output_scale: see `VectorEncoderFactory`.
+        hidden_units: size of each layer that reads vectors.
     """
 
     activation: str = "relu"
@@ -277,9 +278,11 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
     dropout_rate: float | None = None
     noisy: bool | float = False
     output_scale: float = field(default=1.0, kw_only=True)
+    hidden_units: list[int] = field(default_factory=lambda: [256, 256], kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layers(self)
+        check_hidden_units(self.hidden_units)
 
     def _stacks(self, observation_shape: Shape) -> bool:
         return self._reads_whole(observation_shape) and self._factory(observation_shape)._stacks(observation_shape)
@@ -314,6 +317,7 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
                     "flattens any shape"
                 )
         if is_shape(shape) and _is_image(shape):
+            del options["hidden_units"]
             return PixelEncoderFactory(filters=_filters_for(min(channels_first(shape)[1:])), **options)
         return VectorEncoderFactory(**options)
 
