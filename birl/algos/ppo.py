@@ -58,7 +58,8 @@ class PPOConfig(AlgorithmConfig):
     the environment's bounds. A rollout has ``rollout_length`` steps from each environment; the networks learn from it
     for ``n_epochs`` epochs, in minibatches of ``batch_size`` steps (recurrent networks: in sequences of
     ``sequence_length`` steps). Weights are initialised orthogonally (Engstrom et al. 2020, arXiv:2005.12729, section
-    3).
+    3). Vectors are read by two layers of 64 units, as in the paper; with two of 256, PPO learns Pendulum in fewer
+    steps, and MiniGrid less reliably.
 
     With ``value_encoder_factory=None`` the value function is a second head on the policy's encoder, which learns from
     both losses: the usual network for images. With a ``kl_coefficient``, eq. 8's penalty, logged as ``kl_loss``, also
@@ -69,11 +70,10 @@ class PPOConfig(AlgorithmConfig):
     Logs ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``approximate_kl``, ``clip_fraction`` and
     ``explained_variance``.
 
-    Differs from Stable-Baselines3: there is an entropy bonus by default, as in PFRL and NNablaRL; the standard
-    deviation of advantages has no Bessel correction; with ``value_clip_range`` the loss is the larger of the clipped
-    and the unclipped error, as in OpenAI's code, not always the clipped one; ``target_kl`` is compared with the mean
-    over an epoch, at its end, and without Stable-Baselines3's factor of 1.5: give 1.5 times the value that you would
-    give to Stable-Baselines3.
+    Differs from Stable-Baselines3: there is an entropy bonus by default; the standard deviation of advantages has no
+    Bessel correction; with ``value_clip_range`` the loss is the larger of the clipped and the unclipped error, as in
+    OpenAI's code, not always the clipped one; ``target_kl`` is compared with the mean over an epoch, at its end, and
+    without Stable-Baselines3's factor of 1.5: give 1.5 times the value that you would give to Stable-Baselines3.
     """
 
     batch_size: int = 64

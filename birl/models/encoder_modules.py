@@ -122,7 +122,7 @@ class SimBaEncoder(nn.Module):
 def joined(observation: Tree, action: Tensor | None) -> Tensor:
     """Concatenate all numbers of observations, and ``action`` ``[M, A]``, or ``[N, M, A]`` with one per member."""
     if not isinstance(observation, Tensor):
-        observation = torch.cat([leaf.reshape(len(leaf), -1) for leaf in tree_leaves(observation)], -1)
+        observation = torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in tree_leaves(observation)], -1)
     x = observation if observation.dim() == 2 else observation.reshape(observation.shape[0], -1)
     if action is not None and action.dim() == 3:
         x = x.expand(action.shape[0], -1, -1)

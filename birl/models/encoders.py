@@ -134,7 +134,7 @@ class VectorEncoderFactory(EncoderFactory, type="vector"):
             value function or a Q-function. Small factors start with small outputs.
     """
 
-    hidden_units: list[int] = field(default_factory=lambda: [256, 256])
+    hidden_units: list[int] = field(default_factory=lambda: [256, 256], hash=False)
     activation: str = "relu"
     use_batch_norm: bool = False
     use_layer_norm: bool = False
@@ -182,7 +182,7 @@ class PixelEncoderFactory(EncoderFactory, type="pixel"):
         output_scale: see `VectorEncoderFactory`.
     """
 
-    filters: list[list[int]] = field(default_factory=lambda: _filters_for(84))
+    filters: list[list[int]] = field(default_factory=lambda: _filters_for(84), hash=False)
     feature_size: int | None = 512
     activation: str = "relu"
     use_batch_norm: bool = False
@@ -278,7 +278,7 @@ class DefaultEncoderFactory(EncoderFactory, type="default"):
     dropout_rate: float | None = None
     noisy: bool | float = False
     output_scale: float = field(default=1.0, kw_only=True)
-    hidden_units: list[int] = field(default_factory=lambda: [256, 256], kw_only=True)
+    hidden_units: list[int] = field(default_factory=lambda: [256, 256], hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_layers(self)

@@ -144,8 +144,10 @@ WHOLE = 32
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("encoder", [SMALL, GRU])
 def test_on_policy(encoder: Any, n: int) -> None:
-    parts = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder, "sequence_length": 4}
-    config = PPOConfig(rollout_length=8, batch_size=8, n_epochs=2, **parts)  # type: ignore[arg-type]
+    parts: dict[str, Any] = {"actor_encoder_factory": encoder, "value_encoder_factory": encoder}
+    if encoder is GRU:
+        parts["sequence_length"] = 4
+    config = PPOConfig(rollout_length=8, batch_size=8, n_epochs=2, **parts)
     birl.seed(0)
     algorithm, env = config.create(), drift(n, discrete=False)
     own_loop(algorithm.agent(n, env=env), env, reset_generator(env, 3), WHOLE)

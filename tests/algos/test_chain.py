@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from birl import algos
+from birl.errors import UnusedOptionWarning
 from birl.models import GRUEncoderFactory, VectorEncoderFactory
 from birl.seeding import seed as seed_everything
 from birl.testing import ChainEnv, MemoryEnv, average_return, collect_dataset, train
@@ -99,7 +100,8 @@ def test_recurrent_dqn_remembers_ten_steps() -> None:
 
 
 def test_dqn_without_memory_cannot() -> None:
-    assert _remember(_recurrent_dqn(ENCODER), 300, 1) < 0.9
+    with pytest.warns(UnusedOptionWarning, match="sequence_length=11"):
+        assert _remember(_recurrent_dqn(ENCODER), 300, 1) < 0.9
 
 
 @pytest.mark.slow

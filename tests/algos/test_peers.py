@@ -116,9 +116,7 @@ def undo_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
         birl.models.CategoricalPolicy, "forward", lambda self, inputs: Categorical(forward(self, inputs).log_probs)
     )
     shared = bcq.ImitatorHead.forward
-    monkeypatch.setattr(
-        bcq.ImitatorHead, "forward", lambda self, features: Categorical(shared(self, features).log_probs)
-    )
+    monkeypatch.setattr(bcq.ImitatorHead, "forward", lambda self, *given: Categorical(shared(self, *given).log_probs))
 
 
 def undo_iql(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ CASES: dict[str, dict[str, Any]] = {
     "A2C": {**A2C, "entropy_coefficient": 0.02},
     "A2C continuous": {**A2C, "gae_lambda": 0.9},
     "PPO": {**PPO, "entropy_coefficient": 0.02},
-    "PPO continuous": {**PPO, "value_clip_range": 0.1},
-    "PPO standardised": {**PPO, "normalize_advantage": True},
+    "PPO continuous": {**PPO, "value_clip_range": 0.1, "entropy_coefficient": 0.0},
+    "PPO standardised": {**PPO, "normalize_advantage": True, "entropy_coefficient": 0.0},
 }
 
 

@@ -117,8 +117,8 @@ def test_every_encoder_and_head(name: str, n: int) -> None:
 
 
 def test_trees_have_noise_in_all_dense_layers() -> None:
-    policy = DeterministicPolicy(Spec(((3,), (2,)), Continuous(2)), DefaultEncoderFactory(noisy=True))
-    assert len(noise_of(policy)) == 2 + 2 + 1
+    policy = DeterministicPolicy(Spec(((3,), (1, 9, 9)), Continuous(2)), DefaultEncoderFactory(noisy=True))
+    assert len(noise_of(policy)) == 2 + 1 + 1
     dense = [part for part in policy.encoder.modules() if isinstance(part, nn.Linear)]
     assert all(hasattr(each, "noise") for each in dense)
 
