@@ -19,7 +19,7 @@ from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
 from birl.spaces import all_finite, read_action_mask
 from birl.spaces.conversion import to_array, to_arrays
-from birl.spaces.observations import check_action_mask, check_observations, match_parts
+from birl.spaces.observations import check_action_mask, check_observations, match_parts, order_tables
 from birl.spaces.specs import Spec
 from birl.types import (
     MASK,
@@ -47,6 +47,8 @@ class BuiltPolicy:
         nets: the networks.
         spec: shapes that the networks were built for.
         units: converts to and from the units of the networks.
+        columns: names of the columns of the tables that it learned from; see `birl.dataset.DatasetInfo`. Policies of
+            the same networks share them.
         set_mode: called with ``True`` before networks act: no dropout, running statistics, fixed quantile fractions.
 
     Attributes:
@@ -54,10 +56,17 @@ class BuiltPolicy:
     """
 
     def __init__(
-        self, name: str, policy: Policy, nets: nn.Module, spec: Spec, units: Units, set_mode: Callable[[bool], None]
+        self,
+        name: str,
+        policy: Policy,
+        nets: nn.Module,
+        spec: Spec,
+        units: Units,
+        columns: dict[str, tuple[str, ...]],
+        set_mode: Callable[[bool], None],
     ) -> None:
         self.name, self.policy, self.nets, self.spec, self.units = name, policy, nets, spec, units
-        self.set_mode = set_mode
+        self.columns, self.set_mode = columns, set_mode
         # an unbounded policy acts in the environment's own units, unless a scaler maps [-1, 1] to them
         ranged = policy.bounded or units.action_scaler is not None
         self.clips = policy.clipped and ranged
@@ -112,7 +121,7 @@ class BuiltPolicy:
     def sampling(self) -> BuiltPolicy:
         """Return a policy whose greedy actions are samples of this policy."""
         policy = replace(self.policy, greedy=self.policy.sample)
-        return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.set_mode)
+        return BuiltPolicy(self.name, policy, self.nets, self.spec, self.units, self.columns, self.set_mode)
 
     @property
     def scores(self) -> PolicyFunction[Any]:
@@ -350,7 +359,8 @@ class BuiltPolicy:
                 f"a tuple was given, but observations are single arrays {('batch', *shape)}: env.reset() returns "
                 "(observation, info); give observation[None]"
             )
-        x = to_arrays("observations", match_parts(self.spec.observations, x))
+        x = order_tables("observations", match_parts(self.spec.observations, x), self.columns)
+        x = to_arrays("observations", x)
         leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
         got = [np.shape(leaf) for leaf in leaves] or [()]
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):

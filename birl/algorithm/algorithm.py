@@ -45,6 +45,7 @@ from birl.run.protocols import (
     StepBuffer,
 )
 from birl.spaces import Actions
+from birl.spaces.observations import fitting_columns, merge_columns
 from birl.spaces.specs import Spec
 from birl.types import ActionSize, ActionSpace, Array, Batch, Environment, Shape, State, Tree
 
@@ -252,15 +253,18 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
     def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
         """Build for a dataset's shapes, or check them against the networks if built.
 
-        Fits scalers that are not fitted yet. If the dataset was made from a table (`birl.dataset.from_table`), model
-        files record its columns, and later tables must have the same ones.
+        Fits scalers that are not fitted yet. If the dataset was made from a table, model files record its columns, and
+        later tables must have the same ones, in any order. Columns of a later dataset must have the same order, too.
         """
         building.check_source("build_with_dataset", dataset)
         logs = merge_records(self.logs, dataset.logs, f"this {type(self).__name__}", "the dataset")
+        known = {} if self._learner is None else self._learner.policy.columns
+        columns = merge_columns(known, dataset.dataset_info.columns, f"this {type(self).__name__}", "the dataset")
         trained = self.grad_step > 0
         spec = building.fit_to_dataset(self.definition(), self.config, dataset, trained)
         self._build_or_check(spec, building.check_dataset)
         self.learner.logs = logs
+        self.learner.policy.columns.update(fitting_columns(columns, self.spec.observations))
 
     def build_with_env(self, env: Environment) -> None:
         """Build for an environment's spaces, or check them against the networks if built.

@@ -36,6 +36,7 @@ from birl._version import __version__
 from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, require
 from birl.files import atomic_write
+from birl.spaces.conversion import Columns
 from birl.spaces.specs import Spec
 from birl.types import MASK, Tree
 
@@ -51,14 +52,17 @@ def schema_path(file: Path) -> Path:
     return file.with_suffix(".schema.json")
 
 
-def write_schema(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord | None) -> Path:
+def write_schema(
+    file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord | None, names: Columns | None = None
+) -> Path:
     """Write the schema of an export next to it.
 
     Args:
         file: the ONNX file.
         spec: observations and actions of the policy.
         policy: description of the policy in JSON form.
-        logs: record of the logs whose columns the policy reads. If it is ``None``, columns are named by their numbers.
+        logs: record of the logs whose columns the policy reads.
+        names: names of the columns, by part, of policies that did not learn from logs. Other columns are numbered.
 
     Returns:
         Path of the schema.
@@ -67,12 +71,14 @@ def write_schema(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRec
         ConfigError: if the policy's observations or actions are not those of the logs.
         WriteError: if it cannot be written.
     """
-    schema = schema_of(file, spec, policy, logs)
+    schema = schema_of(file, spec, policy, logs, names or {})
     atomic_write(schema_path(file), (json.dumps(schema, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     return schema_path(file)
 
 
-def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord | None) -> dict[str, Any]:
+def schema_of(
+    file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord | None, names: Columns
+) -> dict[str, Any]:
     """Return the schema in JSON form; see `write_schema`."""
     data = file.read_bytes()
     session = require("onnxruntime", "onnx").InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -86,7 +92,8 @@ def schema_of(file: Path, spec: Spec, policy: Mapping[str, Any], logs: LogRecord
             path, leaf = leaves[int(index)]
             masked = spec.masked and path == MASK
             role = "action_mask" if masked else "observation"
-            columns = _mask(path, leaf.shape[0], logs) if masked else _columns(path, tuple(leaf.shape), logs)
+            shape, known = tuple(leaf.shape), names.get(path)
+            columns = _mask(path, shape[0], logs) if masked else _columns(path, shape, logs, known)
         inputs.append({**_tensor(tensor), "role": role, **columns})
     outputs = [{**_tensor(tensor), "role": _OUTPUTS.get(tensor.name, "state")} for tensor in session.get_outputs()]
     schema: dict[str, Any] = {
@@ -135,7 +142,7 @@ def _mask(path: str, size: int, logs: LogRecord | None) -> dict[str, Any]:
     return {"columns": [{**_PLAIN, "column": column, "size": size, "length": size}]}
 
 
-def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[str, Any]:
+def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None, names: Sequence[str] | None) -> dict[str, Any]:
     """Describe the columns that make a part of an observation; ``None`` for other parts than vectors, such as images.
 
     If ``frames`` is above 1, the part consists of that many rows, the oldest first, with zeros before the first row of
@@ -151,7 +158,8 @@ def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None) -> dict[
         return {"frames": frames, "columns": logs.observation()}
     if len(shape) > 1:
         return {"frames": 1, "columns": None}
-    names = [path or "0"] if shape == () else [f"{path}.{index}" if path else str(index) for index in range(*shape)]
+    if names is None:
+        names = [path or "0"] if shape == () else [f"{path}.{index}" if path else str(index) for index in range(*shape)]
     return {"frames": 1, "columns": [{"column": name, **_PLAIN} for name in names]}
 
 

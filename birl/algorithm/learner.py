@@ -272,7 +272,7 @@ class Learner:
         self.running = {name: scaler for name, scaler in scalers.items() if scaler is not None and scaler.running}
         self._frozen = freeze_statistics if self.running else contextlib.nullcontext
         self._mode: bool | None = None
-        self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, self.set_mode)
+        self.policy = BuiltPolicy(self.name, definition.acts, self.nets, spec, self.units, {}, self.set_mode)
         if self.policy.noisy and self.experience.on_policy and not self.experience.allows_explorer:
             noisy = f"noise in the layers of {self.name}'s policy"
             check_compatible({"noisy layers": noisy, **self.experience.features(self.name)})
@@ -600,6 +600,8 @@ class Learner:
             data["retuned"] = retuned
         if self.logs is not None:
             data["logs"] = self.logs.to_json()
+        if self.policy.columns:
+            data["columns"] = {part: list(names) for part, names in self.policy.columns.items()}
         return data if self.evaluated is None else {**data, "policy": self.evaluated.describe()}
 
     def policy_state(self) -> State:

@@ -36,7 +36,7 @@ from birl.files import load_archive, save_archive
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.files.state_restore import convert_to_corrupt_error, restore_on_error
 from birl.run.checkpoint import differences
-from birl.spaces.observations import observations_from_json
+from birl.spaces.observations import columns_from_json, fitting_columns, merge_columns, observations_from_json
 from birl.spaces.specs import Spec
 from birl.types import State, Tree, tree_map
 
@@ -104,6 +104,8 @@ def save_model(learner: Learner, fname: File) -> None:
     if learner.running:
         state["running"] = {name: scaler.get_state() for name, scaler in learner.running.items()}
     about = {"birl": __version__, "networks": _describe_networks(learner), "shapes": _describe_shapes(learner)}
+    if "columns" in (description := learner.describe()):
+        about["columns"] = description["columns"]
     save_archive(fname, "parameters", about, state)
 
 
@@ -144,6 +146,8 @@ def load_model(learner: Learner, fname: File) -> None:
             "saved, or load single networks, as with copy_policy_from(other)"
         )
     _check_shapes(learner, fname, about.get("shapes"))
+    columns = fitting_columns(columns_from_json(about.get("columns")), learner.spec.observations)
+    columns = merge_columns(learner.policy.columns, columns, f"this {learner.name}", str(fname))
     saved = state.get("running", {})
     if saved.keys() != learner.running.keys():
         there, here = (", ".join(each) or "none" for each in (saved, learner.running))
@@ -155,6 +159,7 @@ def load_model(learner: Learner, fname: File) -> None:
         learner.engine.set_state(state)
         for name, scaler in learner.running.items():
             scaler.set_state(saved[name])
+    learner.policy.columns.update(columns)
 
 
 def save_policy(policy: BuiltPolicy, fname: str | Path) -> None:
@@ -218,6 +223,8 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     with contextlib.nullcontext() if state is None else skip_addon_parameters():
         algorithm.create_impl(spec.observations, spec.actions)
     algorithm.learner.logs = LogRecord.from_json(data["logs"]) if "logs" in data else None
+    columns = fitting_columns(columns_from_json(data.get("columns")), spec.observations)
+    algorithm.learner.policy.columns.update(columns)
     return algorithm
 
 

@@ -13,6 +13,7 @@ from birl.algorithm.export_schema import write_schema
 from birl.checks import named_arguments
 from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError
+from birl.spaces.conversion import Columns
 from birl.spaces.specs import Spec
 from birl.types import Array, Tree
 
@@ -35,6 +36,14 @@ class PolicyAPI:
         """The logs that it has learned from; ``None`` if its datasets were not made from logs."""
         raise NotImplementedError
 
+    @property
+    def columns(self) -> Columns:
+        """The names of the columns of the tables that it has learned from, by the part of observations.
+
+        A single array is the part ``""``. Tables that are given to `predict` and other methods are read by these names.
+        """
+        return self.acting.columns
+
     def serving_description(self) -> dict[str, Any]:
         """Return a description in JSON form for programs that serve it: ``type``, ``draws`` and parameters."""
         return {"type": type(self).__name__, "draws": False}
@@ -44,8 +53,9 @@ class PolicyAPI:
         """Return greedy actions.
 
         Args:
-            x: observations ``[B, *shape]`` (a tree of arrays for tuple and dict observations). A recurrent policy
-                treats each as the start of an episode; `actor` keeps its state.
+            x: observations ``[B, *shape]`` (a tree of arrays for tuple and dict observations). If it has learned from
+                a table, the columns of a table may have any order. A recurrent policy treats each as the start of an
+                episode; `actor` keeps its state.
 
         Returns:
             ``[B, A]`` in environment units, or integers ``[B]``.
@@ -115,7 +125,7 @@ class PolicyAPI:
         Args:
             fname: path that ends with ``.onnx``.
             logs: the logs whose columns the policy reads (`ReplayBuffer.logs`); by default the logs from which it
-                learned. If there are none, columns are numbered.
+                learned. If there are none, columns have the names of the table that it learned from, or numbers.
             **options: passed to `save_policy`.
 
         Returns:
@@ -128,4 +138,5 @@ class PolicyAPI:
         if file.suffix != ".onnx":
             raise ConfigError(f"{str(fname)!r:.200} does not end with .onnx, which the schema is for: use save_policy")
         self.save_policy(file, **options)
-        return write_schema(file, self.spec, self.serving_description(), self.logs if logs is None else logs)
+        logs = self.logs if logs is None else logs
+        return write_schema(file, self.spec, self.serving_description(), logs, self.columns)

@@ -72,7 +72,7 @@ from birl.run.protocols import EnvironmentLike
 from birl.seeding import preserve_random_state
 from birl.seeding import seed as set_seed
 from birl.spaces import actions_from_space
-from birl.spaces.observations import leaf_spaces
+from birl.spaces.observations import leaf_spaces, merge_columns
 from birl.types import ActionSpace, Array, Environment
 
 _MOST_SEEDS: Final = 1000
@@ -665,3 +665,4 @@ def copy_networks(
         learner.build_with_env(env)
     learner.engine.load_networks(initial.engine.get_state()["nets"])
     learner.learner.logs = merge_records(initial.logs, learner.logs, "the model", "the dataset")
+    learner.learner.policy.columns.update(merge_columns(initial.columns, learner.columns, "the model", "the dataset"))

@@ -135,7 +135,9 @@ class ReplayBufferBase(ABC):
         mask = None if mask is None else as_flags("mask", mask, count)
         writer = to.writer
         observation = process_observations(writer.process_observation, to.parts(observation))
-        next_observation = process_observations(writer.process_observation, to.parts(next_observation))
+        next_observation = process_observations(
+            writer.process_observation, to.parts(next_observation, "next_observation")
+        )
         following = observation_columns(to.storage, next_observation, "next_observation", count)
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
         values = step_columns(to.storage, observation, action, reward, extra, count)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from birl.checks import check
 from birl.dataset.episode import EpisodeBase, Signature, Spaces, check_episodes
 from birl.dataset.validation import actions_of_log, check_stored, prepare_actions
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import ConfigError, EmptyDataError, ShapeError
 from birl.spaces import Actions, actions_from_space, parse_actions
-from birl.spaces.conversion import to_array
+from birl.spaces.conversion import Columns, to_array
 from birl.spaces.observations import (
+    fitting_columns,
     infer_observations,
     leaf_spaces,
     match_parts,
+    merge_columns,
     observations_from_spaces,
     parse_observations,
     select_parts,
@@ -40,6 +43,8 @@ class DatasetInfo:
         action_size: number of dimensions or options, as the argument ``action_size`` of `birl.dataset.MDPDataset`.
         observations: spec of the observations, see `birl.spaces.observations`, in the order of the signature; numbers
             by default.
+        columns: names of the columns of the tables that observations come from, by the name of their part; a single
+            array is the part ``""``. Empty if they come from arrays.
     """
 
     observation_signature: Signature
@@ -48,6 +53,7 @@ class DatasetInfo:
     action_space: ActionSpace
     action_size: ActionSize
     observations: Tree = None
+    columns: Columns = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         signature, found = self.observation_signature, self.observations
@@ -61,6 +67,8 @@ class DatasetInfo:
                 )
         found = parsed if found is None else match_parts(signature.tree, found)
         object.__setattr__(self, "observations", found)
+        check("columns", self.columns, Mapping)  # type: ignore[type-abstract]
+        object.__setattr__(self, "columns", fitting_columns(self.columns, found))
 
     @classmethod
     def from_episodes(
@@ -78,7 +86,7 @@ class DatasetInfo:
         check_episodes(episodes)
         if not episodes:
             raise EmptyDataError("there are no episodes to read: give one or more")
-        first, (known, others) = episodes[0], _known_spaces(episodes, _fits_actions)
+        first, (known, others, named) = episodes[0], _known_spaces(episodes, _fits_actions)
         if action_size is None and known and (action_space is None or action_space is known[0].actions.kind):
             kind = known[0].actions.kind
             found = [spaces.actions for spaces in known]
@@ -93,10 +101,13 @@ class DatasetInfo:
         action, reward = Signature.of(actions, skip=1).as_row(), first.reward_signature.as_row()
         observations = parse_observations(observation_space) if observation_space is not None else None
         if observations is None:
-            known, others = _known_spaces(episodes, _fits_observations)
+            known, others, _ = _known_spaces(episodes, _fits_observations)
             inferred = [infer_observations(rows) for rows in _observations_of(others)]
             observations = functools.reduce(widen_observations, [*(spaces.observations for spaces in known), *inferred])
-        return cls(first.observation_signature, action, reward, spec.kind, spec.size_argument, observations)
+        columns: Columns = {}
+        for each in named:
+            columns = merge_columns(columns, each, "episodes", "others")
+        return cls(first.observation_signature, action, reward, spec.kind, spec.size_argument, observations, columns)
 
     @classmethod
     def from_env(
@@ -179,17 +190,20 @@ class DatasetInfo:
 
 def _known_spaces(
     episodes: Sequence[EpisodeBase], fits: Callable[[Spaces, EpisodeBase], bool]
-) -> tuple[list[Spaces], list[EpisodeBase]]:
-    """Return the different `Spaces` of episodes, and the episodes that have none or whose arrays do not fit them."""
+) -> tuple[list[Spaces], list[EpisodeBase], list[Columns]]:
+    """Return the different `Spaces` of episodes, the episodes that do not fit them or have none, and all `columns`."""
     known: dict[int, tuple[Spaces, bool]] = {}
     others: list[EpisodeBase] = []
+    named: dict[int, Columns] = {}
     for episode in episodes:
         spaces: Spaces | None = getattr(episode, "spaces", None)
         if spaces is not None and id(spaces) not in known:
             known[id(spaces)] = spaces, fits(spaces, episode)
         if spaces is None or not known[id(spaces)][1]:
             others.append(episode)
-    return [spaces for spaces, fit in known.values() if fit], others
+        if columns := getattr(episode, "columns", None):
+            named[id(columns)] = columns
+    return [spaces for spaces, fit in known.values() if fit], others, list(named.values())
 
 
 def _fits_actions(spaces: Spaces, episode: EpisodeBase) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from birl.dataset.validation import (
 )
 from birl.errors import ConfigError, ShapeError
 from birl.spaces import Actions
-from birl.spaces.conversion import to_array
+from birl.spaces.conversion import Columns, to_array
+from birl.spaces.observations import columns_of, order_tables
 from birl.types import (
     Array,
     ArraySpec,
@@ -223,6 +224,10 @@ class Spaces:
     actions: Actions
 
 
+_OF_DATASETS: Final = ("spaces", "columns")
+"""Fields of `Episode` that files store once for all episodes."""
+
+
 @dataclass
 class Episode(_WithSignatures):
     """One episode.
@@ -239,6 +244,8 @@ class Episode(_WithSignatures):
         extra: extra arrays ``[T, …]`` by name.
         spaces: specs of observations and actions of the dataset that the episode is part of; ``None`` to infer them
             from its arrays.
+        columns: names of the numbers in each part of the observations, such as those of the dataset that the episode
+            is part of; ``None`` for those of ``observations`` if they are given as tables.
 
     Raises:
         ShapeError: if lengths or dtypes do not fit.
@@ -253,6 +260,7 @@ class Episode(_WithSignatures):
     final_observation: Observation = field(default=None, kw_only=True)
     extra: dict[str, Array] | None = field(default=None, kw_only=True)
     spaces: Spaces | None = field(default=None, kw_only=True, repr=False, compare=False)
+    columns: Columns | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.rewards = as_column("rewards", self.rewards)
@@ -261,6 +269,11 @@ class Episode(_WithSignatures):
         observations = parts_as_tuple("observations", self.observations, len(self.rewards))
         self.observations = tree_map(lambda leaf: np.atleast_1d(to_array("observations", leaf)), observations)
         self.final_observation = parts_like(self.final_observation, observations)
+        if self.columns is None:
+            self.columns = columns_of(observations)
+        elif not isinstance(self.columns, Mapping):
+            check("columns", self.columns, Mapping, optional=True)  # type: ignore[type-abstract]
+        self.final_observation = order_tables("final_observation", self.final_observation, self.columns, row=True)
         self.terminated = _as_flag("terminated", self.terminated)
         self.truncated = _as_flag("truncated", self.truncated) and not self.terminated
         steps = len(self.rewards)
@@ -304,7 +317,7 @@ class Episode(_WithSignatures):
 
     def serialize(self) -> dict[str, Any]:
         """Return the episode as a dict of arrays and flags."""
-        return {item.name: getattr(self, item.name) for item in fields(Episode) if item.name != "spaces"}
+        return {item.name: getattr(self, item.name) for item in fields(Episode) if item.name not in _OF_DATASETS}
 
     @classmethod
     def deserialize(cls, serialized: dict[str, Any]) -> Episode:

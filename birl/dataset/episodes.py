@@ -108,6 +108,7 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
         final_observation=None if unknown else tree_map(lambda leaf: leaf[length], observations),
         extra={name.removeprefix("extra."): read(name)[:length] for name in storage.extra_names} or None,
         spaces=storage.info.spaces,
+        columns=storage.info.columns,
     )
     if for_picker and not bool(last & NO_NEXT):
         if actions[length].any():  # old data of a ring

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from birl.dataset.episodes import EpisodeList, episode_table
 from birl.dataset.flags import FINAL, NO_NEXT, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.ingest import observation_columns, row_flags, step_columns
 from birl.dataset.storage import Storage
+from birl.spaces.conversion import Columns
 from birl.types import Array, Tree, tree_map
 
 
@@ -30,6 +31,7 @@ class FlatEpisodes:
             final observation is not known.
         finals: tree ``[K, …]``: the final observations that are known; ``None`` without any.
         extra: extra arrays ``[N, …]`` by name.
+        columns: see `birl.dataset.DatasetInfo`.
     """
 
     observations: Tree
@@ -39,6 +41,7 @@ class FlatEpisodes:
     flags: Array
     finals: Tree
     extra: dict[str, Array]
+    columns: Columns = field(default_factory=dict)
 
     @classmethod
     def concatenate(cls, episodes: Sequence[EpisodeBase]) -> FlatEpisodes:
@@ -85,7 +88,8 @@ class FlatEpisodes:
 
     def as_one(self) -> Episode:
         """Return all steps as one episode."""
-        return Episode(self.observations, self.actions, self.rewards, terminated=False, truncated=True)
+        steps = (self.observations, self.actions, self.rewards)
+        return Episode(*steps, terminated=False, truncated=True, columns=self.columns)
 
     def split(self, episode_cls: type[Episode]) -> list[Episode]:
         """Return the single episodes, whose arrays are views."""
@@ -103,6 +107,7 @@ class FlatEpisodes:
                     "truncated": bool(flag & TRUNCATED),
                     "final_observation": final,
                     "extra": {name: column[begin:stop] for name, column in self.extra.items()} or None,
+                    **({"columns": self.columns} if self.columns else {}),
                 }
             )
             found.append(made)

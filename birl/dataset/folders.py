@@ -34,7 +34,7 @@ from birl.files.locks import FolderLock
 from birl.files.reading import MAX_JSON_BYTES, bytes_left, read_exactly
 from birl.files.state_restore import check_array, convert_to_corrupt_error
 from birl.spaces import Actions, check_actions
-from birl.spaces.observations import choices_to_json, observations_from_json
+from birl.spaces.observations import choices_to_json, columns_from_json, observations_from_json
 from birl.types import ActionSpace, Array, ArraySpec, State, tree_map, tree_of_json
 
 _INDEX, _SAMPLER, _LOCK = "storage.json", "sampler.safetensors", "storage"
@@ -319,6 +319,7 @@ def save_folder(storage: Storage, *, clean: bool = True) -> None:
             "action_space": info.action_space.value,
             "action_size": info.action_size,
             "choices": choices_to_json(info.observations),
+            **({"columns": info.columns} if info.columns else {}),
         },
         "lanes": storage.lanes,
         "observation": storage.observation_names,
@@ -462,7 +463,8 @@ def _storage_of(folder: Path, index: dict[str, Any]) -> Storage:
     space, size = ActionSpace(index["info"]["action_space"]), index["info"]["action_size"]
     action, reward = Signature.of(leaves["action"]), Signature.of(leaves["reward"])
     observations = observations_from_json(tree_map(lambda leaf: leaf.shape, observation), index["info"].get("choices"))
-    info = DatasetInfo(Signature.of(observation), action, reward, space, size, observations)
+    columns = columns_from_json(index["info"].get("columns"))
+    info = DatasetInfo(Signature.of(observation), action, reward, space, size, observations, columns)
     lanes, capacity = index["lanes"], index["capacity"]
     if type(lanes) is not int or type(capacity) is not int or lanes != len(index["start"]) or capacity < 2:
         raise CorruptFileError(f"{folder} is damaged: {lanes!r:.30} environments of {capacity!r:.30} rows each")

@@ -46,7 +46,13 @@ from birl.files.atomic import write_binary
 from birl.files.reading import MAX_JSON_BYTES, PACKED, MemoryBudget, PathOrFile
 from birl.files.state_restore import convert_to_corrupt_error
 from birl.spaces import parse_actions
-from birl.spaces.observations import choices_to_json, infer_observations, observations_from_json, widen_observations
+from birl.spaces.observations import (
+    choices_to_json,
+    columns_from_json,
+    infer_observations,
+    observations_from_json,
+    widen_observations,
+)
 from birl.types import ActionSize, ActionSpace, Array, Tree, tree_leaves, tree_map, tree_of_json
 
 if TYPE_CHECKING:
@@ -263,7 +269,7 @@ def _meta(template: Tree, extra_names: Sequence[str], info: DatasetInfo | None) 
         "action_size": None if info is None else info.action_size,
         "choices": None if info is None else choices_to_json(info.observations),
     }
-    return json.dumps(meta)
+    return json.dumps(meta if info is None or not info.columns else {**meta, "columns": info.columns})
 
 
 def _structure(tree: Tree) -> Tree:
@@ -604,6 +610,7 @@ class HDF5File:
         try:
             if size is not None:
                 parse_actions(size, meta["action_space"])
+            meta["columns"] = columns_from_json(meta.get("columns"))
         except ConfigError as error:
             raise CorruptFileError(f"{self.name}: {error!s:.200}: use another copy") from error
         if not isinstance(meta["extra"], list):
@@ -639,7 +646,7 @@ class HDF5File:
             elif space is None:
                 space = detect_action_space(actions)
         lengths = np.diff(stops, prepend=0)
-        flat = FlatEpisodes(observations, actions, rewards, lengths, flags, finals, extra)
+        flat = FlatEpisodes(observations, actions, rewards, lengths, flags, finals, extra, meta["columns"])
         return flat, *self._spec(meta, space)
 
     def _flags(self, terminated: Array, template: Tree) -> tuple[Array, Tree]:
@@ -676,6 +683,8 @@ class HDF5File:
         count = self._count()
         self.budget.spend(count * (_EPISODE + len(meta["extra"])), f"{count} episodes")
         episodes = [self._episode(index, template, meta["extra"]) for index in range(count)]
+        for episode in episodes if meta["columns"] else ():
+            episode["columns"] = meta["columns"]
         return episodes, *self._spec(meta, action_space)
 
     def _episode(self, index: int, template: Tree, extra_names: Sequence[str]) -> dict[str, Any]:

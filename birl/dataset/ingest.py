@@ -15,7 +15,7 @@ from birl.dataset.storage import Storage, evict, steps_to_evict
 from birl.dataset.validation import check_finite, check_mask_allows, check_stored
 from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.spaces.conversion import to_array
-from birl.spaces.observations import check_action_mask, check_observation_leaf
+from birl.spaces.observations import check_action_mask, check_observation_leaf, merge_columns
 from birl.types import MASK, Array, ArraySpec, Tree, tree_map
 
 
@@ -90,6 +90,7 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
     check_episodes([episode])
     if not episode.size():
         raise EmptyDataError("an episode has 0 steps, at least 1 is needed: leave it out")
+    merge_columns(storage.info.columns, getattr(episode, "columns", None) or {}, "the buffer", "the episode")
     extra, final_observation = getattr(episode, "extra", None), getattr(episode, "final_observation", None)
     steps = step_columns(storage, episode.observations, episode.actions, episode.rewards, extra)
     ends = np.arange(episode.size()) == episode.size() - 1

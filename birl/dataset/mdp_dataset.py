@@ -37,12 +37,15 @@ from birl.dataset.validation import (
 )
 from birl.errors import DataError, EpisodeCutWarning, ShapeError, outside_birl
 from birl.spaces import Actions, parse_actions
+from birl.spaces.conversion import Columns
 from birl.spaces.observations import (
     check_action_mask,
     check_observations,
+    columns_of,
     infer_observations,
     map_named_leaves,
     match_parts,
+    order_tables,
     parse_observations,
     select_parts,
     widen_observations,
@@ -59,7 +62,9 @@ class MDPDataset(ReplayBuffer):
     """A replay buffer of logged steps.
 
     Args:
-        observations: tree of arrays ``[N, …]`` of any numeric dtype. The parts of a tuple may be given as a list.
+        observations: tree of arrays ``[N, …]`` of any numeric dtype. The parts of a tuple may be given as a list. The
+            names of the columns of tables (pandas, polars, Arrow) are kept: tables that are given later, to
+            ``append_batch`` or to a policy's ``predict``, are read by name.
         actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions, ``[N, D]`` for several
             choices at once; a dict or tuple of arrays if ``action_size`` is a Dict or Tuple space.
         rewards: ``[N]`` or ``[N, 1]``.
@@ -139,10 +144,13 @@ class MDPDataset(ReplayBuffer):
             )
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = select_parts(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
-        observations = map_named_leaves(partial(as_observation, "observations"), observations)
+        tables, observations = observations, map_named_leaves(partial(as_observation, "observations"), observations)
+        columns = columns_of(tables)
         if observation_space is not None:
             observation_space = parse_observations(observation_space, observation_keys)
         if action_masks is not None:
+            if not isinstance(observations, dict):
+                columns = {f"observation.{part}".rstrip("."): names for part, names in columns.items()}
             observations, observation_space = _with_masks(observations, observation_space, action_masks)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         actions, action_spec = prepare_actions(actions, action_space, action_size)
@@ -164,7 +172,7 @@ class MDPDataset(ReplayBuffer):
             _warn_of_time_limit(terminal, ends)
         finals, known, parts = None, np.zeros(count, bool), spec.observations
         if next_observations is not None:
-            following = _following(next_observations, observations)
+            following = _following(next_observations, observations, columns)
             ends |= _cuts(observations, following, ends, episode_ids is None)
             finals, known[ends] = _final_observations(following, ends, spec.masked)
             parts = parts if observation_space is not None else widen_observations(parts, infer_observations(finals))
@@ -173,7 +181,7 @@ class MDPDataset(ReplayBuffer):
         flags = row_flags(terminal, ends, known=known)
         observation, action, reward = (Signature.of(tree, skip=1) for tree in (observations, actions, rewards))
         buffer = InfiniteBuffer()
-        info = DatasetInfo(observation, action, reward, spec.actions.kind, spec.actions.size_argument, parts)
+        info = DatasetInfo(observation, action, reward, spec.actions.kind, spec.actions.size_argument, parts, columns)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
         names = list(tree_leaves(self.storage.observation_names))
@@ -262,9 +270,13 @@ def _warn_of_time_limit(terminal: Array, ends: Array) -> None:
     )
 
 
-def _following(next_observations: Tree, observations: Tree) -> Tree:
-    """Return next observations as arrays of the shapes of ``observations``; missing ones are NaN."""
+def _following(next_observations: Tree, observations: Tree, columns: Columns) -> Tree:
+    """Return next observations as arrays of the shapes of ``observations``; missing ones are NaN.
+
+    Tables have the order of ``columns``, unless all names differ, as in ``next_x``.
+    """
     following = match_parts(observations, parts_like(next_observations, observations))
+    following = order_tables("next_observations", following, columns, nan=True, renamed=True)
 
     def read(leaf: npt.ArrayLike, part: str) -> Array:
         if isinstance(leaf, list) and any(row is None for row in leaf) and not all(row is None for row in leaf):

@@ -11,7 +11,7 @@ from birl.dataset.reader import Reader
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.sampling import Generators
 from birl.errors import ConfigError, ShapeError
-from birl.spaces.observations import widen_observations
+from birl.spaces.observations import merge_columns, widen_observations
 from birl.types import Shape, State
 
 
@@ -62,6 +62,7 @@ class MixedReplayBuffer(ReplayBufferBase):
             raise ShapeError(
                 f"the buffers hold different data, {shapes} and {others}: observations and actions must agree"
             )
+        merge_columns(first.columns, second.columns, "the first buffer", "the second one")
         self.primary_replay_buffer, self.secondary_replay_buffer = primary_replay_buffer, secondary_replay_buffer
         self.buffer, self.target = primary_replay_buffer.buffer, primary_replay_buffer.target
         self.reader = Reader(sources, ratio, Generators())
@@ -79,7 +80,7 @@ class MixedReplayBuffer(ReplayBufferBase):
             first.actions.widen(second.actions).size_argument,
             widen_observations(first.observations, second.observations),
         )
-        return replace(first, action_size=size, observations=observations)
+        return replace(first, action_size=size, observations=observations, columns={**first.columns, **second.columns})
 
     @property
     def observation_shape(self) -> Shape:

@@ -15,7 +15,7 @@ from birl.dataset.ingest import add_extra_columns, lane_numbers
 from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_resolution
 from birl.dataset.storage import Storage
 from birl.dataset.writers import WriterPreprocessProtocol
-from birl.spaces.observations import match_parts
+from birl.spaces.observations import match_parts, order_tables
 from birl.types import Array, Observation, Tree, parts_like
 
 
@@ -55,14 +55,19 @@ class WriteTarget:
         """Return whether a lane has a running episode."""
         return bool(self.storage.open[lane]) if self.held is None else self.held.running(lane)
 
-    def parts(self, observation: Observation) -> Tree:
-        """Return the stored parts of observations."""
+    def parts(self, observation: Observation, name: str = "observation", *, row: bool = False) -> Tree:
+        """Return the stored parts of observations, called ``name`` in messages, or of one ``row``.
+
+        Tables become arrays with their columns in the order of the dataset's.
+        """
         names = self.storage.observation_names
-        return parts_like(observation if self.observation_keys is None else match_parts(names, observation), names)
+        given = parts_like(observation if self.observation_keys is None else match_parts(names, observation), names)
+        return order_tables(name, given, self.storage.info.columns, row=row)
 
     def processed(self, observation: Observation) -> Tree:
         """Return one observation as it is stored."""
-        return parts_like(self.writer.process_observation(self.parts(observation)), self.storage.observation_names)
+        stored = self.writer.process_observation(self.parts(observation, row=True))
+        return parts_like(stored, self.storage.observation_names)
 
     def prepare(self, steps: Mapping[str, Array] | None = None) -> None:
         """Prepare the storage for a write of ``steps``, whose extra columns it may lack."""

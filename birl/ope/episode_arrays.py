@@ -35,6 +35,7 @@ from birl.ope.policies import StochasticPolicy
 from birl.seeding import preserve_random_state
 from birl.spaces import Continuous, Discrete
 from birl.spaces.conversion import to_array
+from birl.spaces.observations import merge_columns
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
 PARTS: Final = 3
@@ -449,10 +450,17 @@ def _is_censored(episode: Episode, limit: int, gamma: float) -> bool:
 
 
 def check_columns(policies: Mapping[str, EvaluatedPolicy | str], dataset: ReplayBufferBase) -> None:
-    """Raise `ConfigError` if the columns of a policy's training data were encoded differently from the dataset's."""
+    """Check that a policy learned from columns like those of the dataset.
+
+    Raises:
+        ConfigError: if the columns of logs were encoded differently.
+        ShapeError: if the columns of tables have other names, or another order.
+    """
     for name, policy in policies.items():
         if isinstance(policy, PolicyAPI | StatefulTransformerWrapper):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
+        if isinstance(policy, PolicyAPI):
+            merge_columns(policy.columns, dataset.dataset_info.columns, name, "the dataset")
 
 
 def check_markov(policy: object, what: str) -> None:

@@ -34,6 +34,8 @@ from birl.files.state_restore import convert_to_corrupt_error
 from birl.models import is_recurrent
 from birl.models.distributions import NEVER, Categorical, Normal
 from birl.spaces import Actions, Continuous
+from birl.spaces.conversion import Columns
+from birl.spaces.observations import merge_columns
 from birl.spaces.specs import Spec
 from birl.types import Array, Inputs, State, Tree, tree_leaves
 
@@ -155,7 +157,7 @@ class _SinglePolicy(StochasticPolicy):
         sample = _sampler(distribution)
         clipped = built.policy.clipped or isinstance(self, Gaussian)
         policy = replace(built.policy, greedy=sample, sample=sample, distribution=distribution, clipped=clipped)
-        parts = built.nets, built.spec, built.units, built.set_mode
+        parts = built.nets, built.spec, built.units, built.columns, built.set_mode
         self._acting = BuiltPolicy(f"{name} of {built.name}", policy, *parts)
 
     @abstractmethod
@@ -356,6 +358,7 @@ class Mixture(StochasticPolicy):
         self._logs: LogRecord | None = None
         for index, (_, member) in enumerate(self._members):
             self._logs = merge_records(self._logs, member.logs, "a policy of the mixture", f"policy {index}")
+            merge_columns(self.columns, member.columns, "the first policy of the mixture", f"policy {index}")
 
     @property
     def spec(self) -> Spec:
@@ -366,6 +369,11 @@ class Mixture(StochasticPolicy):
     def logs(self) -> LogRecord | None:
         """The logs that its policies learned from, if known."""
         return self._logs
+
+    @property
+    def columns(self) -> Columns:
+        """See `PolicyAPI.columns`."""
+        return self._members[0][1].columns
 
     @property
     def acting(self) -> BuiltPolicy:

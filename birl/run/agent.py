@@ -45,7 +45,7 @@ from birl.run.session import CHECK_INTERVAL, SamplerPart
 from birl.seeding import preserve_random_state
 from birl.spaces import action_at, all_finite, fill_empty_masks, unflatten_actions
 from birl.spaces.conversion import to_array
-from birl.spaces.observations import check_action_mask, check_observations, map_named_leaves, match_parts
+from birl.spaces.observations import check_action_mask, check_observations, map_named_leaves, match_parts, order_tables
 from birl.types import MASK, Array, Environment, State, Tree, parts_like, tree_map
 
 
@@ -363,6 +363,7 @@ class Agent:
             parts = parts_like(observation, self._example)
             with contextlib.suppress(ShapeError):  # the error for missing parts is raised below
                 parts = match_parts(self._example, parts)
+            parts = order_tables(name, parts, self.algorithm.learner.policy.columns, row=self.n == 1)
             batch = tree_map(
                 lambda like, x, part: self._leaf(f"{name} {part!r}" if part else name, like, x),
                 *(self._example, parts, self._names),

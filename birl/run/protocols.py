@@ -16,6 +16,7 @@ from birl.dataset import MixedReplayBuffer, ReplayBuffer, ReplayBufferBase
 from birl.dataset.minibatch import MiniBatch, TransitionMiniBatch
 from birl.dataset.reader import MinibatchSource
 from birl.files.state_restore import Stateful as Stateful
+from birl.spaces.conversion import Columns
 from birl.spaces.specs import Spec
 from birl.types import Array, Environment, State, Tree
 
@@ -111,6 +112,10 @@ class Actor(Protocol):
 
 class BehaviorPolicy(Protocol):
     """The policy of an algorithm, which collectors copy. See `birl.acting.built_policy.BuiltPolicy`."""
+
+    @property
+    def columns(self) -> Columns:
+        """The names of the columns of the tables that the algorithm has learned from."""
 
     def weights(self) -> State:
         """Return a copy of everything that actions depend on and that changes in training."""

@@ -7,10 +7,10 @@ Arrow. Masked and missing values, and values that are not numbers, are refused b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ _ADVICE: Final = {
 """What to do with NumPy's kinds of dtypes that are not numbers."""
 
 _MISSING: Final = ("NoneType", "NAType", "NaTType")
+
+Columns: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The names of the numbers in each part of observations that came as a table. A single array is the part ``""``."""
 
 
 def to_array(name: str, value: object, *, nan: bool = False) -> Array:
@@ -161,24 +164,107 @@ def _from_tensor(name: str, tensor: Tensor) -> Array:
         raise _not_an_array(name, tensor, str(error)) from error
 
 
-def _columns(value: object) -> list[tuple[str, Any]] | None:
-    """Return the names and columns of a table of pandas, polars or Arrow; ``None`` for anything else."""
+def column_names(table: object) -> tuple[str, ...]:
+    """Return the name of each number in a row of a table: its column's, or ``x[0]``, ``x[1]``, … for a column of lists.
+
+    There are none, ``()``, for anything else than a table, and if labels are not text or not unique.
+    """
+    columns = _columns(table) if _labels(table) else None
+    first = [(label, values.iloc[:1] if hasattr(values, "iloc") else values[:1]) for label, values in columns or ()]
+    return tuple(name for label, values in first for name in _number_names(label, to_array(label, values)))
+
+
+def order_columns(
+    name: str, value: object, names: tuple[str, ...], *, nan: bool = False, row: bool = False, renamed: bool = False
+) -> object:
+    """Return a table as an array whose columns have the order of ``names``.
+
+    Anything else is returned unchanged, tables without names included.
+
+    Args:
+        name: name of the value, for messages.
+        value: any value.
+        names: the `column_names` of the table to compare with.
+        nan: see `to_array`.
+        row: whether the value is a single row, so that a Series with these labels is reordered, too.
+        renamed: whether a table of which no column has one of these names is returned unchanged.
+
+    Raises:
+        ShapeError: if the table has other columns.
+    """
+    table: Any = value
+    if row and hasattr(table, "to_frame") and hasattr(table, "index"):
+        table = table.to_frame().T
+    if not (labels := _labels(table)):
+        return value
+    lists = {each: each[: each.rindex("[")] for each in names if each.endswith("]") and "[" in each}
+    given = set(labels)
+    needed = list(dict.fromkeys(each if each in given else lists.get(each, each) for each in names))
+    if given != set(needed):
+        if renamed and not given & set(needed):
+            return value
+        raise _columns_error(name, table, labels, names, needed)
+    columns = dict(zip(labels, (values for _, values in _columns(table) or []), strict=True))
+    arrays = [to_array(f"{name}[{label!r:.60}]", columns[label], nan=nan) for label in needed]
+    found = tuple(each for label, array in zip(needed, arrays, strict=True) for each in _number_names(label, array))
+    if sorted(found) != sorted(names):
+        raise _columns_error(name, table, found, names, needed)
+    array = np.concatenate([array.reshape(len(array), -1) for array in arrays], 1)
+    if found != names:
+        place = {each: index for index, each in enumerate(found)}
+        array = array[:, [place[each] for each in names]]
+    return array[0] if table is not value else array
+
+
+def _columns_error(
+    name: str, table: object, found: tuple[str, ...], names: tuple[str, ...], needed: list[str]
+) -> ShapeError:
+    known = set(names), set(found)
+    missing, further = [each for each in names if each not in known[1]], [x for x in found if x not in known[0]]
+    parts = [("lacks", missing), ("also has", further)]
+    different = " and ".join(f"{verb} {', '.join(each)!s:.200}" for verb, each in parts if each)
+    if set(needed) <= set(found):
+        select = f"{name}.select({needed})" if hasattr(table, "column_names") else f"{name}[{needed}]"
+        advice = f"give {select:.300}"
+    else:
+        advice = "add or rename columns, or give an array of numbers in this order"
+    return ShapeError(
+        f"{name} is a table that {different}; its columns must be those of the data that were learned or stored, "
+        f"{', '.join(names)!s:.300}: {advice}"
+    )
+
+
+def _labels(table: object) -> tuple[str, ...]:
+    """Return the labels of the columns of a table, if all of them are different texts, else none."""
+    labels = [label for label, _ in _columns(table) or ()]
+    return tuple(labels) if len(set(labels)) == len(labels) and all(isinstance(each, str) for each in labels) else ()
+
+
+def _number_names(label: str, column: Array) -> Iterator[str]:
+    """Yield the name of each number that a column ``[N, …]`` adds to a row."""
+    if column.ndim == 1:
+        yield label
+    else:
+        yield from (f"{label}[{index}]" for index in range(column[:1].size))
+
+
+def _columns(value: object) -> list[tuple[Any, Any]] | None:
+    """Return the labels and columns of a table of pandas, polars or Arrow; ``None`` for anything else."""
     if isinstance(value, np.ndarray):
         return None
     table: Any = value
     if hasattr(table, "column_names") and hasattr(table, "columns"):  # Arrow
-        return list(zip(map(str, table.column_names), table.columns, strict=True))
+        return list(zip(table.column_names, table.columns, strict=True))
     if hasattr(table, "get_columns") and hasattr(table, "columns"):  # polars
         return list(zip(table.columns, table.get_columns(), strict=True))
     if hasattr(table, "iloc") and hasattr(table, "columns"):  # pandas
-        names = map(str, table.columns)
-        return [(name, table.iloc[:, index]) for index, name in enumerate(names)]
+        return [(label, table.iloc[:, index]) for index, label in enumerate(table.columns)]
     return None
 
 
-def _from_columns(name: str, columns: list[tuple[str, Any]], nan: bool) -> Array:
+def _from_columns(name: str, columns: list[tuple[Any, Any]], nan: bool) -> Array:
     """Return the columns of a table as ``[N, number of columns]``; a column of lists takes several."""
-    arrays = [to_array(f"{name}[{column!r:.60}]", values, nan=nan) for column, values in columns]
+    arrays = [to_array(f"{name}[{str(column)!r:.60}]", values, nan=nan) for column, values in columns]
     if not arrays:
         raise ShapeError(f"{name} is a table without columns: give one or more")
     return np.concatenate([array.reshape(len(array), -1) for array in arrays], 1)

@@ -20,6 +20,7 @@ import torch
 from gymnasium import Space, spaces
 
 from birl.errors import BirlError, ConfigError, EnvironmentMismatchError, ShapeError
+from birl.spaces.conversion import Columns, column_names, order_columns
 from birl.types import MASK, Array, Shape, Tree, tree_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -382,6 +383,71 @@ def minibatch_observations(stored: Tree, shape: Shape) -> Tree:
     """Return the observations of minibatches of this shape: the stored ones, unless a picker changes shapes."""
     sampled = parse_observations(shape)
     return stored if shapes_of(stored) == shapes_of(sampled) else sampled
+
+
+# -- columns of tables ---------------------------------------------------------------------------------------------
+
+
+def columns_of(tree: Tree) -> Columns:
+    """Return the names of the columns of all tables in a tree."""
+    found: dict[str, tuple[str, ...]] = {}
+    for part, leaf in [] if isinstance(tree, np.ndarray) else _leaf_names(tree):
+        if names := column_names(leaf):
+            found[part] = names
+    return found
+
+
+def fitting_columns(columns: Columns, observations: Tree) -> Columns:
+    """Return the names of the parts whose arrays have one number for each name."""
+    fits = {part: names for part, names in columns.items() if names} if columns else {}
+    shapes = {part: leaf.shape for part, leaf in _leaf_names(observations)} if fits else {}
+    return {part: names for part, names in fits.items() if shapes.get(part) == (len(names),)}
+
+
+def columns_from_json(data: object) -> Columns:
+    """Rebuild the names of columns from JSON; ``None`` stands for none.
+
+    Raises:
+        ConfigError: if they are not lists of texts by part.
+    """
+    given = {} if data is None else data
+    if not isinstance(given, dict) or not all(
+        isinstance(names, list) and all(isinstance(each, str) for each in names) for names in given.values()
+    ):
+        raise ConfigError(f"the columns are {data!r:.100}; they must be lists of texts by part: use another file")
+    return {str(part): tuple(names) for part, names in given.items()}
+
+
+def merge_columns(one: Columns, other: Columns, who: str, what: str) -> Columns:
+    """Return the names of the columns of both.
+
+    Raises:
+        ShapeError: if a part has other names in ``one``, called ``who``, than in ``other``, called ``what``.
+    """
+    for part, names in one.items() if one is not other else ():
+        if (given := other.get(part, names)) != names:
+            label = f"part {part!r} of the observations" if part else "observations"
+            raise ShapeError(
+                f"the {label} of {what} come from a table with the columns {', '.join(given)!s:.300}, those of {who} "
+                f"from one with {', '.join(names)!s:.300}; both must be the same in the same order: select the columns "
+                "of the table in that order, or give arrays, table.to_numpy(), if only the names differ"
+            )
+    return {**one, **other}
+
+
+def order_tables(name: str, tree: Tree, columns: Columns, **options: bool) -> Tree:
+    """Return a tree whose tables are arrays with their columns in the order of ``columns``.
+
+    ``options`` are those of `birl.spaces.conversion.order_columns`, which raises its errors.
+    """
+    if not columns or isinstance(tree, np.ndarray):
+        return tree
+
+    def order(leaf: object, part: str) -> object:
+        label = f"{name}[{part!r}]" if part else name
+        return order_columns(label, leaf, columns[part], **options) if part in columns else leaf
+
+    return map_named_leaves(order, tree)
 
 
 # -- data ----------------------------------------------------------------------------------------------------------

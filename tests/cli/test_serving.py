@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import pytest
 import birl
 from birl.algorithm.export_schema import schema_of
 from birl.cli import main
-from birl.dataset import LogSchema, ReplayBuffer
+from birl.dataset import LogSchema, ReplayBuffer, dump
 from birl.dataset.log_record import LogRecord, Origin, load_record
 from birl.dataset.logs.files import import_files
 from birl.errors import ConfigError, CorruptFileError
@@ -292,7 +293,12 @@ def test_what_was_evaluated_is_what_is_exported(birl_: Any, trips: list[dict[str
 def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> None:
     """Of arrays columns have numbers; logs can be named; logs that make other observations are refused."""
     birl_("data", "import", "trips.csv", "--schema", "schema.toml", "--out", "data")
-    ReplayBuffer.open("data").dump("plain.h5")
+    ReplayBuffer.open("data").dump("named.h5")
+    birl_("train", "DQN", "--dataset", "named.h5", "--n-steps", 5, "--out", "named")
+    named = json.loads(birl.load_learnable("named/model_5.d3").export("named.onnx").read_text())["inputs"][0]["columns"]
+    names = ReplayBuffer.open("data").dataset_info.columns[""]
+    assert [each["column"] for each in named] == list(names) and len(names) == 9
+    dump([replace(each, columns={}) for each in ReplayBuffer.open("data").episodes], "plain.h5")
     birl_("train", "DQN", "--dataset", "plain.h5", "--n-steps", 5, "--out", "run")
     birl_("export", "run", "policy.onnx")
     assert "does not name the columns of its logs, so they are numbered" in birl_.notes
@@ -403,7 +409,7 @@ def test_names_of_parts(tmp_path: Path) -> None:
     algo = birl.algos.DQNConfig().create()
     algo.create_impl(({"arm": (2,), "eye": (3, 16, 16)}, (1,)), 4)  # type: ignore[arg-type]
     algo.export(tmp_path / "policy.onnx")
-    described = schema_of(tmp_path / "policy.onnx", algo.spec, algo.serving_description(), None)
+    described = schema_of(tmp_path / "policy.onnx", algo.spec, algo.serving_description(), None, {})
     assert [each["columns"] and [one["column"] for one in each["columns"]] for each in described["inputs"]] == [
         ["0.arm.0", "0.arm.1"], None, ["1.0"],
     ]  # fmt: skip

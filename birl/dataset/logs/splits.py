@@ -172,6 +172,7 @@ def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, fol
         storage=folder,
     )
     sizes = table.length[episodes] + 1
+    part.storage.info = info  # with the names of columns
     part.storage.reserve(int(sizes.sum()))
     for name in storage.extra_names:
         part.storage.add_extra(name, storage.leaves[name])

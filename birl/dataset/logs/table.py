@@ -12,6 +12,7 @@ import bisect
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -182,6 +183,8 @@ class Importer:
             action_size=action.count if action.discrete else taken.shape[1],
             storage=self._storage,
         )
+        names = {"observation" if "mask" in rows else "": tuple(self.encoder.observation_names)}
+        buffer.storage.info = replace(buffer.storage.info, columns=names)
         buffer.storage.reserve(capacity)
         return buffer
 
