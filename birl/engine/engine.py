@@ -15,13 +15,14 @@ from birl.engine.compiler import check_compiler, has_compiler
 from birl.engine.cuda_graphs import record_cuda_graph
 from birl.engine.gradient_exchange import ComputedGradients, GradientApplication, GradientComputation, step_features
 from birl.engine.memory import keep_freed_memory
-from birl.engine.steps import Gradient, Gradients, Step, Training, UpdateResult
+from birl.engine.steps import Gradient, Gradients, Step, TargetUpdate, Training, UpdateResult
 from birl.engine.train_state import EngineConfig, TrainState
 from birl.engine.update import CompiledGradients, Eager, stacked
 from birl.errors import CompileError, ConfigError
 from birl.incompatible import check_compatible
 from birl.models import is_recurrent
 from birl.models.matmul import fast_products
+from birl.seeding import preserve_random_state
 from birl.types import Batch, Inputs, Loss
 
 
@@ -42,6 +43,7 @@ class Engine(TrainState):
         self._updates = Eager(self)
         self._compile_required = True
         self.priority: Tensor | None = None
+        self._tried: set[tuple[str, ...]] = set()  # the steps of updates that were tried before they were compiled
 
     @property
     def compiled(self) -> bool:
@@ -128,6 +130,8 @@ class Engine(TrainState):
         if only is not None:
             due = tuple(step for step in due if step.name in only)
         self._drop_program_when_reduced()
+        if self.compiled:
+            self._try_eagerly(batch, due)
         rates = self._rates(due)
         with fast_products():
             try:
@@ -142,6 +146,26 @@ class Engine(TrainState):
         self.priority = result.priority
         self._pass_statistics(result)
         return {**result.metrics, **rates}
+
+    def _try_eagerly(self, batch: Batch, due: Sequence[Step]) -> None:
+        """Compute gradients once without compiling, before the first update of a kind, and discard them.
+
+        So the checks of eager updates find a module that writes to its minibatch. Random numbers and buffers stay as
+        they are. Updates with steps of other kinds are left out, because losses may need the results of these.
+
+        Raises:
+            ConfigError: see `Eager.gradients`.
+        """
+        names = tuple(step.name for step in due)
+        if names in self._tried or not all(isinstance(step, Gradient | TargetUpdate) for step in due):
+            return
+        self._tried.add(names)
+        buffers = [buffer.clone() for buffer in self.nets.buffers()]
+        with preserve_random_state():
+            GradientComputation(self).update(batch, due)
+        with torch.no_grad():
+            for buffer, before in zip(self.nets.buffers(), buffers, strict=True):
+                buffer.copy_(before)
 
     def update_many(
         self, draw: Callable[[], Batch], count: int, generators: Sequence[torch.Generator] = ()
