@@ -10,6 +10,7 @@ import torch
 
 from birl.acting.built_policy import BuiltPolicy, as_values
 from birl.models import is_recurrent
+from birl.spaces.observations import order_tables
 from birl.types import Array, State, Tree
 
 
@@ -56,6 +57,7 @@ class NetworkActor:
         """
         policy, state = self._policy, None
         self.extra = {}
+        observation = order_tables("observation", observation, policy.columns)
         if self._state:
             keep = torch.from_numpy(1.0 - np.asarray(is_first, dtype=np.float32)).unsqueeze(-1)
             self._state = {name: value * keep for name, value in self._state.items()}

@@ -16,6 +16,7 @@ from birl.acting.policy import Policy
 from birl.checks import check
 from birl.errors import ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
+from birl.spaces.observations import order_tables
 from birl.types import (
     Array,
     ArrayOrTensor,
@@ -233,7 +234,7 @@ class StatefulTransformerWrapper:
             reward: reward of the step before; not used in the first step of an episode.
         """
         shape = self.algo.spec.data_shape
-        x = parts_like(x, shape)
+        x = order_tables("observation", parts_like(x, shape), self.algo.columns, row=True)
         if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
             given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
             raise ShapeError(

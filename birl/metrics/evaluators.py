@@ -7,7 +7,7 @@ training dataset.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from birl.errors import ConfigError, EmptyDataError
 from birl.preprocessing import RewardScaler
 from birl.spaces import fill_empty_masks
 from birl.spaces.conversion import to_array
+from birl.spaces.observations import merge_columns
 from birl.types import ActionSpace, Array, Tree
 
 
@@ -91,6 +92,7 @@ class OverTransitions(EvaluatorProtocol):
             if not self._episodes:
                 raise EmptyDataError("the list of episodes is empty: give at least one episode")
             info = DatasetInfo.from_episodes(self._episodes, dataset.dataset_info.action_space)
+            merge_columns(dataset.dataset_info.columns, info.columns, "the dataset", "the evaluator's episodes")
             options = ReplayBufferOptions(action_space=info.action_space, action_size=info.action_size)
             copy = ReplayBuffer(InfiniteBuffer(), picker, episodes=self._episodes, **options)
             self._copy = picker, copy.reader
@@ -102,6 +104,9 @@ class OverTransitions(EvaluatorProtocol):
     def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         if self._kind is not None:
             self._check_kind(algo, dataset, self._kind)
+        columns = getattr(algo, "columns", None)
+        if isinstance(columns, Mapping) and isinstance(dataset, ReplayBufferBase):
+            merge_columns(columns, dataset.dataset_info.columns, "the algorithm", "the dataset")
         quantities = np.concatenate([self._quantity(algo, batch) for batch in self._batches(dataset)])
         return float(quantities.mean(dtype=np.float64))
 

@@ -459,7 +459,6 @@ def check_columns(policies: Mapping[str, EvaluatedPolicy | str], dataset: Replay
     for name, policy in policies.items():
         if isinstance(policy, PolicyAPI | StatefulTransformerWrapper):
             check_same_columns(policy.logs, getattr(dataset, "logs", None), name, "the dataset")
-        if isinstance(policy, PolicyAPI):
             merge_columns(policy.columns, dataset.dataset_info.columns, name, "the dataset")
 
 

@@ -204,6 +204,26 @@ def test_an_agent_reads_labelled_rows_by_name() -> None:
     assert buffer.episodes[0].observations[0] == pytest.approx(VALUES[0], rel=1e-6)
 
 
+def test_actors_read_columns_by_name(table: Any) -> None:
+    algorithm = built(dataset(table()))
+    first, reward = np.ones(N, bool), np.zeros(N)
+    right = algorithm.actor(greedy=True, n=N)(VALUES, first, reward)
+    np.testing.assert_array_equal(algorithm.actor(greedy=True, n=N)(table("zxy"), first, reward), right)
+
+
+def test_a_sequence_model_reads_labelled_rows_by_name() -> None:
+    data = dataset(pandas_table())
+    config = birl.algos.DiscreteDecisionTransformerConfig(context_size=3, num_heads=1, num_layers=1)
+    wrapper = built(data, lambda: config).as_stateful_wrapper(1.0)
+    assert wrapper.columns == {"": ("x", "y", "z")}
+    right = wrapper.predict(VALUES[0], 0.0)
+    wrapper.reset()
+    row: Any = PandasSeries(VALUES[0, ::-1], list("zyx"))
+    assert wrapper.predict(row, 0.0) == right
+    with pytest.raises(ShapeError, match="observation is a table that lacks x and also has w"):
+        wrapper.predict(PandasSeries(VALUES[0], list("zyw")), 0.0)
+
+
 def test_data_in_another_order_are_refused(table: Any, tmp_path: Path) -> None:
     first, second = dataset(table()), dataset(table("zyx"))
     algorithm = built(first)
@@ -215,6 +235,10 @@ def test_data_in_another_order_are_refused(table: Any, tmp_path: Path) -> None:
     algorithm.save_model(tmp_path / "parameters.d3")
     with pytest.raises(ShapeError, match="those of this DQN from one with z, y, x"):
         built(second).load_model(tmp_path / "parameters.d3")
+    evaluator = birl.metrics.TDErrorEvaluator
+    for data, episodes in ((second, None), (first, second.episodes)):
+        with pytest.raises(ShapeError, match=words):
+            evaluator(episodes)(algorithm, data)
     other = built(dataset(VALUES))
     other.load_model(tmp_path / "parameters.d3")
     assert other.columns == algorithm.columns
