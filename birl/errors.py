@@ -29,6 +29,7 @@
     EpisodeCutWarning                 (UserWarning)   steps do not follow one another, so that episodes are cut
     ResolutionWarning                 (UserWarning)   float32 cannot tell the values of a column apart
     UnloadableModelWarning            (UserWarning)   a saved model cannot be loaded with its configuration
+    MissingColumnWarning              (UserWarning)   steps lack an extra column of their buffer, and hold 0 there
     OneHotActionWarning               (UserWarning)   actions that are taken as continuous look one-hot
     UnloggedActionWarning             (UserWarning)   no step of the data holds some of the discrete actions
     EvaluationWarning                 (UserWarning)   an evaluator returned NaN or infinity
@@ -66,6 +67,7 @@ __all__ = [
     "EvaluationWarning",
     "FileError",
     "ForeignFileError",
+    "MissingColumnWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotBuiltError",
@@ -202,6 +204,10 @@ class OneHotActionWarning(UserWarning):
 
 class UnloggedActionWarning(UserWarning):
     """The data hold no step with some of the discrete actions, and do not say that these exist."""
+
+
+class MissingColumnWarning(UserWarning):
+    """Steps are stored without an extra column that a buffer has, which holds 0 for them."""
 
 
 class ShortRunWarning(UserWarning):

@@ -141,7 +141,7 @@ class ReplayBufferBase(ABC):
         following = observation_columns(to.storage, next_observation, "next_observation", count)
         action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
         values = step_columns(to.storage, observation, action, reward, extra, count)
-        to.prepare(values)
+        to.prepare(values, mask)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)
         if to.held is not None:
             steps = Steps(row_lanes, values, following, ending)

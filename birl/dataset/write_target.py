@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from birl.dataset.ingest import add_extra_columns, lane_numbers
 from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_resolution
 from birl.dataset.storage import Storage
 from birl.dataset.writers import WriterPreprocessProtocol
+from birl.errors import MissingColumnWarning, outside_birl
 from birl.spaces.observations import match_parts, order_tables
 from birl.types import Array, Observation, Tree, parts_like
 
@@ -31,6 +33,7 @@ class WriteTarget:
         info_keys: names of the entries of the environment's info that are stored as extra columns.
         held: steps of running episodes, which are stored when their episodes end; ``None`` to store them at once.
         next_look: number of transitions at which `look_at_resolution` reads the steps again.
+        compared: whether a warning has named the extra columns that steps lacked.
         all_lanes: numbers of all lanes ``[lanes]``.
     """
 
@@ -41,6 +44,7 @@ class WriteTarget:
     info_keys: Sequence[str] = ()
     held: HeldSteps | None = None
     next_look: int = FIRST_LOOK
+    compared: bool = False
 
     def __post_init__(self) -> None:
         self.all_lanes = np.arange(self.storage.lanes)
@@ -69,14 +73,29 @@ class WriteTarget:
         stored = self.writer.process_observation(self.parts(observation, row=True))
         return parts_like(stored, self.storage.observation_names)
 
-    def prepare(self, steps: Mapping[str, Array] | None = None) -> None:
-        """Prepare the storage for a write of ``steps``, whose extra columns it may lack."""
+    def prepare(self, steps: Mapping[str, Array] | None = None, mask: Array | None = None) -> None:
+        """Prepare the storage for a write of ``steps``, whose extra columns it may lack, where ``mask`` is true."""
         if self.saved:
             begin_writing(self.storage)
             if self.storage.limit is not None:  # flushed rows of a ring are about to be overwritten
                 save_folder(self.storage, clean=False)
         self.saved = False
-        add_extra_columns(self.storage, steps or {})
+        if steps is not None:
+            self._warn_of_missing_columns(steps, mask)
+            add_extra_columns(self.storage, steps)
+
+    def _warn_of_missing_columns(self, steps: Mapping[str, Array], mask: Array | None) -> None:
+        if self.compared or len(steps) == len(self.storage.leaves) or (mask is not None and not np.any(mask)):
+            return
+        missing = [name.removeprefix("extra.") for name in self.storage.extra_names if name not in steps]
+        if missing and self.storage.transition_count:
+            self.compared = True
+            warnings.warn(
+                f"the buffer has the extra columns {', '.join(missing)!s:.200}, but the steps that are added have not; "
+                "they hold 0 there: give extra={…}, or info_keys=(…) if the environment's info has them",
+                MissingColumnWarning,
+                stacklevel=outside_birl(),
+            )
 
     def look_at_resolution(self) -> None:
         """Warn of columns whose resolution float32 loses, at 64, 128, 256 … transitions."""

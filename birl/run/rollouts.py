@@ -17,7 +17,7 @@ from birl.dataset.minibatch import MiniBatch
 from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_rows
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
-from birl.errors import ConfigError, CorruptFileError, DataError
+from birl.errors import ConfigError, CorruptFileError, DataError, UnsupportedError
 from birl.logging.logger import LOG
 from birl.run.agent_core import (
     DEFAULT_BUFFER_LIMIT,
@@ -180,6 +180,11 @@ def start_rollouts(
     if replays:
         if buffer is not None:
             determine_shapes(buffer, algorithm, env, n)
+            if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
+                raise UnsupportedError(
+                    f"the buffer has info_keys={keys!r:.100}, but {type(algorithm).__name__} stores rollouts, which "
+                    "have no info: make the buffer without info_keys"
+                )
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
             buffer = default_buffer(algorithm, env, max(limit, _steps_before_replay(algorithm.config)), lanes=n)

@@ -91,6 +91,7 @@ def write(buffer: ReplayBuffer, *, lanes: int = 1) -> None:
         buffer.clip_episode(False, lane=lane)
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.MissingColumnWarning")
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("retention", [InfiniteBuffer, lambda: FIFOBuffer(12), lambda: EpisodicFIFOBuffer(12)])
 def test_whole_episodes_are_the_same_episodes(lanes: int, retention: Any) -> None:

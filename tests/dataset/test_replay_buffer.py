@@ -42,6 +42,7 @@ from birl.errors import (
     EmptyDataError,
     EnvironmentMismatchError,
     ForeignFileError,
+    MissingColumnWarning,
     NonFiniteError,
     ShapeError,
 )
@@ -420,7 +421,8 @@ def test_state_survives_an_archive(tmp_path: Path) -> None:
     other.set_state(load_archive(tmp_path / "state", "test")[1])
     assert [e.size() for e in other.episodes] == [e.size() for e in buffer.episodes]
     np.testing.assert_array_equal(other.sample_transition_batch(9).rewards, buffer.sample_transition_batch(9).rewards)
-    other.append(np.ones(3), 0.5, 8.0)
+    with pytest.warns(MissingColumnWarning, match=r"extra columns state\.actor"):
+        other.append(np.ones(3), 0.5, 8.0)
     other.clip_episode(True)
     assert other.episodes[-1].rewards[:, 0].tolist() == [7, 8]
 

@@ -13,9 +13,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
-from birl.algos import ConstantEpsilonGreedy, DQNConfig
+from birl.algos import ConstantEpsilonGreedy, DQNConfig, IMPALAConfig
 from birl.dataset import HindsightSampler, ReplayBuffer, create_fifo_replay_buffer
-from birl.errors import ConfigError, EnvironmentMismatchError, UnsupportedError
+from birl.errors import ConfigError, EnvironmentMismatchError, MissingColumnWarning, UnsupportedError
 from birl.logging import NoopAdapterFactory
 
 POINT = spaces.Box(-100, 100, (1,), np.float32)
@@ -137,6 +137,23 @@ def test_entries_are_kept_in_folders(tmp_path: Path) -> None:
     again = ReplayBuffer.open(tmp_path / "data", sampler=sampler, info_keys=("cost", "held", "place"))
     train(Goal(), again, 20)
     assert all((episode.extra["place"][:, 0] > 0).all() for episode in again.episodes) and again.step_count == 40
+
+
+def test_steps_without_a_column_of_the_buffer_are_warned_of_once(tmp_path: Path) -> None:
+    buffer = buffer_of(Goal(), storage=tmp_path / "data")
+    train(Goal(), buffer, 20)
+    buffer.close()
+    again = ReplayBuffer.open(tmp_path / "data")
+    with pytest.warns(MissingColumnWarning, match=r"extra columns cost, held, place.*hold 0.*info_keys") as caught:
+        train(Goal(), again, 20)
+    assert len(caught) == 1
+    assert (again.episodes[-1].extra["place"] == 0).all()
+
+
+def test_rollouts_refuse_entries() -> None:
+    buffer = create_fifo_replay_buffer(200, env=Goal(), info_keys=("cost",))
+    with pytest.raises(UnsupportedError, match=r"info_keys=\('cost',.*IMPALA stores rollouts"):
+        IMPALAConfig(rollout_length=8, batch_size=1).create().fit_online(Goal(), buffer, n_steps=16, **QUIET)
 
 
 def test_the_loop_of_a_user_passes_the_info() -> None:
