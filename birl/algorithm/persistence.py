@@ -278,7 +278,9 @@ def planned_networks(config: AlgorithmConfig, spec: Spec, saved: int = MAX_NETWO
 
     hook = register_module_parameter_registration_hook(count)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            # Encoders that load their own weights copy them to tensors without memory here.
+            warnings.filterwarnings("ignore", ".*non-meta parameter.*", UserWarning)
             kind: type[Any] = config.algorithm
             return dict(make_networks(kind.networks, kind.acts.network, spec, config).state_dict())
     finally:

@@ -18,7 +18,7 @@ from birl.dataset.sampling import Complete, Generators, Sampler, Uniform
 from birl.dataset.storage import Storage
 from birl.dataset.transitions import BasicTransitionPicker, MultiStepTransitionPicker, TransitionPickerProtocol
 from birl.dataset.views import M, Part, SequenceView, View
-from birl.errors import ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
+from birl.errors import BirlError, ConfigError, DataError, NonFiniteError, ShapeError, UnsupportedError
 from birl.spaces.conversion import to_array
 from birl.types import Array, ArrayOrTensor, ArraySpec, State, tree_map
 
@@ -273,7 +273,17 @@ class _RelabelingPicker(BasicTransitionPicker):
 def _call(name: str, function: GoalFunction, goals: list[Array], info: dict[str, Array]) -> Array:
     """Call a user's function with copies of achieved and desired ``goals`` ``[n, …]`` and check its result ``[n]``."""
     entries = _Info(name, {key: column.copy() for key, column in info.items()})
-    count, result = len(goals[0]), function(goals[0].copy(), goals[1].copy(), entries)
+    count = len(goals[0])
+    try:
+        result = function(goals[0].copy(), goals[1].copy(), entries)
+    except BirlError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{name} raised {type(error).__name__} ({error!s:.200}); it gets the goals of {count} steps at once, as "
+            f"arrays of shape {goals[0].shape}, and info as one dict of arrays with a row for each step: compute over "
+            "the last axis"
+        ) from error
     # One False is allowed for tasks that never end at the goal; one number would be a mean over the wrong axis.
     values = (
         np.full(count, result) if isinstance(result, bool) and name == "compute_terminated" else to_array(name, result)

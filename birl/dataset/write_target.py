@@ -88,14 +88,20 @@ class WriteTarget:
         if self.compared or len(steps) == len(self.storage.leaves) or (mask is not None and not np.any(mask)):
             return
         missing = [name.removeprefix("extra.") for name in self.storage.extra_names if name not in steps]
-        if missing and self.storage.transition_count:
-            self.compared = True
-            warnings.warn(
-                f"the buffer has the extra columns {', '.join(missing)!s:.200}, but the steps that are added have not; "
-                "they hold 0 there: give extra={…}, or info_keys=(…) if the environment's info has them",
-                MissingColumnWarning,
-                stacklevel=outside_birl(),
+        new = [key for key in self.info_keys if f"extra.{key}" in steps and f"extra.{key}" not in self.storage.leaves]
+        if not self.storage.transition_count or not (missing or new):
+            return
+        self.compared = True
+        text = (
+            f"the buffer has the extra columns {', '.join(missing)!s:.200}, but the steps that are added have not; "
+            "they hold 0 there: give extra={…}, or info_keys=(…) if the environment's info has them"
+        )
+        if not missing:
+            text = (
+                f"info_keys has {', '.join(new)!s:.200}, but the buffer has steps without; they hold 0 there: make a "
+                "buffer of new steps"
             )
+        warnings.warn(text, MissingColumnWarning, stacklevel=outside_birl())
 
     def look_at_resolution(self) -> None:
         """Warn of columns whose resolution float32 loses, at 64, 128, 256 … transitions."""

@@ -76,9 +76,11 @@ def explorer_settings(explorer: object) -> dict[str, Any] | list[dict[str, Any] 
 
 
 def buffer_settings(buffer: ReplayBufferBase, digested: bool) -> dict[str, Any]:
-    """Return the settings of a buffer: its picker, its sampler and, with ``digested``, the data that are mixed in."""
+    """Return a buffer's settings: picker, sampler, `info_keys` and, with ``digested``, the data that are mixed in."""
     settings: dict[str, Any] = {"picker": part_settings(getattr(buffer, "transition_picker", None))}
     settings |= sampler_settings(buffer)
+    if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
+        settings["info_keys"] = list(keys)
     data = getattr(buffer, "secondary_replay_buffer", None)  # a checkpoint does not hold it
     return settings if data is None or not digested else {**settings, DIGEST: digest(data.reader.storages)}
 

@@ -91,3 +91,24 @@ def test_the_check_draws_no_random_numbers(tmp_path: Path) -> None:
             algorithm.save(tmp_path / "model.d3")
         numbers.append((float(torch.rand(())), np.random.rand(), birl.seeding.new_generator().random()))
     assert numbers[0] == numbers[1]
+
+
+@dataclass
+class PretrainedFactory(EncoderFactory, type="pretrained_of_test_round_trip"):
+    """Loads weights of its own, as encoders of pre-trained backbones do."""
+
+    def create(self, observation_shape: Any) -> nn.Module:
+        encoder = Flat(observation_shape[0], 4)
+        weights = {"layer.weight": np.ones((4, observation_shape[0]), np.float32), "layer.bias": np.ones(4, np.float32)}
+        encoder.load_state_dict({name: torch.from_numpy(each) for name, each in weights.items()})
+        return encoder
+
+
+def test_encoders_that_load_weights_are_saved_and_loaded_without_a_warning(tmp_path: Path) -> None:
+    algorithm = build_algorithm(DQNConfig(encoder_factory=PretrainedFactory()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        algorithm.save(tmp_path / "model.d3")
+        again = birl.load_learnable(tmp_path / "model.d3")
+    loaded = [tensor for name, tensor in again.nets.state_dict().items() if name.endswith("layer.weight")]
+    assert loaded and all(tensor.eq(1).all() for tensor in loaded)

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import birl
 from birl.algos import ConstantEpsilonGreedy, DQNConfig, IMPALAConfig
 from birl.dataset import HindsightSampler, ReplayBuffer, create_fifo_replay_buffer
-from birl.errors import ConfigError, EnvironmentMismatchError, MissingColumnWarning, UnsupportedError
+from birl.errors import ConfigError, EnvironmentMismatchError, MissingColumnWarning, ResumeError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 
 POINT = spaces.Box(-100, 100, (1,), np.float32)
@@ -148,6 +148,30 @@ def test_steps_without_a_column_of_the_buffer_are_warned_of_once(tmp_path: Path)
         train(Goal(), again, 20)
     assert len(caught) == 1
     assert (again.episodes[-1].extra["place"] == 0).all()
+
+
+def test_entries_that_stored_steps_lack_are_warned_of(tmp_path: Path) -> None:
+    buffer = buffer_of(Goal(), storage=tmp_path / "data", info_keys=("cost",))
+    train(Goal(), buffer, 20)
+    buffer.close()
+    again = ReplayBuffer.open(tmp_path / "data", info_keys=("cost", "held"))
+    with pytest.warns(MissingColumnWarning, match=r"info_keys has held, but the buffer has steps without"):
+        train(Goal(), again, 20)
+
+
+def test_a_run_is_resumed_with_the_same_entries_only(tmp_path: Path) -> None:
+    train(Goal(), buffer_of(Goal(), info_keys=("cost",)), 20, n_steps_per_epoch=10, checkpoint=tmp_path / "run")
+    with pytest.raises(ResumeError, match="info_keys was"):
+        train(Goal(), buffer_of(Goal()), 40, n_steps_per_epoch=10, checkpoint=tmp_path / "run")
+
+
+def test_a_function_for_one_goal_at_a_time_is_named() -> None:
+    def of_one(achieved: Any, desired: Any, infos: Any) -> Any:
+        return np.array([-info["cost"] for info in infos])
+
+    buffer = create_fifo_replay_buffer(200, env=Goal(), sampler=HindsightSampler(of_one), info_keys=("cost",))
+    with pytest.raises(ConfigError, match=r"compute_reward raised TypeError.*goals of \d+ steps.*one dict of arrays"):
+        train(Goal(), buffer)
 
 
 def test_rollouts_refuse_entries() -> None:
