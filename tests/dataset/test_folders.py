@@ -487,9 +487,12 @@ def test_a_folder_without_a_limit_whose_writer_returned_to_a_checkpoint_is_not_r
         writer.close()
         writer = ReplayBuffer.open(tmp_path / "data")
     reader.sample_transition_batch(3)
+    held = reader.episodes[-1]
+    before = np.array(held.observations)
     writer.set_state(state)
     for number in range(130, 145):
         write(writer, number)
+    np.testing.assert_array_equal(held.observations, before)  # no view of the folder
     for stale, name in itertools.product((reader, early), READS.keys() - {"state"}):  # which is a position only
         with pytest.raises(DataError, match="has returned to a checkpoint, .* open it again"):
             READS[name](stale)
