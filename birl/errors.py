@@ -179,7 +179,7 @@ class ActionRangeWarning(UserWarning):
 
 
 class EvaluationWarning(UserWarning):
-    """An evaluator returned NaN or infinity, which ranks no model."""
+    """An evaluator returned NaN or infinity, which ranks no model, or some episodes did not report their success."""
 
 
 class ObservationRangeWarning(UserWarning):

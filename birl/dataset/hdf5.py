@@ -433,10 +433,10 @@ class HDF5File:
         return True
 
     def members(self, name: str) -> list[str]:
-        """Return the names in a group; none if there is no such group."""
+        """Return the names in a group, ``""`` for the whole file; none if there is no such group."""
         import h5py
 
-        group = h5py.h5o.open(self.h5.id, name.encode()) if name in self else None
+        group = h5py.h5o.open(self.h5.id, name.encode() or b"/") if not name or name in self else None
         return [each.decode() for each in group] if isinstance(group, h5py.h5g.GroupID) else []
 
     def check_objects(self) -> None:

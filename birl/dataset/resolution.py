@@ -22,16 +22,28 @@ _LOST: Final = 2.5e-4
 """Rounding errors above this share of a column's range lose its resolution: about a thousandth of the deviation."""
 
 _EXAMPLE: Final = "such as x[:, 0] - x[0, 0]"
+_SAMPLE: Final = 2048
+_LARGE: Final = 2.0**16
+"""Values of columns below this one are compared with the range alone: they may differ by noise."""
+
+_NOISE: Final = 1e-10
+_MERGED: Final = 0.1
+"""Share of the different values that become equal above which resolution is lost, whatever the range."""
+
 _EPSILON: Final = 2.0**-23
 _EXACT: Final = 2.0**24
 """Whole numbers up to this one are exact in float32."""
 
 
 class Resolution:
-    """Range of columns, and the error of converting them to float32, over chunks of rows."""
+    """Range of columns, and the error of converting them to float32, over chunks of rows.
+
+    A few outliers or two distant clusters make the range large. A sample of the rows shows whether values become equal.
+    """
 
     def __init__(self) -> None:
         self._low, self._high, self._error = np.array(np.inf), np.array(-np.inf), np.array(0.0)
+        self._sample, self._stride = np.zeros((0, 0)), 1
 
     def add(self, rows: Array) -> None:
         """Add rows ``[n, k]``."""
@@ -41,6 +53,8 @@ class Resolution:
         largest = np.maximum(np.abs(low), np.abs(high))
         step = largest * _EPSILON  # not less than float32's
         error = np.zeros(len(step))
+        if rows.dtype != np.float32 and (largest >= _LARGE).any():
+            self._add_to_sample(rows)
         # the error is half a step at most, so that most columns need no conversion
         suspicious = np.flatnonzero(step > _LOST * (high - low))
         if suspicious.size:
@@ -54,15 +68,34 @@ class Resolution:
         self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
         self._error = np.maximum(self._error, error)
 
+    def _add_to_sample(self, rows: Array) -> None:
+        more = rows[:: self._stride].astype(np.float64)
+        self._sample = np.concatenate([self._sample, more]) if len(self._sample) else more
+        while len(self._sample) > 2 * _SAMPLE:
+            self._sample, self._stride = self._sample[::2].copy(), 2 * self._stride
+
+    def _merged(self) -> tuple[Array, Array]:
+        """Return whether too many different values of each column become equal, and the rounding errors."""
+        if len(self._sample) < 2:
+            return np.zeros(self._low.shape, np.bool_), self._error
+        exact = np.sort(self._sample, axis=0)
+        rounded = exact.astype(np.float32)
+        size = np.maximum(np.abs(exact[1:]), np.abs(exact[:-1]))
+        differ = np.diff(exact, axis=0) > _NOISE * size
+        equal = differ & (size >= _LARGE) & (rounded[1:] == rounded[:-1])
+        error = np.maximum(self._error, np.abs(exact - rounded).max(axis=0))
+        return equal.sum(axis=0) > _MERGED * differ.sum(axis=0), error
+
     def lost(self, names: list[str], rows: int = 1) -> list[str]:
         """Return descriptions of the columns, called ``names``, whose resolution is lost; none without ``rows``."""
         if not rows:
             return []
         spread = self._high - self._low
-        columns = np.flatnonzero((spread > 0) & (self._error > _LOST * spread)).tolist()
+        merged, error = self._merged()
+        columns = np.flatnonzero((spread > 0) & ((self._error > _LOST * spread) | merged)).tolist()
         return [
             f"{names[index]} (from {self._low[index]:.15g} to {self._high[index]:.15g}, rounded by up to "
-            f"{self._error[index]:.3g})"
+            f"{error[index]:.3g})"
             for index in columns
         ]
 

@@ -36,6 +36,8 @@ from birl.envs.wrappers import ChannelFirst, GoalConcatWrapper, concatenate_goal
 from birl.errors import (
     BirlError,
     ConfigError,
+    CorruptFileError,
+    DataError,
     EmptyDataError,
     EnvironmentMismatchError,
     FileError,
@@ -67,6 +69,7 @@ class _MinariEpisode(Protocol):
     actions: Tree
     rewards: Array
     terminations: Array
+    truncations: Array
 
 
 class _MinariStorage(Protocol):
@@ -152,6 +155,7 @@ def get_minari(
         MissingExtraError: if Minari is not installed.
         FileError: if the dataset is not on this machine, or damaged.
         EmptyDataError: if the dataset has no step.
+        DataError: if an episode ends before its last step.
         ShapeError, ActionError: if its spaces are not supported.
     """
     check("make_environment", make_environment, bool)
@@ -187,7 +191,7 @@ def _open_dataset(env_name: str, download: bool, trusted: bool) -> _MinariDatase
             minari.download_dataset(env_name)
         if not trusted:
             _check_spaces(env_name, folder)  # if they are missing, Minari makes the environment to read them
-        _check_hdf5(folder / "main_data.hdf5")
+        _check_episode_count(folder, _check_hdf5(folder / "main_data.hdf5"))
         source: _MinariDataset = minari.load_dataset(env_name)
     except FileNotFoundError as error:
         raise FileError(
@@ -198,6 +202,10 @@ def _open_dataset(env_name: str, download: bool, trusted: bool) -> _MinariDatase
         raise MissingExtraError(f"Minari misses a package ({error}): run `pip install 'birl[minari]'`") from error
     except BirlError:
         raise
+    except OSError as error:
+        raise FileError(
+            f"the Minari dataset {env_name!r} cannot be read: {error}: check the folder {folder}, or download it again"
+        ) from error
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) or not str(error) else error
         raise ConfigError(
@@ -214,8 +222,9 @@ def _read_episodes(
     label = f"the Minari dataset {name!r} in {source.storage.data_path}"
     with convert_to_corrupt_error(label, "its episodes cannot be read", "Download or write it again"):
         _check_tables(source)
-        for item in source.iterate_episodes():
+        for number, item in enumerate(source.iterate_episodes()):
             if len(item.rewards):
+                _check_ends(name, number, item)
                 ended = bool(item.terminations[-1])
                 taken = actions.to_stored(flatten_actions(source.action_space, item.actions))
                 yield Episode(convert(item.observations), taken, item.rewards, ended, truncated=not ended)
@@ -252,11 +261,53 @@ def _check_spaces(name: str, folder: Path) -> None:
         )
 
 
-def _check_hdf5(path: Path) -> None:
-    """Check the HDF5 file of a dataset, if it has one: Minari follows links to other files, and uses any filter."""
-    if path.is_file():
-        with open_hdf5(path) as file:
-            file.check_objects()
+def _check_hdf5(path: Path) -> int | None:
+    """Check the HDF5 file of a dataset, if it has one: Minari follows links to other files, and uses any filter.
+
+    Returns:
+        The number of its episodes; ``None`` if there is no file.
+    """
+    if not path.is_file():
+        return None
+    with open_hdf5(path) as file:
+        file.check_objects()
+        return sum(re.fullmatch(r"episode_\d+", each) is not None for each in file.members(""))
+
+
+def _check_episode_count(folder: Path, found: int | None) -> None:
+    """Compare the number of episodes in the metadata with those that are there, because Minari allocates an index.
+
+    Args:
+        folder: the folder of the data.
+        found: the number of episodes in the HDF5 file; ``None`` if each episode has a folder.
+    """
+    if not folder.is_dir():
+        return  # Minari raises an error
+    given = json.loads((folder / "metadata.json").read_text())["total_episodes"]
+    if found is None:
+        found = sum(each.name.isdecimal() and each.is_dir() for each in folder.iterdir())
+    if given != found:
+        raise CorruptFileError(
+            f"{folder / 'metadata.json'} has total_episodes={given!r:.60}, but the data have {found} episodes: correct "
+            "it, or download the dataset again"
+        )
+
+
+def _check_ends(name: str, number: int, item: _MinariEpisode) -> None:
+    """Raise `DataError` if an episode ends before its last step, or if its flags have another length."""
+    for what, flags in (("terminations", item.terminations), ("truncations", item.truncations)):
+        given = np.asarray(flags)
+        if given.shape != (len(item.rewards),):
+            raise DataError(
+                f"{what} of episode {number} of the Minari dataset {name!r} have the shape {given.shape}; there must "
+                f"be one for each of the {len(item.rewards)} rewards: write the episode again"
+            )
+        if given[:-1].any():
+            raise DataError(
+                f"{what}[{int(np.argmax(given))}] of episode {number} of the Minari dataset {name!r} is true, but the "
+                f"episode has {len(given)} steps; only the last step may end it: split the episode there, or correct "
+                "the flag"
+            )
 
 
 def _check_tables(source: _MinariDataset) -> None:

@@ -58,6 +58,9 @@ _RANGE_TOLERANCE: Final = 1e-4
 SUCCESS: Final = "is_success"
 """Name of the part of ``info`` in which environments report whether an episode succeeded."""
 
+_OTHER_SUCCESS: Final = "success"
+"""Name of the same part in Meta-World and robosuite."""
+
 _RESULTS: Final = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 
 
@@ -67,7 +70,8 @@ class EndedEpisode(NamedTuple):
     Attributes:
         value: its undiscounted return.
         length: its number of steps.
-        success: ``info["is_success"]`` of its last step, from 0 to 1; NaN if the environment does not report it.
+        success: ``info["is_success"]`` of its last step, or else ``info["success"]``, from 0 to 1; NaN if the
+            environment does not report it.
     """
 
     value: float
@@ -377,24 +381,34 @@ class Stepper:
         return Step(observation, reward, terminated, truncated, valid, episodes, StepInfo(info, self._single))
 
     def _successes(self, info: Mapping[str, Any]) -> Array:
-        """Return ``info["is_success"]`` of a step in which episodes ended, ``[n]``: NaN where there is none."""
+        """Return ``info["is_success"]`` of a step in which episodes ended, ``[n]``: NaN where there is none.
+
+        ``info["success"]`` counts instead if there is no ``is_success``, and it is from 0 to 1.
+        """
         if self._mode is AutoresetMode.SAME_STEP:
             info = info.get("final_info", info)
         if not isinstance(info, Mapping):  # a dict, or None, for each environment
-            each = [info.get(SUCCESS) if isinstance(info, Mapping) else None for info in info]
-            info = {SUCCESS: np.array(each, np.float64)}
-        given = info.get(SUCCESS)
+            rows = [each if isinstance(each, Mapping) else {} for each in info]
+            name = SUCCESS if any(row.get(SUCCESS) is not None for row in rows) else _OTHER_SUCCESS
+            info = {name: [math.nan if row.get(name) is None else row[name] for row in rows]}
+        name = SUCCESS if info.get(SUCCESS) is not None else _OTHER_SUCCESS
+        given = info.get(name)
         if given is None:
             return np.full(self.n, math.nan)
         try:
-            found = np.array(to_array(SUCCESS, given), np.float64).reshape(self.n)
+            found = np.array(to_array(name, given), np.float64).reshape(self.n)
+            if (known := info.get(f"_{name}")) is not None:  # in vector environments
+                found = np.where(known, found, math.nan)
+            if ((found < 0) | (found > 1)).any():
+                raise ValueError
         except (DataError, TypeError, ValueError) as error:
+            if name == _OTHER_SUCCESS:  # it may mean anything
+                return np.full(self.n, math.nan)
             raise EnvironmentMismatchError(
-                f"the environment returned info[{SUCCESS!r}]={given!r:.80}; it must be True or False: correct the "
-                "environment"
+                f"the environment returned info[{SUCCESS!r}]={given!r:.80}; it must be True or False, or from 0 to 1: "
+                "correct the environment"
             ) from error
-        known = info.get(f"_{SUCCESS}")  # in vector environments
-        return found if known is None else np.where(known, found, math.nan)
+        return found
 
     def _reset_done(self, done: Array) -> Tree:
         """Reset the environments in the mask. If it holds all, earlier actions no longer matter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -11,7 +12,7 @@ import torch
 
 from birl.checks import check, named_arguments
 from birl.envs import EndedEpisode, Stepper, as_environment, number_of_environments, reset_generator
-from birl.errors import ConfigError, CorruptFileError
+from birl.errors import ConfigError, CorruptFileError, EvaluationWarning, outside_birl
 from birl.seeding import preserve_random_state
 from birl.spaces import read_action_mask
 from birl.types import Array, Environment, State, Tree, tree_map
@@ -151,6 +152,13 @@ def play_episodes(
         if made >= n_steps if n_steps is not None else len(ended) == n_episodes:
             found = [ended[index] for index in sorted(ended)]
             successes = [each.success for each in found if not math.isnan(each.success)]
+            if 0 < len(successes) < len(found):
+                warnings.warn(
+                    f"{len(successes)} of {len(found)} episodes ended with info['is_success'], the others without; the "
+                    "success rate is that of these episodes alone: report True or False at the end of every episode",
+                    EvaluationWarning,
+                    stacklevel=outside_birl(),
+                )
             return Evaluation([each.value for each in found] or running.tolist(), successes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
@@ -34,8 +35,9 @@ from birl.algorithm import (
 from birl.algorithm.building import check_actions
 from birl.algorithm.learner import EvaluationTarget
 from birl.algorithm.persistence import saved_policy
+from birl.dataset import ReplayBufferBase
 from birl.dataset.replay_buffer import ReplayBuffer
-from birl.errors import ConfigError, ShapeError, UnsupportedError
+from birl.errors import ConfigError, ResolutionWarning, ShapeError, UnsupportedError, outside_birl
 from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction, MeanQFunctionFactory
 from birl.models.value_distributions import MeanReturns, Returns
@@ -302,6 +304,23 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         if (absent := UserPolicy.absent(data)) is not None:
             return absent
         return (restore_policy if "members" in data else saved_policy)(data, state, device)
+
+    def build_with_dataset(self, dataset: ReplayBufferBase) -> None:
+        """Build for a dataset's shapes; see `Algorithm.build_with_dataset`.
+
+        A `birl.errors.ResolutionWarning` names observations that need a scaler, because the Q-functions do not use that
+        of the policy.
+        """
+        super().build_with_dataset(dataset)
+        fine = sorted({name for storage in dataset.reader.storages for name in storage.fine})
+        if fine and self.config.observation_scaler is None:
+            warnings.warn(
+                f"{type(self).__name__} has no observation_scaler, but float32, the precision of its Q-functions, "
+                f"loses the resolution of {', '.join(fine)!s:.200}; the scaler of the policy serves the policy alone: "
+                f"set one, such as {self.config_class.__name__}(observation_scaler='standard')",
+                ResolutionWarning,
+                stacklevel=outside_birl(),
+            )
 
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         """Build the Q-functions for all actions of the policy, including those that are not in the data."""

@@ -338,3 +338,12 @@ def test_wrong_columns_in_files_are_refused(tmp_path: Path) -> None:
     index.write_text(index.read_text().replace('["x", "y", "z"]', '[1, "y", "z"]'))
     with pytest.raises(CorruptFileError):
         ReplayBuffer.open(tmp_path / "folder")
+
+
+def test_columns_with_the_same_name_are_refused() -> None:
+    twice: Any = pa.table([np.arange(4.0), np.arange(4.0) + 1, np.arange(4.0)], names=["a", "b", "a"])
+    rows, ends = np.zeros((4, 3)), np.arange(4) == 3
+    with pytest.raises(ShapeError, match="observations is a table with 2 columns 'a'; names must be different"):
+        MDPDataset(twice, rows, np.zeros(4), ends)
+    with pytest.raises(ShapeError, match="actions is a table with 2 columns 'a'; names must be different"):
+        MDPDataset(rows, twice, np.zeros(4), ends)

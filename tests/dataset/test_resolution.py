@@ -31,6 +31,8 @@ LOST = {
     "northing in float32": (5_334_000 + RANGE).astype(np.float32),
     "ids": 2**40 + np.arange(N),
     "negative": -(1.7e9 + RANGE),
+    "seconds, one missing": np.where(np.arange(N) == 7, 0, 1.7e9 + 4 * RANGE * 100),
+    "two clusters": np.where(np.arange(N) % 2, 0, 1.7e9) + RANGE * 100,
 }
 KEPT = {
     "normal": FINE[:, 0],
@@ -42,6 +44,9 @@ KEPT = {
     "exact in float64": 2.0**40 + np.arange(N) * 2**20,
     "tiny": RANGE * 1e-30,
     "small integers": np.arange(N) % 5,
+    "two values": np.where(np.arange(N) % 2, 0, 1.7e9 + 1),
+    "noise around a point": np.where(np.arange(N) % 2, FINE[:, 0], 1.2345 + 1e-10 * FINE[:, 1]),
+    "noise of float64": np.where(np.arange(N) % 2, 0, 1e6 + np.arange(N) % 7) * (1 + 1e-15 * (np.arange(N) % 3)),
 }
 
 

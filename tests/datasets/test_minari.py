@@ -25,6 +25,7 @@ from birl.envs import environment_spec
 from birl.errors import (
     ConfigError,
     CorruptFileError,
+    DataError,
     EmptyDataError,
     EnvironmentMismatchError,
     FileError,
@@ -536,3 +537,38 @@ def test_a_full_disk_is_noticed_before_and_while_a_dataset_is_written(
     write_minari(data, "own/full-v0")
     written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert 0.8 * written < asked[0] < 1.2 * written
+
+
+def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the data of a dataset of two episodes with four steps each."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    rows = np.arange(8, dtype=np.float32)
+    write_minari(MDPDataset(rows[:, None], rows[:, None], rows, [0, 0, 0, 1] * 2), "own/edited-v0")
+    return tmp_path / "own" / "edited-v0" / "data"
+
+
+@pytest.mark.parametrize("flag", ["terminations", "truncations"])
+def test_episodes_that_end_before_their_last_step(flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = edited(tmp_path, monkeypatch)
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        file[f"episode_1/{flag}"][2] = True
+    with pytest.raises(DataError, match=rf"{flag}\[2\] of episode 1 .* is true, but the episode has 4 steps"):
+        get_minari("own/edited-v0", make_environment=False)
+
+
+@pytest.mark.parametrize("number", [10**8, 1, "many"])
+def test_another_number_of_episodes(number: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = edited(tmp_path, monkeypatch) / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_episodes": number}))
+    monkeypatch.setattr(minari, "load_dataset", None)
+    with pytest.raises(CorruptFileError, match=f"total_episodes='?{number}'?, but the data have 2 episodes"):
+        get_minari("own/edited-v0", make_environment=False)
+
+
+def test_metadata_that_are_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = edited(tmp_path, monkeypatch) / "metadata.json"
+    path.unlink()
+    path.mkdir()
+    for trusted in (False, True):
+        with pytest.raises(FileError, match=r"own/edited-v0' cannot be read: .*metadata\.json"):
+            get_minari("own/edited-v0", make_environment=False, trust_environment=trusted)

@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from birl.errors import (
     ConfigError,
     CorruptFileError,
     NotBuiltError,
+    ResolutionWarning,
     ResumeError,
     ShapeError,
     ShortRunWarning,
@@ -1019,3 +1021,21 @@ def test_nine_policies_of_cartpole_are_ranked(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(sys, "argv", ["fqe_ranking.py", "--out", str(tmp_path / "ranking.csv")])
     assert example.main() == 0
     assert len((tmp_path / "ranking.csv").read_text().splitlines()) == 1 + 9
+
+
+def test_a_scaler_of_the_policy_does_not_serve_the_q_functions() -> None:
+    rows = np.arange(200)
+    times = np.stack([1.7e9 + rows, rows % 5], 1)
+    with pytest.warns(ResolutionWarning):
+        dataset = MDPDataset(times, rows % 3, rows % 7, rows % 20 == 19, np.zeros(200))
+    policy = algos.DiscreteCQLConfig(observation_scaler=StandardObservationScaler(), batch_size=16).create()
+    policy.build_with_dataset(dataset)
+    words = (
+        "DiscreteFQE has no observation_scaler, but .* loses the resolution of observation; the scaler of the policy"
+    )
+    with pytest.warns(ResolutionWarning, match=words):
+        DiscreteFQE(algo=policy, config=FQEConfig()).build_with_dataset(dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResolutionWarning)
+        scaled = FQEConfig(observation_scaler=StandardObservationScaler())
+        DiscreteFQE(algo=policy, config=scaled).build_with_dataset(dataset)

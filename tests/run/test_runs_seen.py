@@ -295,3 +295,59 @@ def test_a_success_must_be_a_number() -> None:
 
     with pytest.raises(birl.errors.EnvironmentMismatchError, match=r"info\['is_success'\]='yes'"):
         list(online_fitter(FakeLearner(), Wrong(Drift()), n_steps=60, **QUIET))
+
+
+class Reporting(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Reports entries of info in the steps of every ``every``-th episode."""
+
+    def __init__(self, entries: dict[str, Any], every: int = 1) -> None:
+        super().__init__(Drift())
+        self.entries, self.every, self.episode = entries, every, 0
+
+    def reset(self, **options: Any) -> Any:
+        self.episode += 1
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, info | (self.entries if self.episode % self.every == 0 else {})
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@pytest.mark.parametrize(
+    ("entries", "rate"),
+    [
+        ({"success": 1.0}, 1.0),
+        ({"success": 1.0, "is_success": False}, 0.0),
+        ({"success": "yes"}, None),
+        ({"success": 7}, None),
+    ],
+)
+def test_success_counts_without_is_success(entries: Any, rate: Any, mode: AutoresetMode | None) -> None:
+    make = lambda: Reporting(entries)  # noqa: E731
+    env = make() if mode is None else SyncVectorEnv([make, make], autoreset_mode=mode)
+    dqn = birl.algos.DQNConfig(batch_size=4).create()
+    dqn.build_with_env(Drift())
+    evaluator = birl.metrics.EnvironmentEvaluator(env, n_trials=4)
+    evaluator(dqn)
+    assert evaluator.success_rate == rate
+
+
+@pytest.mark.parametrize("value", [-1, 2, "yes"])
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_successes_lie_from_0_to_1(value: Any, mode: AutoresetMode | None) -> None:
+    make = lambda: Reporting({"is_success": value})  # noqa: E731
+    env = make() if mode is None else SyncVectorEnv([make, make], autoreset_mode=mode)
+    dqn = birl.algos.DQNConfig(batch_size=4).create()
+    dqn.build_with_env(Drift())
+    with pytest.raises(birl.errors.EnvironmentMismatchError, match="it must be True or False, or from 0 to 1"):
+        birl.metrics.EnvironmentEvaluator(env, n_trials=4)(dqn)
+
+
+def test_episodes_without_a_success_are_counted_in_a_warning() -> None:
+    dqn = birl.algos.DQNConfig(batch_size=4).create()
+    dqn.build_with_env(Drift())
+    evaluator = birl.metrics.EnvironmentEvaluator(Reporting({"is_success": True}, every=2), n_trials=4)
+    with pytest.warns(birl.errors.EvaluationWarning, match="2 of 4 episodes ended with"):
+        evaluator(dqn)
+    assert evaluator.success_rate == 1.0
