@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from birl.envs import single_spaces
-from birl.errors import ShortRunWarning
+from birl.errors import ShortRunWarning, outside_birl
 from birl.run.agent_core import ReplayAgentCore, default_buffer, determine_shapes, observation_spec, start_schedule
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import buffer_settings, replay_settings
@@ -65,13 +65,7 @@ def online_fitter(
     if buffer is None:
         buffer = default_buffer(algorithm, env, lanes=run.execution.lanes(env))
     determine_shapes(buffer, algorithm, env, run.execution.lanes(env))
-    if buffer.transition_count + run.n_steps < batch_size:
-        warnings.warn(
-            f"nothing will be learned in n_steps={run.n_steps}: updates start when the buffer holds a minibatch, that "
-            f"is, batch_size={batch_size} steps. Take a smaller batch_size or more steps",
-            ShortRunWarning,
-            stacklevel=2,
-        )
+    _warn_of_short_run(run, buffer.transition_count, batch_size)
     updates = run.execution.replay_updates(algorithm, buffer)
     assert updates.source is not None
     length = run.n_steps if updates.compilable else 0
@@ -99,3 +93,19 @@ def online_fitter(
     steps.attach(session)
     yield from run.epochs(session, steps, updates, exact=False, timed=True)
     steps.agent.close_episodes()
+
+
+def _warn_of_short_run(run: EnvironmentRun, stored: int, batch_size: int) -> None:
+    n_steps, start, interval = run.n_steps, run.options["update_start_step"], run.options["update_interval"]
+    if stored + n_steps < batch_size:
+        why = f"the buffer holds a minibatch, that is, batch_size={batch_size} steps. Take a smaller batch_size"
+    elif n_steps and (start > n_steps or interval > n_steps):
+        given = f"update_start_step={start}" if start > n_steps else f"update_interval={interval}"
+        why = f"{given} steps have been made. Take a smaller number"
+    else:
+        return
+    warnings.warn(
+        f"nothing will be learned in n_steps={n_steps}: updates start when {why} or more steps",
+        ShortRunWarning,
+        stacklevel=outside_birl(),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import pytest
 
 import birl
 from birl.envs import TruncationAsTermination
@@ -18,6 +19,7 @@ def test_a_time_limit_ends_the_task() -> None:
     assert env.spec is not None and "TruncationAsTermination" in str(env.spec.additional_wrappers)
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.ShortRunWarning")
 def test_the_buffer_holds_terminations() -> None:
     for wrapper, terminated in ((TruncationAsTermination, 1.0), (None, 0.0)):
         env = birl.envs.make_env("Pendulum-v1", wrapper=wrapper, max_episode_steps=5)

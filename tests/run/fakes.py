@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -164,6 +165,7 @@ class FakeLearner:
         return self.config.gamma
 
     reward_scaler = None
+    policy: Any = SimpleNamespace(columns={})
 
     def describe(self) -> dict[str, Any]:
         return {"observation_shape": (2,), "action_size": self.action_size, "config": self.config.serialize()}

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,8 +15,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import birl.seeding
 from birl.acting.explorers import ConstantEpsilonGreedy, Explorer, NormalNoise
+from birl.algos import DQNConfig
 from birl.dataset import create_fifo_replay_buffer, create_infinite_replay_buffer
-from birl.errors import ActionError, ConfigError, ResumeError
+from birl.errors import ActionError, ConfigError, ResumeError, ShortRunWarning
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run.checkpoint import checkpoint_step
 from birl.run.data_collection import collect
@@ -162,6 +164,7 @@ def test_a_run_too_short_for_a_minibatch_says_so() -> None:
     assert learner.grad_step > 0
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.ShortRunWarning")
 def test_random_steps_come_first() -> None:
     learner, env = FakeLearner(discrete=False), Drift(discrete=False)
     buffer = create_infinite_replay_buffer(env=env)
@@ -172,6 +175,7 @@ def test_random_steps_come_first() -> None:
     assert symmetric[30:].all()
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.ShortRunWarning")
 def test_explorer_sees_greedy_actions_once_a_step() -> None:
     class Shift(Explorer):
         def sample(self, algo: Any, x: Any, step: int) -> Any:
@@ -515,3 +519,17 @@ def test_overlap_with_processes(tmp_path: Path) -> None:
 def test_overlap_needs_processes(mode: Any) -> None:
     with pytest.raises(ConfigError, match="AsyncVectorEnv"):
         fit_online(FakeLearner(), environment(mode), n_steps=5, **quiet(overlap=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"update_start_step": 21}, "start"), ({"update_interval": 21}, "interval")]
+)
+def test_runs_too_short_for_an_update_are_warned_of(options: Any, word: str) -> None:
+    with pytest.warns(ShortRunWarning, match=rf"nothing will be learned in n_steps=20.*update_{word}.* or more steps"):
+        DQNConfig(batch_size=4).create().fit_online(
+            gymnasium.make("CartPole-v1"),
+            n_steps=20,
+            logger_adapter=NoopAdapterFactory(),
+            show_progress=False,
+            **options,
+        )

@@ -471,6 +471,7 @@ def test_options_that_exclude_a_cluster() -> None:
         dqn().fit_online(Drift(), explorer=[ConstantEpsilonGreedy(0.1)] * 2, cluster=TURNS)
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.ShortRunWarning")
 def test_each_collector_may_have_an_explorer_of_its_own() -> None:
     explorers = lambda: [ConstantEpsilonGreedy(epsilon) for epsilon in (0.0, 1.0)]  # noqa: E731
     options: Any = {"random_steps": 0, "update_start_step": 99, "env": Drift(end=0.0)}
