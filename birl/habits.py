@@ -18,7 +18,7 @@ SHORT: Final = {
 }
 """Calls that messages name without the class that documents their arguments."""
 
-ON_CLASSES: Final = {"algorithm": ("from_checkpoint", "from_pretrained", "load")}
+ON_CLASSES: Final = {"algorithm": ("from_checkpoint", "from_pretrained", "load"), "config": ("load",)}
 """Class methods of other libraries, which are looked for in the class itself."""
 
 

@@ -16,6 +16,7 @@ from birl.cli.train import configure
 from birl.config import AlgorithmConfig, config, field, hyperparameters
 from birl.errors import BirlError, ConfigError
 from birl.models import (
+    EncoderFactory,
     GRUEncoderFactory,
     PositionEncodingType,
     QFunctionFactory,
@@ -312,3 +313,64 @@ def test_configurations_compare_by_class_and_fields() -> None:
     assert config == algos.SACConfig(tau=0.1) and hash(config) == hash(algos.SACConfig(tau=0.1))
     assert config != algos.SACConfig() and config != algos.TD3Config(tau=0.1) and config != "SAC"
     assert repr(config).startswith("SACConfig(batch_size=256, ") and ", tau=0.1," in repr(config)
+
+
+class Undeclared(EncoderFactory, type="undeclared"):
+    """A factory whose argument no file contains."""
+
+    def __init__(self, act: str = "relu") -> None:
+        self.act = act
+
+
+class Declared(EncoderFactory, type="declared_params"):
+    """A factory that says which arguments recreate it."""
+
+    def __init__(self, act: str = "relu") -> None:
+        self.act = act
+
+    def get_params(self) -> dict[str, Any]:
+        return {"act": self.act}
+
+
+class Wider(VectorEncoderFactory, type="wider"):
+    """A factory that derives from a dataclass, but has other arguments."""
+
+    def __init__(self, width: int = 3) -> None:
+        super().__init__([width])
+
+
+class Fixed(VectorEncoderFactory, type="fixed_width"):
+    """A factory that derives from a dataclass, but has no arguments."""
+
+    def __init__(self) -> None:
+        super().__init__([7])
+
+
+class Forwarding(VectorEncoderFactory, type="forwarding"):
+    """A factory with the arguments of its base class."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (Undeclared("tanh"), "Undeclared.__init__ takes act, .*dataclass.*get_params"),
+        (Wider(5), "Wider.__init__ takes width, "),
+        (Fixed(), "Fixed.__init__ does not take hidden_units, "),
+    ],
+)
+def test_arguments_that_files_would_lose_are_refused_when_a_run_starts(factory: Any, message: str) -> None:
+    algorithm = algos.DQNConfig(encoder_factory=factory).create()
+    dataset = birl.testing.random_dataset(action_size=2, discrete_action=True)
+    with pytest.raises(ConfigError, match=message):
+        algorithm.fit(dataset, n_steps=1)
+    assert algorithm.grad_step == 0
+
+
+def test_arguments_of_own_factories_are_loaded() -> None:
+    for factory in (Declared("tanh"), Forwarding(hidden_units=[5])):
+        data = algos.DQNConfig(encoder_factory=factory).serialize()
+        loaded: Any = algos.DQNConfig.deserialize(json.loads(json.dumps(data))).encoder_factory
+        assert vars(loaded) == vars(factory)

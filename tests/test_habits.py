@@ -374,3 +374,32 @@ def test_words_that_are_no_habits_give_no_hint() -> None:
 def test_command_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) in (1, 2)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("best_model_save_path", "'keep_best'"),
+        ("patience", "'epoch_callback'"),
+        ("early_stopping", "'stop_at'"),
+        ("save_best", "'keep_best'"),
+        ("maximize", "'score_direction'"),
+        ("mode", "'score_direction'"),
+        ("eval_seed", "seed_env"),
+    ],
+)
+def test_options_of_best_models(option: str, message: str) -> None:
+    algorithm: Any = algos.DQNConfig().create()
+    for call in (algorithm.fit, algorithm.fit_online):
+        with pytest.raises(ArgumentError, match=f"has no option '{option}'; .*{message}"):
+            call(None, n_steps=1, **{option: None})
+
+
+def test_words_of_samplers_and_loading() -> None:
+    samplers: Any = birl.dataset
+    with pytest.raises((ArgumentError, ConfigError), match="'variant'.*rank_based"):
+        samplers.PrioritizedSampler(rank_based=True)
+    with pytest.raises((ArgumentError, ConfigError), match="here that is 'k'"):
+        samplers.HindsightSampler(future_k=4)
+    with pytest.raises(AttributeError, match=r"DQNConfig has no attribute 'load'; birl.load_learnable"):
+        _ = algos.DQNConfig.load("x")  # type: ignore[attr-defined]

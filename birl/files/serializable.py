@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, ClassVar, Self
 
@@ -97,8 +97,15 @@ class Serializable:
             object.__setattr__(self, item.name, to_python(getattr(self, item.name)))
 
     def serialize(self) -> dict[str, Any]:
-        """Return the JSON form: ``{"type": name, "params": {...}}``."""
-        return {"type": self.get_type(), "params": encode(self.get_params())}
+        """Return the JSON form: ``{"type": name, "params": {...}}``.
+
+        Raises:
+            ConfigError: if a value has no JSON form, or the parameters would not recreate the object.
+        """
+        params = self.get_params()
+        if type(self).get_params is Serializable.get_params:
+            _check_init(type(self), params)
+        return {"type": self.get_type(), "params": encode(params)}
 
     def serialize_to_dict(self) -> dict[str, Any]:
         """Call `serialize`, under d3rlpy's name."""
@@ -137,6 +144,26 @@ class Serializable:
             return known(**decode(data["params"]))
         except TypeError as error:
             raise ConfigError(f"{known.__name__} cannot be built from {data['params']!r:.200}: {error}") from error
+
+
+def _check_init(cls: type[Serializable], fields: Collection[str]) -> None:
+    """Raise `ConfigError` if dataclass fields are not the arguments of ``__init__``, which then would be lost."""
+    if cls.__init__ is object.__init__:
+        return
+    parameters = list(_signature(cls.__init__).parameters.values())[1:]
+    variable = [each.name for each in parameters if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    named = [each.name for each in parameters if each.name not in variable]
+    lost = [name for name in named if name not in fields] or ([] if fields else variable)
+    refused = [] if variable else [name for name in fields if name not in named]
+    if lost or refused:
+        what = (
+            f"takes {', '.join(lost)}, which its files" if lost else f"does not take {', '.join(refused)}, its fields"
+        )
+        what += " would not contain" if lost else ""
+        raise ConfigError(
+            f"{cls.__name__}.__init__ {what}, so that it could not be loaded: make the class a dataclass with these "
+            "fields and without an own __init__, or give it get_params, which returns the arguments of __init__ by name"
+        )
 
 
 @functools.cache

@@ -88,6 +88,18 @@ class Scaler:
     _quantity: ClassVar[str]
     """The scaled quantity by its name in transitions and environments: ``"observation"``, for example."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a class that is fitted but says that it is built, so that it never would be fitted."""
+        fits = [
+            name for name in vars(Scaler) if name.startswith("fit_") and getattr(cls, name) is not vars(Scaler)[name]
+        ]
+        if fits and cls.built is Scaler.built:
+            raise ConfigError(
+                f"{cls.__name__} has {', '.join(fits)} but no property built, without which it is never fitted: let "
+                "built return whether the parameters are known, such as self.mean is not None"
+            )
+        super().__init_subclass__(**kwargs)
+
     def __post_init__(self) -> None:
         """Check the given parameters (of scalers that are dataclasses)."""
 

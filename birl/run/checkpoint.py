@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from birl.errors import ConfigError, FileError, ResumeError
 from birl.files import load_archive, load_config, save_archive
@@ -108,6 +108,9 @@ def differences(saved: object, given: object, name: str = "") -> list[str]:
         names = [*saved, *(key for key in given if key not in saved)]
         pairs = [(saved.get(key, _ABSENT), given.get(key, _ABSENT), f"{name}.{key}".lstrip(".")) for key in names]
         return [line for pair in pairs for line in differences(*pair)]
+    if _are_parts(saved) and _are_parts(given) and len(saved) == len(given):
+        places = [name if len(saved) == 1 else f"{name}[{place}]" for place in range(len(saved))]
+        return [line for pair in zip(saved, given, places, strict=True) for line in differences(*pair)]
     fitted = "_scaler.params." in name and (saved is None or given is None)
     pair = (saved, given)
     off = _ABSENT in pair and all(value is _ABSENT or value is None or value is False for value in pair)
@@ -116,8 +119,15 @@ def differences(saved: object, given: object, name: str = "") -> list[str]:
     return [f"{name} was {_short(saved)}, now {_short(given)}"]
 
 
+def _are_parts(value: object) -> TypeGuard[list[dict[str, object]]]:
+    """Return whether a setting is a list of parts, such as samplers, with their parameters."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "type" in each for each in value)
+
+
 def _short(value: object) -> str:
     """Format a setting. A setting with its own parameters is shown by its type alone."""
+    if _are_parts(value):
+        return ", ".join(map(_short, value))
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         value = value["type"]
     text = repr(value)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, SupportsFloat, SupportsIndex
 
+from birl.checks import Allowed
 from birl.dataset import ReplayBufferBase
 from birl.errors import ConfigError, EvaluationWarning, did_you_mean
 from birl.logging.file_adapter import MAX_NAME
@@ -79,9 +80,11 @@ RESERVED_NAMES: Final = ("epoch", "step", "gradients", *TRAINING_SCORES)
 
 
 def check_names(evaluators: Mapping[str, Evaluator]) -> None:
-    """Raise `ConfigError` for an evaluator whose name cannot name a metric and its file, or with other arguments."""
+    """Raise `ConfigError` for an evaluator with other arguments, a name that no file can have, or another direction."""
     for name, evaluator in evaluators.items():
         with_run(evaluator, 2)  # checks its arguments
+        own = getattr(evaluator, "direction", None)
+        Allowed(str, choices=DIRECTIONS, optional=True).check(f"direction of the evaluator {name!r:.80}", own)
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME:
             raise ConfigError(
                 f"evaluators has the name {name!r:.80}; it must be a printable text of 1 to {MAX_NAME} characters, "
@@ -104,8 +107,13 @@ def check_new_names(evaluator: str, results: Mapping[str, float], metrics: Mappi
         )
 
 
-_LOWER_IS_BETTER: Final = frozenset({"cost", "diff", "difference", "error", "loss", "mae", "mse", "regret", "rmse"})
-"""Words of the names of metrics whose lower values are better."""
+_LOWER_IS_BETTER: Final = frozenset({
+    "brier", "collision", "cost", "crash", "delay", "diff", "difference", "distance", "error", "failure", "kl", "loss",
+    "mae", "mse", "nll", "penalties", "penalty", "perplexity", "regret", "risk", "rmse", "violation",
+})  # fmt: skip
+"""Words of the names of metrics whose lower values are better; their plurals count, too."""
+_WORD: Final = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""A word of names such as ``td_error``, ``val.loss`` and ``absTDError``."""
 
 
 class Score(NamedTuple):
@@ -163,4 +171,7 @@ class Score(NamedTuple):
 
 def direction_of(metric: str) -> str:
     """Return what the name of a metric says about its direction."""
-    return "minimize" if _LOWER_IS_BETTER & set(re.split("[_/]", metric.lower())) else "maximize"
+    words = {word.lower() for word in _WORD.findall(metric)}
+    singular = {word.removesuffix(ending) for word in words for ending in ("", "s", "es")}
+    lower = bool(_LOWER_IS_BETTER & singular) and "reduction" not in words
+    return DIRECTIONS[lower != bool(words & {"neg", "negative"})]

@@ -104,8 +104,17 @@ def with_run(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     """Return a function of ``count`` arguments and a `Run`, which passes the run on if ``function`` takes it.
 
     Raises:
-        ConfigError: if the function cannot be called with ``count`` arguments or one more.
+        ConfigError: if the function cannot be called with ``count`` arguments or one more, or is a generator function
+            or a coroutine function, whose calls run nothing.
     """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    for each in (function, type(function).__call__):
+        if inspect.isgeneratorfunction(each) or inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            word = "yield" if inspect.isgeneratorfunction(each) else "async"
+            raise ConfigError(
+                f"{name} is a function with {word}, which does not run when it is called; it must be a plain "
+                f"function: define it without {word}"
+            )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # such as some functions of C extensions
@@ -122,8 +131,7 @@ def with_run(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     except TypeError as error:
         names = ", ".join(("algo", "epoch", "step") if count == 3 else ("algo", "dataset"))
         raise ConfigError(
-            f"{getattr(function, '__qualname__', type(function).__name__)}{signature} cannot be called with "
-            f"({names}) or ({names}, run): {error}. Give it these arguments"
+            f"{name}{signature} cannot be called with ({names}) or ({names}, run): {error}. Give it these arguments"
         ) from error
     return function if takes else lambda *arguments: function(*arguments[:count])
 

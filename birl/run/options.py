@@ -64,7 +64,7 @@ class Options(NamedOptions, total=False):
             direction in ``model_best.json``.
         score_direction: ``"maximize"`` or ``"minimize"``. By default the evaluator's attribute ``direction``, as birl's
             evaluators have one; else lower scores are better if the name contains the word ``error``, ``loss``,
-            ``diff``, ``cost`` or a similar one, and higher ones otherwise.
+            ``cost``, ``distance`` or a similar one, and higher ones otherwise. ``neg`` and ``negative`` reverse this.
         stop_at: the run ends after the first epoch whose score is this or better.
         go_on: whether to continue a run that ended early, by ``stop_at`` or by a callback, if ``checkpoint`` holds one.
             A run that has made all its steps continues if it is given a larger number of steps.

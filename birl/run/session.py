@@ -515,9 +515,14 @@ class Session:
                 )
             if best is not None:
                 compare_states(best, {"metric": "", "score": 0.0, "step": 0, "direction": ""}, "best", label)
-                metric = None if self._score is None else self._score.metric
-                same = (best["metric"], best["direction"]) == (metric, self._direction)
+                same = self._score is not None and best["metric"] == self._score.metric
                 best = {key: best[key] for key in ("metric", "score", "step", "direction")} if same else None
+        if best is not None and best["direction"] != self._direction:
+            raise ResumeError(
+                f"score_direction is {self._direction!r}, but the run in {self._checkpoint} has ranked its models by "
+                f"{best['metric']!r} with {best['direction']!r}: give score_direction={best['direction']!r} to "
+                "continue it, or another folder (or remove this one) to start from scratch"
+            )
         if step > self._n_steps:
             raise ResumeError(
                 f"the run in {self._checkpoint} has made {step} steps already, more than n_steps="
@@ -537,7 +542,7 @@ class Session:
         if self._epoch_start == self.step:
             self.run.start_epoch()
         if self.run.best is None:
-            self.run.scores = {}  # of another metric or direction
+            self.run.scores = {}  # of another metric
 
 
 def origin() -> dict[str, Any]:
@@ -564,10 +569,21 @@ def _same_path(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bo
 
 
 def requests_stop(result: object) -> bool:
-    """Return whether a callback returned ``False`` as a boolean of Python, NumPy or PyTorch."""
-    if isinstance(result, Tensor | np.ndarray):
-        boolean = result.dtype in (torch.bool, np.dtype(bool))
-        return boolean and result.ndim == 0 and not result
+    """Return whether a callback returned ``False`` as a boolean of Python, NumPy or PyTorch.
+
+    Raises:
+        ConfigError: if it returned text or several booleans, which look like a decision. Other values mean nothing.
+    """
+    several = False
+    if isinstance(result, Tensor | np.ndarray) and result.dtype in (torch.bool, np.dtype(bool)):
+        if result.ndim == 0:
+            return not result
+        several = True
+    if several or isinstance(result, str):
+        raise ConfigError(
+            f"a callback returned {result!r:.80}; it must return False to end the run, or True or None to go on: "
+            "return bool(…), or nothing"
+        )
     return isinstance(result, bool | np.bool_) and not result
 
 

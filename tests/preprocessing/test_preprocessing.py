@@ -690,3 +690,13 @@ def test_registering_does_no_harm(register: Any, kind: Any, base: Any) -> None:
     for wrong in (dict, base, kind()):
         with pytest.raises(ConfigError, match=base.__name__):
             register(wrong)
+
+
+def test_a_scaler_that_is_fitted_says_whether_it_is_built() -> None:
+    with pytest.raises(ConfigError, match="Forgetful has fit_with_episodes but no property built"):
+
+        class Forgetful(ObservationScaler, type="forgetful"):
+            def fit_with_episodes(self, episodes: Any) -> None: ...
+
+    with pytest.raises(ConfigError, match="no ObservationScaler is called"):
+        ObservationScaler.named("forgetful")

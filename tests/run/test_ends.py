@@ -148,9 +148,7 @@ def test_a_callback_ends_the_run(tmp_path: Path, which: str, no: Any, caplog: py
     assert torch.equal(longer.weight, whole.weight)
 
 
-@pytest.mark.parametrize(
-    "value", [None, 0, 0.0, "", (), True, np.True_, torch.tensor(0), torch.zeros(2, dtype=torch.bool)]
-)
+@pytest.mark.parametrize("value", [None, 0, 0.0, (), True, np.True_, torch.tensor(0)])
 def test_only_false_ends_a_run(value: Any) -> None:
     learner = FakeLearner()
     list(fitter(learner, data(), 10, callback=lambda *_: value, epoch_callback=lambda *_: value, **quiet()))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import birl.seeding
-from birl.errors import ConfigError, EvaluationWarning
+from birl.errors import ConfigError, EvaluationWarning, ResumeError
 from birl.logging import FileAdapterFactory
 from birl.metrics import (
     AverageValueEstimationEvaluator,
@@ -21,7 +21,7 @@ from birl.metrics import (
     DiscreteActionMatchEvaluator,
     TDErrorEvaluator,
 )
-from birl.run.evaluators import Score
+from birl.run.evaluators import Score, direction_of
 from birl.run.offline import fitter
 from run.fakes import FakeLearner
 from run.test_offline import data
@@ -183,11 +183,40 @@ def test_a_run_ends_at_a_low_score(tmp_path: Path) -> None:
     assert len(epochs) == 2
 
 
-def test_a_resumed_run_remembers_the_best_of_its_direction(tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_with_another_direction(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(folder, {"a": gives(1.0)}, 10, score="a", checkpoint=folder)
-    run(folder, {"a": gives(2.0)}, 20, score="a", score_direction="minimize", checkpoint=folder)
-    assert json.loads((folder / "model_best.json").read_text())["step"] == 20  # ranked again
+    with pytest.raises(ResumeError, match="score_direction is 'minimize'.* by 'a' with 'maximize': give"):
+        run(folder, {"a": gives(2.0)}, 20, score="a", score_direction="minimize", checkpoint=folder)
+    run(folder, {"a": gives(0.5)}, 20, score="a", score_direction="maximize", checkpoint=folder)
+    assert json.loads((folder / "model_best.json").read_text())["step"] == 10
+
+
+@pytest.mark.parametrize("direction", ["min", "max", -1, True])
+def test_a_direction_of_an_evaluator_that_cannot_be(tmp_path: Path, direction: Any) -> None:
+    def mine(algo: Any, dataset: Any) -> float:
+        raise AssertionError
+
+    vars(mine)["direction"] = direction
+    with pytest.raises(ConfigError, match="direction of the evaluator 'mine' is .* one of 'maximize', 'minimize'"):
+        run(tmp_path / "run", {"mine": mine})
+    assert not (tmp_path / "run").exists()
+
+
+COSTS = """
+q-loss val.loss timeLoss absTDError RMSE mse2 a/nll perplexity kl KLDistance violations crashes losses n_collisions
+penalties neg_return negative_log_likelihood
+"""
+
+
+@pytest.mark.parametrize("name", COSTS.split())
+def test_names_of_costs(name: str) -> None:
+    assert direction_of(name) == "minimize"
+
+
+@pytest.mark.parametrize("name", ["loss_reduction", "neg_cost", "negMSE", "glossy", "return", "riskless", "Score"])
+def test_names_of_what_is_no_cost(name: str) -> None:
+    assert direction_of(name) == "maximize"
 
 
 def test_no_best_model_may_be_kept(tmp_path: Path) -> None:

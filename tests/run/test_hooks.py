@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import birl
 from birl.errors import ConfigError, UnsupportedError
@@ -41,6 +43,37 @@ class Counting(Hook):
 def run(callback: Any, n_steps: int = 40, **options: Any) -> None:
     given: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False, "n_steps_per_epoch": 20, **options}
     list(online_fitter(FakeLearner(), Drift(), n_steps=n_steps, seed=1, callback=callback, **given))
+
+
+def generator(algo: Any, epoch: int, step: int) -> Any:
+    yield False
+
+
+async def coroutine(algo: Any, epoch: int, step: int) -> bool:
+    return False
+
+
+class Yielding(Hook):
+    """A hook whose call runs nothing."""
+
+    def __call__(self, algo: Any, epoch: int, step: int) -> Any:
+        yield False
+
+
+@pytest.mark.parametrize("option", ["callback", "epoch_callback"])
+@pytest.mark.parametrize(("function", "word"), [(generator, "yield"), (coroutine, "async"), (Yielding(), "yield")])
+def test_functions_that_run_nothing_are_refused_at_the_start(option: str, function: Any, word: str) -> None:
+    learner = FakeLearner()
+    with pytest.raises(ConfigError, match=f"is a function with {word}"):
+        list(online_fitter(learner, Drift(), n_steps=9, show_progress=False, **{"callback": None, option: function}))
+    assert learner.grad_step == 0
+
+
+@pytest.mark.parametrize("value", [np.array([False]), torch.zeros(2, dtype=torch.bool), "stop"])
+@pytest.mark.parametrize("option", ["callback", "epoch_callback"])
+def test_text_and_several_booleans_are_no_decision(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="a callback returned .*it must return False"):
+        run(**{"callback": None, option: lambda algo, epoch, step: value})
 
 
 def test_hooks_have_rhythms() -> None:
