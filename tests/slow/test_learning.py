@@ -20,6 +20,7 @@ def test_reaches_its_target(name: str, seed: int) -> None:
     assert outcome.solved, f"best mean return {outcome.best:.2f}, wanted {TASKS[name].target}"
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.UnusedOptionWarning")  # the options of the tasks with a memory
 @pytest.mark.parametrize("name", CONTROLS)
 def test_without_recurrence_nothing_is_remembered(name: str) -> None:
     outcome = learn(name, 0, print)
