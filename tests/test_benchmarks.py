@@ -237,6 +237,7 @@ def test_a_worker_that_fails_says_how(fake: list[str], job: str, timeout: float,
         worker.close()
 
 
+@pytest.mark.filterwarnings("ignore::birl.errors.ShortRunWarning")
 @pytest.mark.parametrize(("name", "above"), [("cartpole-dqn", 0), ("cartpole-ppo", 0), ("memory-r2d2", -2)])
 def test_learning_runs_start(name: str, above: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the slow tier does to its end, so that a change which stops it is seen here."""
