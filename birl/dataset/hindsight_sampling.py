@@ -187,7 +187,7 @@ class HindsightSampler(Sampler):
         after = source.shift(rows, 1)
         known = alive & (source.flags[rows] & NO_NEXT == 0) & (source.flags[after] & UNKNOWN == 0)
         reward, ended = self.compute_rewards(source, rows, source.take(ACHIEVED, np.tile(goal, (len(rows), 1))))
-        at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
+        at, goals = place.indices(replaced), storage.to_network(DESIRED, storage.take(ACHIEVED, place.indices(goal)))
         changed = [(batch.rewards, reward)] if ended is None else [(batch.rewards, reward), (batch.terminals, ended)]
         for values, new in changed:
             new = np.where(known, new, place.host(values)[:, replaced, 0]).astype(np.float32)
@@ -260,7 +260,7 @@ class _RelabelingPicker(BasicTransitionPicker):
         total = (np.where(alive, reward, 0.0) * gamma ** np.arange(n_steps)).sum(1)
         place.put(batch.rewards, replaced, total[:, None].astype(np.float32))
         place.put(batch.terminals, replaced, terminal[:, None].astype(np.float32))
-        at, goals = place.indices(replaced), place.to_network(storage.take(ACHIEVED, place.indices(goal)))
+        at, goals = place.indices(replaced), storage.to_network(DESIRED, storage.take(ACHIEVED, place.indices(goal)))
         if batch.intervals is not None:
             place.put(batch.intervals, replaced, steps[:, None].astype(np.float32))
             following = self._picker.observe(storage, storage.next(place.indices(last)))

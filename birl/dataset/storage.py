@@ -82,7 +82,7 @@ class Storage:
         self.version = self.generation = 0  # version changes with the contents, generation with the arrays
         self.mirrors: weakref.WeakSet[StorageView] = weakref.WeakSet()
         self.journal: Journal[Storage] | None = None  # set in the process that writes to a folder
-        self.check_overwritten: Callable[[], None] | None = None  # set for readers of a ring in a folder: raises
+        self.check_overwritten: Callable[[], None] | None = None  # set for readers of a folder: raises
         # Devices draw rows from an index of all steps. For a ring the index would be rebuilt after each step.
         self.device_draws = self.place.device is not None and limit is None
         self.reset_lanes()
@@ -305,8 +305,11 @@ class Storage:
 
     def take_observation(self, name: str, rows: A) -> A:
         """Return a column of observations at ``rows``; see `observation`."""
-        values, place = self.take(name, rows), self.place
-        return cast(A, place.to_float64(values) if name in self.fine else place.to_network(values))
+        return self.to_network(name, self.take(name, rows))
+
+    def to_network(self, name: str, values: A) -> A:
+        """Convert values of a column of observations to the dtype that minibatches have for it; see `observation`."""
+        return cast(A, self.place.to_float64(values) if name in self.fine else self.place.to_network(values))
 
     def terminals(self, rows: A) -> A:
         """Return float32 ``[..., 1]``: 1 where a step terminates."""

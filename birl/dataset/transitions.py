@@ -165,8 +165,7 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
         def stack(name: str) -> Tree:
             frames = storage.place.zero_where(storage.take(name, window), ~alive)  # [..., n, C, *]
             lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
-            stacked = frames.reshape(*lead, self.n_frames * channels, *rest)
-            return storage.place.to_float64(stacked) if name in storage.fine else storage.place.to_network(stacked)
+            return storage.to_network(name, frames.reshape(*lead, self.n_frames * channels, *rest))
 
         names = storage.observation_names
         stacked = map_unmasked(lambda rest: tree_map(stack, rest), names)

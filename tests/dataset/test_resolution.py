@@ -14,7 +14,16 @@ import torch
 
 import birl
 from birl.algos import BCConfig
-from birl.dataset import Episode, InfiniteBuffer, LogSchema, MDPDataset, ReplayBuffer, dump, from_table
+from birl.dataset import (
+    Episode,
+    HindsightSampler,
+    InfiniteBuffer,
+    LogSchema,
+    MDPDataset,
+    ReplayBuffer,
+    dump,
+    from_table,
+)
 from birl.dataset.views import TransitionView
 from birl.errors import ResolutionWarning
 
@@ -186,3 +195,17 @@ def test_appended_steps_are_looked_at() -> None:
     again.set_state(buffer.get_state())
     assert again.sample_transition_batch(4).observations.dtype == np.float64
     assert again.target.next_look == buffer.target.next_look == 256
+
+
+def test_replaced_goals_keep_the_resolution_of_the_goals() -> None:
+    time = 1.7e9 + 20.0 * np.arange(40)[:, None]
+    observations = {"observation": np.zeros((40, 1), np.float32), "achieved_goal": time, "desired_goal": time + 10}
+    ends = np.arange(40) % 10 == 9
+    sampler = HindsightSampler(lambda achieved, desired, info: np.zeros(len(achieved)))
+    with pytest.warns(ResolutionWarning):
+        data = MDPDataset(
+            observations, np.arange(40) % 2, np.zeros(40), np.zeros(40), ends, sampler=sampler, action_size=2
+        )
+    goals = data.sample_transition_batch(200).observations["desired_goal"]
+    replaced = np.isin(goals, time)
+    assert replaced.any() and np.isin(goals[~replaced], time + 10).all()
