@@ -78,17 +78,18 @@ def episode_at(storage: Storage, index: int, *, copy: bool = True, for_picker: b
     Args:
         storage: the storage.
         index: index into `episode_table`.
-        copy: whether to copy rows that a later step may overwrite, which are rows of a ring. Rows of a folder that
-            another process may write to are always copied: those of a ring may be overwritten, and the newest others
-            when a run returns to its checkpoint.
+        copy: whether to copy rows that a later step may overwrite: those of a ring, and those of a folder that another
+            process may write to, where the newest ones are overwritten when a run returns to its checkpoint. Rows of a
+            ring that another process may overwrite are always copied.
         for_picker: whether to append the final observation, if known, as a last row of ``observations``, and zeros as a
             last row of ``actions``, for per-item pickers that read ``observations[index + 1]``.
     """
     lane, start, length = (int(column[index]) for column in episode_table(storage))
     first = lane * storage.capacity + start % storage.capacity
     rows: Any = slice(first, first + length + 1)
-    another_writes = storage.check_overwritten is not None
-    if another_writes or (storage.limit is not None and (copy or rows.stop > (lane + 1) * storage.capacity)):
+    ring, another_writes = storage.limit is not None, storage.check_overwritten is not None
+    wraps = rows.stop > (lane + 1) * storage.capacity
+    if (copy and (ring or another_writes)) or (ring and (another_writes or wraps)):
         rows = storage.place.indices(storage.rows(lane, np.arange(start, start + length + 1)))
     last, after = storage.flags[storage.rows(lane, np.array([start + length - 1, start + length]))]
     unknown = bool(last & NO_NEXT) or bool(after & UNKNOWN)
