@@ -43,7 +43,7 @@ class Engine(TrainState):
         self._updates = Eager(self)
         self._compile_required = True
         self.priority: Tensor | None = None
-        self._tried: set[tuple[str, ...]] = set()  # the steps of updates that were tried before they were compiled
+        self._untried = {step.name for step in self.gradient_steps}  # before they are compiled
 
     @property
     def compiled(self) -> bool:
@@ -130,7 +130,7 @@ class Engine(TrainState):
         if only is not None:
             due = tuple(step for step in due if step.name in only)
         self._drop_program_when_reduced()
-        if self.compiled:
+        if self._untried and self.compiled:
             self._try_eagerly(batch, due)
         rates = self._rates(due)
         with fast_products():
@@ -148,7 +148,7 @@ class Engine(TrainState):
         return {**result.metrics, **rates}
 
     def _try_eagerly(self, batch: Batch, due: Sequence[Step]) -> None:
-        """Compute gradients once without compiling, before the first update of a kind, and discard them.
+        """Compute gradients once without compiling, before the first compiled update of a step, and discard them.
 
         So the checks of eager updates find a module that writes to its minibatch. Random numbers and buffers stay as
         they are. Updates with steps of other kinds are left out, because losses may need the results of these.
@@ -156,13 +156,17 @@ class Engine(TrainState):
         Raises:
             ConfigError: see `Eager.gradients`.
         """
-        names = tuple(step.name for step in due)
-        if names in self._tried or not all(isinstance(step, Gradient | TargetUpdate) for step in due):
+        new = self._untried.intersection(step.name for step in due)
+        if not new or not all(isinstance(step, Gradient | TargetUpdate) for step in due):
             return
-        self._tried.add(names)
+        self._untried -= new
         buffers = [buffer.clone() for buffer in self.nets.buffers()]
         with preserve_random_state():
             GradientComputation(self).update(batch, due)
+        self._restore_buffers(buffers)
+
+    def _restore_buffers(self, buffers: Sequence[Tensor]) -> None:
+        """Copy ``buffers`` to those of the networks."""
         with torch.no_grad():
             for buffer, before in zip(self.nets.buffers(), buffers, strict=True):
                 buffer.copy_(before)
@@ -211,8 +215,7 @@ class Engine(TrainState):
         finally:
             self.grad_step = count
         if not all(map(torch.equal, buffers, self.nets.buffers())):
-            for buffer, before in zip(self.nets.buffers(), buffers, strict=True):
-                buffer.copy_(before)
+            self._restore_buffers(buffers)
             moving = f"networks of {name} that change buffers while they learn, as batch norm does,"
             check_compatible({"moving buffers": moving, "compute_gradients": "compute_gradients"})
         return computation.result(name)

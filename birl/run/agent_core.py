@@ -75,6 +75,12 @@ def check_buffer_and_explorer(buffer: object, explorer: object, batch_size: int 
         )
 
 
+def info_keys_of(buffer: object) -> Sequence[str]:
+    """Return the names of the entries of the environment's info that a buffer stores."""
+    keys: Sequence[str] = getattr(getattr(buffer, "target", None), "info_keys", ())
+    return keys
+
+
 Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
 """An explorer for all processes, or a list with one for each."""
 
@@ -96,9 +102,7 @@ def _listed(explorer: Explorers) -> Sequence[ExplorerProtocol]:
     return list(explorer) if isinstance(explorer, Sequence) else [] if explorer is None else [explorer]
 
 
-def explorers_per_process(
-    explorer: ExplorerProtocol | Sequence[ExplorerProtocol] | None, n: int, option: str, sent: bool = True
-) -> list[ExplorerProtocol | None]:
+def explorers_per_process(explorer: Explorers, n: int, option: str, sent: bool = True) -> list[ExplorerProtocol | None]:
     """Return the explorer of each of several processes.
 
     Args:
@@ -496,7 +500,7 @@ class ReplayAgentCore(AgentCore):
         expert_share: float = 0.0,
     ) -> None:
         super().__init__(algorithm, observation, action_space, greedy, explorer)
-        self._buffer = buffer
+        self._buffer, self._info_keys = buffer, info_keys_of(buffer)
         self._expert, self._expert_share = expert, expert_share
         self._generator, self._random_steps, self._schedule = generator, random_steps, schedule
         self._update_statistics = None if schedule is None else algorithm.learner.update_statistics
@@ -529,9 +533,9 @@ class ReplayAgentCore(AgentCore):
             return
         steps = {name: getattr(step, name) for name in ("next_observation", "reward", "terminated", "truncated")}
         extra = selected.extra
-        if keys := getattr(getattr(self._buffer, "target", None), "info_keys", ()):
+        if self._info_keys:
             info = StepInfo({}, single=self.n == 1) if step.info is None else step.info
-            extra = {**extra, **info.columns(keys, step.valid, self._step)}
+            extra = {**extra, **info.columns(self._info_keys, step.valid, self._step)}
         steps |= {"observation": selected.observation, "action": selected.action, "extra": extra}
         append_steps(self._buffer, {**steps, "mask": step.valid}, lanes)
         if self._update_statistics is None:

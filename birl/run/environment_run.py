@@ -26,6 +26,7 @@ from birl.run.agent_core import (
     check_lanes,
     example_observation,
     explored_steps,
+    info_keys_of,
     keep_exploration,
     measure_nothing,
 )
@@ -292,7 +293,7 @@ class ClusterExecution(LocalExecution):
             )
         if overlap:
             check_compatible({"overlap": "overlap=True", "cluster": "cluster=…"})
-        if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
+        if keys := info_keys_of(buffer):
             raise UnsupportedError(
                 f"the buffer has info_keys={keys!r:.100}, but the collectors of a cluster send no info: leave out "
                 "cluster=, or put the entries into the observations"

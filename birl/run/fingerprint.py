@@ -16,6 +16,7 @@ from birl.dataset.flags import FINAL, UNKNOWN
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.storage import Storage
 from birl.envs import number_of_environments
+from birl.run.agent_core import info_keys_of
 from birl.run.protocols import Trainable
 from birl.types import Environment
 
@@ -79,7 +80,7 @@ def buffer_settings(buffer: ReplayBufferBase, digested: bool) -> dict[str, Any]:
     """Return a buffer's settings: picker, sampler, `info_keys` and, with ``digested``, the data that are mixed in."""
     settings: dict[str, Any] = {"picker": part_settings(getattr(buffer, "transition_picker", None))}
     settings |= sampler_settings(buffer)
-    if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
+    if keys := info_keys_of(buffer):
         settings["info_keys"] = list(keys)
     data = getattr(buffer, "secondary_replay_buffer", None)  # a checkpoint does not hold it
     return settings if data is None or not digested else {**settings, DIGEST: digest(data.reader.storages)}

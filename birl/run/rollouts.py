@@ -29,6 +29,7 @@ from birl.run.agent_core import (
     clip_episodes,
     default_buffer,
     determine_shapes,
+    info_keys_of,
     measure_nothing,
 )
 from birl.run.fingerprint import buffer_settings, dataset_settings
@@ -180,7 +181,7 @@ def start_rollouts(
     if replays:
         if buffer is not None:
             determine_shapes(buffer, algorithm, env, n)
-            if keys := getattr(getattr(buffer, "target", None), "info_keys", ()):
+            if keys := info_keys_of(buffer):
                 raise UnsupportedError(
                     f"the buffer has info_keys={keys!r:.100}, but {type(algorithm).__name__} stores rollouts, which "
                     "have no info: make the buffer without info_keys"
