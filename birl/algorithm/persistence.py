@@ -103,34 +103,33 @@ def save_model(learner: Learner, fname: File) -> None:
     state = learner.engine.get_state()
     if learner.running:
         state["running"] = {name: scaler.get_state() for name, scaler in learner.running.items()}
-    about = {"birl": __version__, "networks": _describe_networks(learner), "shapes": _describe_shapes(learner)}
-    if "columns" in (description := learner.describe()):
+    description = learner.describe()
+    about = {"birl": __version__, "networks": _of_networks(description), "shapes": _of_shapes(description)}
+    if "columns" in description:
         about["columns"] = description["columns"]
     save_archive(fname, "parameters", about, state)
 
 
-def _describe_shapes(learner: Learner) -> dict[str, Any]:
-    description = learner.describe()
+def _of_shapes(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shapes in a description of a learner."""
     return {name: description[name] for name in ("observation_shape", "action_size")}
 
 
-def _check_shapes(learner: Learner, fname: File, saved: object) -> None:
-    """Raise `ShapeError` if parameters were saved for observations or actions of other shapes."""
-    here = _describe_shapes(learner)
+def _check_shapes(name: str, fname: File, saved: object, here: Mapping[str, Any]) -> None:
+    """Raise `ShapeError` if parameters were saved for observations or actions of other shapes than ``here``."""
     if isinstance(saved, dict) and saved.keys() == here.keys() and saved != here:
         there, own = (
             f"observations of shape {each['observation_shape']} and action size {each['action_size']}"
             for each in (saved, here)
         )
         raise ShapeError(
-            f"{fname} has parameters for {there}, this {learner.name} has networks for {own}: build it with these "
+            f"{fname} has parameters for {there}, this {name} has networks for {own}: build it with these "
             "shapes, or load the parameters of others"
         )
 
 
-def _describe_networks(learner: Learner) -> dict[str, Any]:
+def _of_networks(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the meaning of parameters depends on: the algorithm, and the factories that make its networks."""
-    description = learner.describe()
     fields = description["config"]["params"].items()
     factories = {name: value for name, value in fields if isinstance(value, dict) and value.get("kind") in _OF_NETWORKS}
     return {"algorithm": description["config"]["type"], "discrete_action": description["discrete_action"], **factories}
@@ -139,13 +138,14 @@ def _describe_networks(learner: Learner) -> dict[str, Any]:
 def load_model(learner: Learner, fname: File) -> None:
     """See `Algorithm.load_model`."""
     about, state = load_archive(fname, "parameters")
-    different = differences(about.get("networks"), _describe_networks(learner)) if "networks" in about else []
+    description = learner.describe()
+    different = differences(about.get("networks"), _of_networks(description)) if "networks" in about else []
     if different:  # parameters of equal shapes would give another function without an error
         raise ConfigError(
             f"{fname} has the parameters of other networks: {'; '.join(different)}. Give the configuration that was "
             "saved, or load single networks, as with copy_policy_from(other)"
         )
-    _check_shapes(learner, fname, about.get("shapes"))
+    _check_shapes(learner.name, fname, about.get("shapes"), _of_shapes(description))
     columns = fitting_columns(columns_from_json(about.get("columns")), learner.spec.observations)
     columns = merge_columns(learner.policy.columns, columns, f"this {learner.name}", str(fname))
     saved = state.get("running", {})

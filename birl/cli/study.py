@@ -160,9 +160,9 @@ class HyperparameterSearch:
         ranges: Sequence[SearchRange],
         *,
         metric: str,
+        direction: str = "maximize",
         seed: int,
         prune: bool,
-        direction: str = "maximize",
     ) -> None:
         self._optuna = require("optuna", "tune")
         self._out, self._words, self._ranges = out, list(words), ranges

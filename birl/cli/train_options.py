@@ -176,6 +176,7 @@ _environment: Final = partial(_option, group=Group.ENVIRONMENT, online=True)
 _explore: Final = partial(_option, group=Group.EXPLORATION, online=True, replays=True)
 _replay: Final = partial(_option, group=Group.REPLAY, online=True, replays=True)
 _priority: Final = partial(_replay, online=False, needs="prioritized")
+_priority_share: Final = partial(_priority, min=0, max=1)
 _process: Final = partial(_option, group=Group.PROCESSES, online=True)
 _collect: Final = partial(_process, needs="collectors", feeds="Cluster")
 
@@ -389,26 +390,14 @@ class TrainOptions:
         default="proportional",
         feeds="PrioritizedSampler.variant",
     )
-    priority_alpha: float | None = _priority(
-        "Exponent of the priorities or ranks; 0 is uniform.",
-        default="0.6",
-        min=0,
-        max=1,
-        feeds="PrioritizedSampler.alpha",
+    priority_alpha: float | None = _priority_share(
+        "Exponent of the priorities or ranks; 0 is uniform.", default="0.6", feeds="PrioritizedSampler.alpha"
     )
-    priority_beta: float | None = _priority(
-        "Initial exponent of the importance weights, annealed to 1.",
-        default="0.4",
-        min=0,
-        max=1,
-        feeds="PrioritizedSampler.beta",
+    priority_beta: float | None = _priority_share(
+        "Initial exponent of the importance weights, annealed to 1.", default="0.4", feeds="PrioritizedSampler.beta"
     )
-    priority_uniform: float | None = _priority(
-        "Share of steps that are sampled uniformly.",
-        default="0",
-        min=0,
-        max=1,
-        feeds="PrioritizedSampler.uniform_ratio",
+    priority_uniform: float | None = _priority_share(
+        "Share of steps that are sampled uniformly.", default="0", feeds="PrioritizedSampler.uniform_ratio"
     )
     recent: float | None = _replay(
         "Online: sample recent steps more often (ERE). Lower values prefer them more; 0.996 is usual. The value is "

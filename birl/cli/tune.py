@@ -115,8 +115,9 @@ def tune(
         score = find_score(options)
         direction = options.get("score_direction") or score.default_direction({})
         shared = [algo, *words, "--seed", str(seed)]
-        named: Any = {"metric": score.metric, "direction": direction, "prune": not no_prune}
-        study = HyperparameterSearch(out, shared, ranges, seed=seed, **named)
+        study = HyperparameterSearch(
+            out, shared, ranges, metric=score.metric, direction=direction, seed=seed, prune=not no_prune
+        )
         with process_starter(jobs, address, options.get("device", "cpu")) as start:
             study.run(trials, jobs, start)
         study.report()

@@ -68,8 +68,8 @@ def evaluate(
         ConfigError: if ``n_episodes``, ``n_steps`` or ``epsilon`` is out of range.
         EnvironmentMismatchError: if the networks do not fit the environment, or if it allows no action.
     """
-    options: Any = {"n_steps": n_steps, "seed": seed, "actor": actor, "sample": sample}
-    return play_episodes(learner, env, n_episodes, epsilon, **options).returns
+    found = play_episodes(learner, env, n_episodes, epsilon, n_steps=n_steps, seed=seed, actor=actor, sample=sample)
+    return found.returns
 
 
 class Evaluation(NamedTuple):

@@ -7,6 +7,7 @@ Arrow. Masked and missing values, and values that are not numbers, are refused b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -267,11 +268,11 @@ def _from_columns(name: str, columns: list[tuple[Any, Any]], nan: bool) -> Array
     arrays = [to_array(f"{name}[{str(column)!r:.60}]", values, nan=nan) for column, values in columns]
     if not arrays:
         raise ShapeError(f"{name} is a table without columns: give one or more")
-    labels = [label for label, _ in columns]
-    if twice := [label for index, label in enumerate(labels) if label in labels[:index]][:1]:
+    label, count = Counter(label for label, _ in columns).most_common(1)[0]
+    if count > 1:
         raise ShapeError(
-            f"{name} is a table with {labels.count(twice[0])} columns {twice[0]!r:.60}; names must be different: "
-            "rename or drop the others, or give an array, table.to_numpy()"
+            f"{name} is a table with {count} columns {label!r:.60}; names must be different: rename or drop the "
+            "others, or give an array, table.to_numpy()"
         )
     return np.concatenate([array.reshape(len(array), -1) for array in arrays], 1)
 
