@@ -225,7 +225,8 @@ _MIN_SIMILARITY: Final = 0.7
 def outside_birl() -> int:
     """Return the ``stacklevel`` with which the calling function warns of the line that called birl."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "birl":
+    inside = ("birl", "contextlib")  # which calls the ends of context managers
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     return level
 

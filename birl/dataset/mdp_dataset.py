@@ -16,7 +16,6 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.episode import Signature, parts_as_tuple
 from birl.dataset.ingest import add_extra_columns, row_flags
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
-from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.sampling import Sampler
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
@@ -189,9 +188,8 @@ class MDPDataset(ReplayBuffer):
         last = {} if finals is None else dict(zip(names, tree_leaves(finals), strict=True))
         steps |= {f"extra.{name}": array for name, array in extra_columns.items()}
         add_extra_columns(self.storage, steps)
-        self.storage.extend(0, flags, steps, last)
-        warn_of_lost_resolution(self.storage)
-        self.target.plan_look()
+        with self.target.writing_all():
+            self.storage.extend(0, flags, steps, last)
         self.flush()
 
 

@@ -12,7 +12,7 @@ from birl.dataset.arrays import ranges
 from birl.dataset.flags import NO_TRANSITION
 from birl.dataset.minibatch import Rows
 from birl.dataset.priority_trees import RankTree, SumTree
-from birl.dataset.sampling import Complete, Generators, Sampler, no_complete_step, no_step_to_sample, random_rows
+from birl.dataset.sampling import Complete, Generators, Sampler, accepted_rows, no_complete_step, no_step_to_sample
 from birl.dataset.storage import Storage
 from birl.errors import CorruptFileError, NonFiniteError, UnsupportedError, UnusedOptionWarning, outside_birl
 from birl.files.state_restore import check_array
@@ -216,11 +216,8 @@ class PrioritizedSampler(Sampler):
         if accepted < 0.25:  # lanes of different length
             index = np.flatnonzero(self._number >= 0)
             return index[generator.integers(len(index), size=count)]
-        rows = np.zeros(0, np.int64)
-        while len(rows) < count:
-            drawn = random_rows(storage, generator, int(count / accepted) + 4)
-            rows = np.concatenate([rows, drawn[self._number.take(drawn) >= 0]])
-        return rows[:count]
+        draws = int(count / accepted) + 4
+        return accepted_rows(storage, generator, count, draws, lambda rows: self._number.take(rows) >= 0)
 
     def _mixed(self, mass: A) -> A:
         """Return the values of steps, of which ``mass`` is drawn by priority, with the uniform share."""

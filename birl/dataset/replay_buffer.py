@@ -35,7 +35,6 @@ from birl.dataset.folders import (
 from birl.dataset.hdf5 import check_readable, read_episodes
 from birl.dataset.held_steps import HeldSteps
 from birl.dataset.reader import Reader, Source
-from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.sampling import Sampler, Uniform
 from birl.dataset.slicers import BasicTrajectorySlicer, TrajectorySlicerProtocol
 from birl.dataset.storage import Storage
@@ -166,10 +165,9 @@ class ReplayBuffer(ReplayBufferBase):
         self._use(buffer, transition_picker, trajectory_slicer, writer, sampler, observation_keys, augmentation)
         self.target.held = HeldSteps(lanes) if write_at_termination else None
         self.target.info_keys = info_keys
-        with self.target.writing_all():
+        with self.target.writing_all(known=not foreign):
             for episode in episodes or ():
                 super().append_episode(episode)
-        warn_of_lost_resolution(self.storage, known=not foreign)
         self.flush()
 
     def _make(
@@ -352,10 +350,10 @@ class ReplayBuffer(ReplayBufferBase):
             warn_of_unlogged_actions(info.actions, [episodes.actions])
         self._make(info, buffer, storage, rows)
         self._use(buffer, transition_picker, trajectory_slicer, writer_preprocessor, sampler)
-        flags, steps, finals = flat_rows(self.storage, episodes)
-        self.target.prepare(steps)
-        self.storage.extend(0, flags, steps, finals)
-        warn_of_lost_resolution(self.storage)
+        with self.target.writing_all():
+            flags, steps, finals = flat_rows(self.storage, episodes)
+            self.target.prepare(steps)
+            self.storage.extend(0, flags, steps, finals)
         self.flush()
         return self
 

@@ -159,10 +159,8 @@ def _uniform(storage: Storage, count: int, generators: Generators, reject: int) 
         index = storage.cached(f"index {reject}", lambda: np.flatnonzero((storage.flags & reject) == 0))
         return cast(ArrayOrTensor, storage.place.indices(index[generators.host.integers(len(index), size=count)]))
     draws = int(count / accepted * 1.05) + 4
-    rows = _accepted_rows(storage, generators.host, draws, reject)
-    while len(rows) < count:
-        rows = np.concatenate([rows, _accepted_rows(storage, generators.host, draws, reject)])
-    return cast(ArrayOrTensor, storage.place.indices(rows[:count]))
+    rows = accepted_rows(storage, generators.host, count, draws, lambda rows: (storage.flags.take(rows) & reject) == 0)
+    return cast(ArrayOrTensor, storage.place.indices(rows))
 
 
 def no_complete_step() -> EmptyDataError:
@@ -179,13 +177,22 @@ def no_step_to_sample(storage: Storage, reject: int = NO_TRANSITION) -> EmptyDat
     )
 
 
-def _accepted_rows(storage: Storage, generator: np.random.Generator, count: int, reject: int) -> Array:
-    """Draw ``count`` uniform rows and return those that are not rejected."""
-    rows = random_rows(storage, generator, count)
-    return rows[(storage.flags.take(rows) & reject) == 0]
+def accepted_rows(
+    storage: Storage, generator: np.random.Generator, count: int, draws: int, accepts: Callable[[Array], Array]
+) -> Array:
+    """Draw ``count`` uniform rows for which ``accepts(rows)`` is true, by rejection, ``draws`` rows at a time."""
+
+    def draw() -> Array:
+        rows = _random_rows(storage, generator, draws)
+        return rows[accepts(rows)]
+
+    rows = draw()
+    while len(rows) < count:
+        rows = np.concatenate([rows, draw()])
+    return rows[:count]
 
 
-def random_rows(storage: Storage, generator: np.random.Generator, count: int) -> Array:
+def _random_rows(storage: Storage, generator: np.random.Generator, count: int) -> Array:
     """Draw ``count`` of the rows that are or were in use, with the unused rows between them, uniformly."""
     used = storage.used
     rows = generator.integers(used * storage.lanes, size=count)

@@ -92,11 +92,12 @@ class WriteTarget:
         if not self.storage.transition_count or not (missing or new):
             return
         self.compared = True
-        text = (
-            f"the buffer has the extra columns {', '.join(missing)!s:.200}, but the steps that are added have not; "
-            "they hold 0 there: give extra={…}, or info_keys=(…) if the environment's info has them"
-        )
-        if not missing:
+        if missing:
+            text = (
+                f"the buffer has the extra columns {', '.join(missing)!s:.200}, but the steps that are added have not; "
+                "they hold 0 there: give extra={…}, or info_keys=(…) if the environment's info has them"
+            )
+        else:
             text = (
                 f"info_keys has {', '.join(new)!s:.200}, but the buffer has steps without; they hold 0 there: make a "
                 "buffer of new steps"
@@ -116,8 +117,13 @@ class WriteTarget:
         self.next_look = FIRST_LOOK << (self.storage.transition_count // FIRST_LOOK).bit_length()
 
     @contextlib.contextmanager
-    def writing_all(self) -> Iterator[None]:
-        """Return a context for the writes of a whole dataset, whose resolution is looked at by the caller."""
+    def writing_all(self, *, known: bool = False) -> Iterator[None]:
+        """Return a context for the writes of a whole dataset, whose resolution is looked at once, at the end.
+
+        Args:
+            known: whether there was a warning of lost resolution already.
+        """
         self.next_look = sys.maxsize
         yield
+        warn_of_lost_resolution(self.storage, known=known)
         self.plan_look()

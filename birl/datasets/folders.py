@@ -11,7 +11,6 @@ from typing import TypeVar, Unpack
 
 from birl.dataset import Episode, InfiniteBuffer, ReplayBuffer
 from birl.dataset.replay_buffer import ReplayBufferOptions
-from birl.dataset.resolution import warn_of_lost_resolution
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, FileError, MissingExtraError
@@ -85,7 +84,6 @@ def store_episodes(
     with dataset.target.writing_all():
         for episode in itertools.chain([first], iterator):
             dataset.append_episode(episode)
-    warn_of_lost_resolution(dataset.storage)
     dataset.flush()
     return dataset
 

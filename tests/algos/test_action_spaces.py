@@ -38,11 +38,11 @@ from birl.spaces import (
 from birl.testing import check_algorithm
 from birl.testing.contract import SLOW_CHECKS
 from birl.types import MASK, ActionSpace, Batch
+from tests.algos.masked_choices import SIZES, check_masked_options_are_never_taken
 from tests.tiers import slow_but
 
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
 ENCODER = VectorEncoderFactory(hidden_units=[5])
-SIZES = (3, 2, 4)
 SPACES: dict[str, spaces.Space[Any]] = {
     "several": spaces.MultiDiscrete([3, 4]),
     "several from k": spaces.MultiDiscrete([3, 4], start=[1, -2]),
@@ -620,18 +620,7 @@ def test_impala_corrects_by_one_ratio_of_all_parts(actions: Any) -> None:
     ids=lambda config: config.algorithm.__name__,
 )
 def test_masked_options_are_never_taken(config: Any) -> None:
-    torch.manual_seed(0)
-    algorithm = config.create()
-    algorithm.create_impl({"x": (3,), MASK: (9,)}, SIZES)
-    rng = np.random.default_rng(0)
-    masks = rng.integers(0, 2, size=(200, 9))
-    for begin, size in zip((0, 3, 5), SIZES, strict=True):
-        masks[np.arange(200), begin + rng.integers(size, size=200)] = 1
-    x = {"x": rng.normal(size=(200, 3)).astype(np.float32), MASK: masks.astype(np.int8)}
-    for action in (algorithm.predict(x), algorithm.sample_action(x)):
-        assert action.shape == (200, 3)
-        for begin, column in zip((0, 3, 5), action.T, strict=True):
-            assert masks[np.arange(200), begin + column].all()
+    check_masked_options_are_never_taken(config)
 
 
 def test_masked_options_are_not_learned_from() -> None:

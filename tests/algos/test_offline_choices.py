@@ -21,11 +21,11 @@ from birl.errors import ConfigError
 from birl.models import C51QFunctionFactory, QRQFunctionFactory, VectorEncoderFactory
 from birl.testing import check_algorithm
 from birl.testing.contract import SLOW_CHECKS
-from birl.types import MASK, Batch
+from birl.types import Batch
+from tests.algos.masked_choices import SIZES, check_masked_options_are_never_taken
 
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": birl.logging.NoopAdapterFactory()}
 ENCODER = VectorEncoderFactory(hidden_units=[5])
-SIZES = (3, 2, 4)
 CHOSEN = torch.tensor([[0, 1, 3], [2, 0, 0], [1, 1, 2], [0, 0, 1], [2, 1, 3]])
 
 
@@ -278,18 +278,7 @@ MASKED = [*SMALL.values(), algos.DiscreteRandomPolicyConfig()]
 
 @pytest.mark.parametrize("config", MASKED, ids=[*SMALL, "DiscreteRandomPolicy"])
 def test_masked_options_are_never_taken(config: Any) -> None:
-    torch.manual_seed(0)
-    algorithm = config.create()
-    algorithm.create_impl({"x": (3,), MASK: (9,)}, SIZES)
-    rng = np.random.default_rng(0)
-    masks = rng.integers(0, 2, size=(200, 9))
-    for begin, size in zip((0, 3, 5), SIZES, strict=True):
-        masks[np.arange(200), begin + rng.integers(size, size=200)] = 1
-    x = {"x": rng.normal(size=(200, 3)).astype(np.float32), MASK: masks.astype(np.int8)}
-    for action in (algorithm.predict(x), algorithm.sample_action(x)):
-        assert action.shape == (200, 3)
-        for begin, column in zip((0, 3, 5), action.T, strict=True):
-            assert masks[np.arange(200), begin + column].all()
+    check_masked_options_are_never_taken(config)
 
 
 def test_random_policies_take_all_actions_equally_often() -> None:

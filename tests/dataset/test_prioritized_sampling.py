@@ -129,15 +129,7 @@ def test_draws_and_weights_follow_the_paper() -> None:
     error = np.random.default_rng(0).exponential(size=50)
     everything.update_priorities(error[marks(everything).astype(int)])
     chance = (error + epsilon) ** alpha / ((error + epsilon) ** alpha).sum()
-    counts = np.zeros(50)
-    for _ in range(400):
-        batch = buffer.reader.sample(TransitionView(), 50)
-        drawn = marks(batch).astype(int)
-        weight = (50 * chance[drawn]) ** -beta
-        np.testing.assert_allclose(batch.weights[:, 0], weight / weight.max(), rtol=1e-5)
-        np.add.at(counts, drawn, 1)
-        assert (np.abs(np.bincount(drawn, minlength=50) - 50 * chance) < 2).all()  # stratified
-    np.testing.assert_allclose(counts / counts.sum(), chance, atol=0.003)
+    check_draws(buffer, chance, beta, stratified=True, atol=0.003)
 
 
 def plain_ranks(priority: list[float], order: list[float], alpha: float) -> list[float]:
@@ -153,7 +145,7 @@ def plain_ranks(priority: list[float], order: list[float], alpha: float) -> list
     return values
 
 
-def check_draws(buffer: Any, chance: Any, beta: float, *, stratified: bool) -> None:
+def check_draws(buffer: Any, chance: Any, beta: float, *, stratified: bool, atol: float = 0.006) -> None:
     """Compare many minibatches with the probabilities ``[50]`` of the steps."""
     counts = np.zeros(50)
     for _ in range(400):
@@ -163,7 +155,7 @@ def check_draws(buffer: Any, chance: Any, beta: float, *, stratified: bool) -> N
         np.testing.assert_allclose(batch.weights[:, 0], weight / weight.max(), rtol=1e-5)
         np.add.at(counts, drawn, 1)
         assert not stratified or (np.abs(np.bincount(drawn, minlength=50) - 50 * chance) < 2).all()
-    np.testing.assert_allclose(counts / counts.sum(), chance, atol=0.006)
+    np.testing.assert_allclose(counts / counts.sum(), chance, atol=atol)
 
 
 def test_ranks_follow_the_paper() -> None:
