@@ -92,10 +92,15 @@ def logged(hindsight: bool, seed: int = 0) -> ReplayBuffer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("hindsight", [True, False])
+@pytest.mark.parametrize(
+    ("hindsight", "seed"), [(True, 0), (True, 1), (True, 2), (False, 1), (False, 2), (False, 3), (False, 4)]
+)
 def test_logs_of_a_random_walk_teach_the_way_in_hindsight_alone(hindsight: bool, seed: int) -> None:
-    """What is known of a goal spreads by a step with each copy of the target network: 50 of them for 29 steps."""
+    """What is known of a goal spreads by a step with each copy of the target network: 50 of them for 29 steps.
+
+    Without hindsight all rewards are equal. A policy that has learned nothing may always go right; with the seed 0 the
+    initial networks do.
+    """
     seed_everything(seed)
     algorithm = dqn()
     algorithm.fit(logged(hindsight, seed), n_steps=1000, **QUIET)
