@@ -19,7 +19,7 @@ from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
 from birl.spaces import all_finite, read_action_mask
 from birl.spaces.conversion import to_array, to_arrays
-from birl.spaces.observations import check_action_mask, check_observations, match_parts, order_tables
+from birl.spaces.observations import check_action_mask, check_observations, match_parts, order_actions, order_tables
 from birl.spaces.specs import Spec
 from birl.types import (
     MASK,
@@ -322,11 +322,12 @@ class BuiltPolicy:
         Raises:
             ShapeError, ActionError: if they do not fit, or are not finite although ``finite`` is true.
         """
+        given = order_actions("actions", given, self.columns)
         actions, action = self.spec.actions, to_array("actions", given).copy()
         expected, stored = (rows, *actions.shape), (rows, *actions.storage_spec.shape)
         if action.shape not in (expected, stored):
-            given = f"{action.dtype} of shape {action.shape}"
-            raise ShapeError(f"actions are {given}; they must be numbers of shape {expected}")
+            found = f"{action.dtype} of shape {action.shape}"
+            raise ShapeError(f"actions are {found}; they must be numbers of shape {expected}")
         if actions.kind is not ActionSpace.CONTINUOUS and actions.first_outside(action) is not None:
             raise ActionError(
                 f"actions from {action.min()} to {action.max()} were given; they must be {actions.valid_range}"

@@ -45,7 +45,7 @@ from birl.run.protocols import (
     StepBuffer,
 )
 from birl.spaces import Actions
-from birl.spaces.observations import fitting_columns, merge_columns
+from birl.spaces.observations import merge_columns
 from birl.spaces.specs import Spec
 from birl.types import ActionSize, ActionSpace, Array, Batch, Environment, Shape, State, Tree
 
@@ -264,7 +264,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         spec = building.fit_to_dataset(self.definition(), self.config, dataset, trained)
         self._build_or_check(spec, building.check_dataset)
         self.learner.logs = logs
-        self.learner.policy.columns.update(fitting_columns(columns, self.spec.observations))
+        self.learner.policy.columns.update(self.spec.fitting_columns(columns))
 
     def build_with_env(self, env: Environment) -> None:
         """Build for an environment's spaces, or check them against the networks if built.

@@ -62,7 +62,8 @@ def write_schema(
         spec: observations and actions of the policy.
         policy: description of the policy in JSON form.
         logs: record of the logs whose columns the policy reads.
-        names: names of the columns, by part, of policies that did not learn from logs. Other columns are numbered.
+        names: names of the columns, by array, of policies that did not learn from logs. Other columns of observations
+            are numbered.
 
     Returns:
         Path of the schema.
@@ -92,7 +93,7 @@ def schema_of(
             path, leaf = leaves[int(index)]
             masked = spec.masked and path == MASK
             role = "action_mask" if masked else "observation"
-            shape, known = tuple(leaf.shape), names.get(path)
+            shape, known = tuple(leaf.shape), names.get(f"observation.{path}" if path else "observation")
             columns = _mask(path, shape[0], logs) if masked else _columns(path, shape, logs, known)
         inputs.append({**_tensor(tensor), "role": role, **columns})
     outputs = [{**_tensor(tensor), "role": _OUTPUTS.get(tensor.name, "state")} for tensor in session.get_outputs()]
@@ -104,7 +105,7 @@ def schema_of(
         "policy": dict(policy),
         "inputs": inputs,
         "outputs": outputs,
-        "action": _action(spec, logs),
+        "action": _action(spec, logs, names.get("action", ())),
     }
     if logs is not None:
         text = hashlib.sha256(logs.schema.text().encode()).hexdigest()
@@ -163,11 +164,11 @@ def _columns(path: str, shape: tuple[int, ...], logs: LogRecord | None, names: S
     return {"frames": 1, "columns": [{"column": name, **_PLAIN} for name in names]}
 
 
-def _action(spec: Spec, logs: LogRecord | None) -> dict[str, Any]:
+def _action(spec: Spec, logs: LogRecord | None, names: Sequence[str]) -> dict[str, Any]:
     actions = spec.actions
     description = {"kind": str(actions.kind.name).lower(), "size": actions.size_argument}
     if logs is None:
-        return description
+        return {**description, "columns": list(names)} if names else description
     action = logs.action()
     if actions.discrete != ("values" in action) or (
         "values" in action and len(action["values"]) != actions.size_argument

@@ -36,7 +36,7 @@ from birl.files import load_archive, save_archive
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.files.state_restore import convert_to_corrupt_error, restore_on_error
 from birl.run.checkpoint import differences
-from birl.spaces.observations import columns_from_json, fitting_columns, merge_columns, observations_from_json
+from birl.spaces.observations import columns_from_json, merge_columns, observations_from_json
 from birl.spaces.specs import Spec
 from birl.types import State, Tree, tree_map
 
@@ -146,7 +146,7 @@ def load_model(learner: Learner, fname: File) -> None:
             "saved, or load single networks, as with copy_policy_from(other)"
         )
     _check_shapes(learner.name, fname, about.get("shapes"), _of_shapes(description))
-    columns = fitting_columns(columns_from_json(about.get("columns")), learner.spec.observations)
+    columns = learner.spec.fitting_columns(columns_from_json(about.get("columns")))
     columns = merge_columns(learner.policy.columns, columns, f"this {learner.name}", str(fname))
     saved = state.get("running", {})
     if saved.keys() != learner.running.keys():
@@ -223,8 +223,7 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     with contextlib.nullcontext() if state is None else skip_addon_parameters():
         algorithm.create_impl(spec.observations, spec.actions)
     algorithm.learner.logs = LogRecord.from_json(data["logs"]) if "logs" in data else None
-    columns = fitting_columns(columns_from_json(data.get("columns")), spec.observations)
-    algorithm.learner.policy.columns.update(columns)
+    algorithm.learner.policy.columns.update(spec.fitting_columns(columns_from_json(data.get("columns"))))
     return algorithm
 
 

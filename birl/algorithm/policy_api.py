@@ -38,9 +38,9 @@ class PolicyAPI:
 
     @property
     def columns(self) -> Columns:
-        """The names of the columns of the tables that it has learned from, by the part of observations.
+        """The names of the columns of the tables that it has learned from, as in `birl.dataset.DatasetInfo`.
 
-        A single array is the part ``""``. Tables that are given to `predict` and other methods are read by these names.
+        Tables that are given to `predict`, `action_probability` and other methods are read by these names.
         """
         return self.acting.columns
 

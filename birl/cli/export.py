@@ -71,7 +71,7 @@ def export(
         return
     schema = policy.export(out, logs, **options)
     print_line(f"{out}: the {what} of {source}, checked against it; {schema}: its inputs and outputs")
-    if logs is None and policy.logs is None and not policy.columns:
+    if logs is None and policy.logs is None and not policy.columns.keys() - {"action"}:
         note(f"{source} does not name the columns of its logs, so they are numbered: --dataset DIR gives such logs")
 
 

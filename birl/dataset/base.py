@@ -82,7 +82,7 @@ class ReplayBufferBase(ABC):
         """
         to = self.target
         lanes, writer = to.lanes(lane), cast(Any, to.writer)  # it receives the user's values, which need not be arrays
-        action, reward = writer.process_action(action), writer.process_reward(reward)
+        action, reward = writer.process_action(to.action(action, row=True)), writer.process_reward(reward)
         step = {
             "observation": to.processed(observation),
             "action": action,
@@ -139,7 +139,8 @@ class ReplayBufferBase(ABC):
             writer.process_observation, to.parts(next_observation, "next_observation")
         )
         following = observation_columns(to.storage, next_observation, "next_observation", count)
-        action, reward = process_rows(writer.process_action, action), process_rows(writer.process_reward, reward)
+        action = process_rows(writer.process_action, to.action(action))
+        reward = process_rows(writer.process_reward, reward)
         values = step_columns(to.storage, observation, action, reward, extra, count)
         to.prepare(values, mask)
         ending = np.where(terminated, TERMINATED, truncated * TRUNCATED).astype(np.uint8)

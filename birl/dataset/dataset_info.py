@@ -43,8 +43,8 @@ class DatasetInfo:
         action_size: number of dimensions or options, as the argument ``action_size`` of `birl.dataset.MDPDataset`.
         observations: spec of the observations, see `birl.spaces.observations`, in the order of the signature; numbers
             by default.
-        columns: names of the columns of the tables that observations come from, by the name of their part; a single
-            array is the part ``""``. Empty if they come from arrays.
+        columns: names of the columns of the tables that observations and actions come from, by the name of their array:
+            ``observation``, ``observation.arm`` for a part, and ``action``. Empty if they come from arrays.
     """
 
     observation_signature: Signature
@@ -68,7 +68,9 @@ class DatasetInfo:
         found = parsed if found is None else match_parts(signature.tree, found)
         object.__setattr__(self, "observations", found)
         check("columns", self.columns, Mapping)  # type: ignore[type-abstract]
-        object.__setattr__(self, "columns", fitting_columns(self.columns, found))
+        if self.columns:
+            shape = self.action_signature.as_row().tree.shape
+            object.__setattr__(self, "columns", fitting_columns(self.columns, found, shape))
 
     @classmethod
     def from_episodes(

@@ -20,7 +20,7 @@ from birl.dataset.validation import (
 from birl.errors import ConfigError, ShapeError
 from birl.spaces import Actions
 from birl.spaces.conversion import Columns, to_array
-from birl.spaces.observations import columns_of, order_tables
+from birl.spaces.observations import columns_of, order_actions, order_tables
 from birl.types import (
     Array,
     ArraySpec,
@@ -244,8 +244,8 @@ class Episode(_WithSignatures):
         extra: extra arrays ``[T, …]`` by name.
         spaces: specs of observations and actions of the dataset that the episode is part of; ``None`` to infer them
             from its arrays.
-        columns: names of the numbers in each part of the observations, such as those of the dataset that the episode
-            is part of; ``None`` for those of ``observations`` if they are given as tables.
+        columns: names of the numbers in observations and actions, such as those of the dataset that the episode is
+            part of; ``None`` for those of tables among ``observations`` and ``actions``.
 
     Raises:
         ShapeError: if lengths or dtypes do not fit.
@@ -264,15 +264,17 @@ class Episode(_WithSignatures):
 
     def __post_init__(self) -> None:
         self.rewards = as_column("rewards", self.rewards)
-        actions = to_array("actions", self.actions)
+        if not isinstance(self.columns, Mapping | None):
+            check("columns", self.columns, Mapping, optional=True)  # type: ignore[type-abstract]
+        names, given = self.columns or {}, self.actions
+        actions = to_array("actions", order_actions("actions", given, names))
         self.actions = actions[:, None] if actions.ndim == 1 else actions
         observations = parts_as_tuple("observations", self.observations, len(self.rewards))
-        self.observations = tree_map(lambda leaf: np.atleast_1d(to_array("observations", leaf)), observations)
+        ordered = order_tables("observations", observations, names)
+        self.observations = tree_map(lambda leaf: np.atleast_1d(to_array("observations", leaf)), ordered)
         self.final_observation = parts_like(self.final_observation, observations)
         if self.columns is None:
-            self.columns = columns_of(observations)
-        elif not isinstance(self.columns, Mapping):
-            check("columns", self.columns, Mapping, optional=True)  # type: ignore[type-abstract]
+            self.columns = columns_of(observations, given)
         self.final_observation = order_tables("final_observation", self.final_observation, self.columns, row=True)
         self.terminated = _as_flag("terminated", self.terminated)
         self.truncated = _as_flag("truncated", self.truncated) and not self.terminated

@@ -15,7 +15,13 @@ from birl.dataset.storage import Storage, evict, steps_to_evict
 from birl.dataset.validation import check_finite, check_mask_allows, check_stored
 from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.spaces.conversion import to_array
-from birl.spaces.observations import check_action_mask, check_observation_leaf, merge_columns
+from birl.spaces.observations import (
+    check_action_mask,
+    check_observation_leaf,
+    merge_columns,
+    order_actions,
+    order_tables,
+)
 from birl.types import MASK, Array, ArraySpec, Tree, tree_map
 
 
@@ -90,9 +96,12 @@ def episode_rows(storage: Storage, episode: EpisodeBase) -> tuple[Array, dict[st
     check_episodes([episode])
     if not episode.size():
         raise EmptyDataError("an episode has 0 steps, at least 1 is needed: leave it out")
-    merge_columns(storage.info.columns, getattr(episode, "columns", None) or {}, "the buffer", "the episode")
+    columns = storage.info.columns
+    merge_columns(columns, getattr(episode, "columns", None) or {}, "the buffer", "the episode")
     extra, final_observation = getattr(episode, "extra", None), getattr(episode, "final_observation", None)
-    steps = step_columns(storage, episode.observations, episode.actions, episode.rewards, extra)
+    observations = order_tables("observations", episode.observations, columns)  # an `Episode` has arrays
+    actions = order_actions("actions", episode.actions, columns)
+    steps = step_columns(storage, observations, actions, episode.rewards, extra)
     ends = np.arange(episode.size()) == episode.size() - 1
     flags = row_flags(ends & bool(episode.terminated), ends, known=final_observation is not None)
     if final_observation is None:

@@ -62,8 +62,8 @@ class MDPDataset(ReplayBuffer):
 
     Args:
         observations: tree of arrays ``[N, …]`` of any numeric dtype. The parts of a tuple may be given as a list. The
-            names of the columns of tables (pandas, polars, Arrow) are kept: tables that are given later, to
-            ``append_batch`` or to a policy's ``predict``, are read by name.
+            names of the columns of tables (pandas, polars, Arrow) are kept, also those of ``actions``: tables that are
+            given later, to ``append_batch`` or to a policy's ``predict``, are read by name.
         actions: floats ``[N, A]``, or integers ``[N]`` or ``[N, 1]`` for discrete actions, ``[N, D]`` for several
             choices at once; a dict or tuple of arrays if ``action_size`` is a Dict or Tuple space.
         rewards: ``[N]`` or ``[N, 1]``.
@@ -144,15 +144,14 @@ class MDPDataset(ReplayBuffer):
         rewards, terminal = as_column("rewards", rewards), as_flags("terminals", terminals)
         observations = select_parts(parts_as_tuple("observations", observations, len(rewards)), observation_keys)
         tables, observations = observations, map_named_leaves(partial(as_observation, "observations"), observations)
-        columns = columns_of(tables)
         if observation_space is not None:
             observation_space = parse_observations(observation_space, observation_keys)
         if action_masks is not None:
-            if not isinstance(observations, dict):
-                columns = {f"observation.{part}".rstrip("."): names for part, names in columns.items()}
+            tables = named_parts(tables)
             observations, observation_space = _with_masks(observations, observation_space, action_masks)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
-        actions, action_spec = prepare_actions(actions, action_space, action_size)
+        given, (actions, action_spec) = actions, prepare_actions(actions, action_space, action_size)
+        columns = columns_of(tables, given)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
         ids = {} if episode_ids is None else {"episode_ids": as_ids(episode_ids)}
         extra_columns = as_extra(extra)

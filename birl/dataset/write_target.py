@@ -7,8 +7,10 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from birl.dataset.folders import begin_writing, save_folder
 from birl.dataset.held_steps import HeldSteps
@@ -17,7 +19,7 @@ from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_resolution
 from birl.dataset.storage import Storage
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import MissingColumnWarning, outside_birl
-from birl.spaces.observations import match_parts, order_tables
+from birl.spaces.observations import match_parts, order_actions, order_tables
 from birl.types import Array, Observation, Tree, parts_like
 
 
@@ -67,6 +69,10 @@ class WriteTarget:
         names = self.storage.observation_names
         given = parts_like(observation if self.observation_keys is None else match_parts(names, observation), names)
         return order_tables(name, given, self.storage.info.columns, row=row)
+
+    def action(self, given: npt.ArrayLike, *, row: bool = False) -> npt.ArrayLike:
+        """Return actions, or one action for ``row``; tables become arrays with their columns in the dataset's order."""
+        return cast(npt.ArrayLike, order_actions("action", given, self.storage.info.columns, row=row))
 
     def processed(self, observation: Observation) -> Tree:
         """Return one observation as it is stored."""

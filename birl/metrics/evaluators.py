@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from birl.dataset.transitions import TransitionPickerProtocol
 from birl.errors import ConfigError, EmptyDataError
 from birl.preprocessing import RewardScaler
 from birl.spaces import fill_empty_masks
-from birl.spaces.conversion import to_array
-from birl.spaces.observations import merge_columns
+from birl.spaces.conversion import Columns, to_array
+from birl.spaces.observations import merge_columns, order_actions
 from birl.types import ActionSpace, Array, Tree
 
 
@@ -76,7 +76,7 @@ class OverTransitions(EvaluatorProtocol):
     _sibling = ""
 
     def __init__(self, episodes: Sequence[EpisodeBase] | None = None) -> None:
-        self._episodes = episodes
+        self._episodes, self._columns = episodes, cast(Columns, {})
         self._copy: tuple[TransitionPickerProtocol, Reader] | None = None
 
     def _reader(self, dataset: ReplayBufferBase) -> Reader:
@@ -104,11 +104,25 @@ class OverTransitions(EvaluatorProtocol):
     def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         if self._kind is not None:
             self._check_kind(algo, dataset, self._kind)
-        columns = getattr(algo, "columns", None)
-        if isinstance(columns, Mapping) and isinstance(dataset, ReplayBufferBase):
-            merge_columns(columns, dataset.dataset_info.columns, "the algorithm", "the dataset")
+        self._check_columns(algo, dataset)
+        return self._summary(algo, dataset)
+
+    def _check_columns(self, algo: object, dataset: ReplayBufferBase) -> None:
+        """Keep the names of the dataset's columns, which must be those that an algorithm learned from."""
+        if isinstance(dataset, ReplayBufferBase):
+            self._columns = dataset.dataset_info.columns
+            if isinstance(columns := getattr(algo, "columns", None), Mapping):
+                merge_columns(columns, self._columns, f"this {type(algo).__name__}", "the dataset")
+
+    def _summary(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
+        """Return the result: the mean of the quantity."""
         quantities = np.concatenate([self._quantity(algo, batch) for batch in self._batches(dataset)])
         return float(quantities.mean(dtype=np.float64))
+
+    def _greedy(self, algo: PredictingAlgorithm, batch: TransitionMiniBatch) -> Array:
+        """Return the actions of ``algo``, which may be a user's object that returns tables."""
+        name = "predicted actions"
+        return to_array(name, order_actions(name, algo.predict(batch.observations), self._columns))
 
     def _check_kind(self, algo: object, dataset: object, kind: ActionSpace) -> None:
         info, action_type = getattr(dataset, "dataset_info", None), getattr(algo, "get_action_type", None)
@@ -164,7 +178,7 @@ class DiscountedSumOfAdvantageEvaluator(OverTransitions):
 
     direction = "minimize"
 
-    def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
+    def _summary(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         found = [(self._quantity(algo, batch), batch.extra["episode"]) for batch in self._batches(dataset)]
         advantages, episodes = (np.concatenate(part) for part in zip(*found, strict=True))
         sums, total, previous = np.zeros(len(advantages)), 0.0, -1
@@ -223,7 +237,7 @@ class SoftOPCEvaluator(OverTransitions):
         super().__init__(episodes)
         self._return_threshold = return_threshold
 
-    def __call__(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
+    def _summary(self, algo: ValueAlgorithm, dataset: ReplayBufferBase) -> float:
         reader = self._reader(dataset)
         successful = reader.episode_returns() >= self._return_threshold
         batches = reader.all_transitions()
@@ -245,7 +259,7 @@ class ContinuousActionDiffEvaluator(OverTransitions):
     _sibling = "DiscreteActionMatchEvaluator"
 
     def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
-        difference: Array = algo.predict(batch.observations) - self._reference(batch)
+        difference: Array = self._greedy(algo, batch) - self._reference(batch)
         return np.square(difference).sum(1)
 
 
@@ -256,7 +270,7 @@ class DiscreteActionMatchEvaluator(OverTransitions):
     _sibling = "ContinuousActionDiffEvaluator"
 
     def _quantity(self, algo: ValueAlgorithm, batch: TransitionMiniBatch) -> Array:
-        greedy = to_array("predicted actions", algo.predict(batch.observations))
+        greedy = self._greedy(algo, batch)
         return (greedy == self._reference(batch).reshape(greedy.shape)).reshape(len(greedy), -1).all(1)
 
 
@@ -268,8 +282,11 @@ class _TwoAlgorithms(OverTransitions):
         self._base_algo = base_algo
 
     def _reference(self, batch: TransitionMiniBatch) -> Array:
-        actions: Array = self._base_algo.predict(batch.observations)
-        return actions
+        return self._greedy(self._base_algo, batch)
+
+    def _check_columns(self, algo: object, dataset: ReplayBufferBase) -> None:
+        super()._check_columns(algo, dataset)
+        super()._check_columns(self._base_algo, dataset)
 
 
 class CompareContinuousActionDiffEvaluator(_TwoAlgorithms, ContinuousActionDiffEvaluator):

@@ -35,6 +35,7 @@ from birl.algorithm import (
 from birl.algorithm.building import check_actions
 from birl.algorithm.learner import EvaluationTarget
 from birl.algorithm.persistence import saved_policy
+from birl.algorithm.policy_api import PolicyAPI
 from birl.dataset import ReplayBufferBase
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import ConfigError, ResolutionWarning, ShapeError, UnsupportedError, outside_birl
@@ -46,6 +47,8 @@ from birl.ope.episode_arrays import EvaluatedPolicy, check_markov
 from birl.ope.policies import StochasticPolicy, restore_policy
 from birl.ope.policy_actions import COUNTS, POLICY_ACTION, POLICY_SHARE, WithPolicyActions, policy_choices
 from birl.ope.user_policies import UserPolicy, check_user_policy
+from birl.spaces.conversion import Columns
+from birl.spaces.observations import merge_columns
 from birl.types import Array, State, Tree, tree_leaves, weighted_mean
 
 ConfigT = TypeVar("ConfigT", bound="FQEConfig")
@@ -252,6 +255,11 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         policy = self._algo.acting
         return policy.sampling() if self.config.n_action_samples else policy
 
+    @property
+    def columns(self) -> Columns:
+        """See `PolicyAPI.columns`; those of its data and of the evaluated policy."""
+        return self.learner.policy.columns
+
     def predict(self, x: Tree) -> Array:
         """Return actions of the evaluated policy; see `Algorithm.predict`."""
         return super().predict(x) if (other := self._other) is None else other.predict(x)
@@ -311,7 +319,10 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         A `birl.errors.ResolutionWarning` names observations that need a scaler, because the Q-functions do not use that
         of the policy.
         """
+        names: Columns = self._algo.columns if isinstance(self._algo, PolicyAPI) else {}
+        names = merge_columns(names, dataset.dataset_info.columns, "the evaluated policy", "the dataset")
         super().build_with_dataset(dataset)
+        self.learner.policy.columns.update(self.spec.fitting_columns(names))
         fine = sorted({name for storage in dataset.reader.storages for name in storage.fine})
         if fine and self.config.observation_scaler is None:
             warnings.warn(
@@ -325,7 +336,9 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
     def _build(self, spec: Spec, evaluated: EvaluationTarget | None = None) -> Learner:
         """Build the Q-functions for all actions of the policy, including those that are not in the data."""
         if not isinstance(self._algo, Algorithm | StochasticPolicy):
-            return super()._build(spec, UserPolicy(self._algo, spec))
+            learner = super()._build(spec, user := UserPolicy(self._algo, spec))
+            user.columns = learner.policy.columns
+            return learner
         policy_spec = self._algo.spec
         if not policy_spec.accepts(spec):
             raise ShapeError(

@@ -21,6 +21,7 @@ from birl.ope.episode_arrays import (
 from birl.ope.policies import StatelessActor
 from birl.spaces import Continuous, Discrete, read_action_mask
 from birl.spaces.conversion import to_array
+from birl.spaces.observations import order_actions
 from birl.spaces.specs import Spec
 from birl.types import Array, ArrayOrTensor, State, Tree, tree_leaves, tree_map
 
@@ -74,13 +75,16 @@ class UserPolicy:
     Args:
         policy: the object.
         spec: observations and actions of the data.
+
+    Attributes:
+        columns: names of the columns of the data; tables of actions are read by name.
     """
 
     recurrent: ClassVar[bool] = False
 
     def __init__(self, policy: EvaluatedPolicy, spec: Spec) -> None:
         self.policy, self._spec = policy, spec
-        self.name = type(policy).__name__
+        self.name, self.columns = type(policy).__name__, dict[str, tuple[str, ...]]()
         check_user_policy(policy, "an evaluation", discrete=isinstance(spec.actions, Discrete))
 
     def policies(self) -> list[tuple[float, BuiltPolicy]]:
@@ -109,7 +113,7 @@ class UserPolicy:
             return np.asarray(drawn + actions.start)
         assert isinstance(self.policy, PredictingPolicy)
         name = f"predict(x) of {self.name}"
-        given = to_array(name, self.policy.predict(tree_map(np.array, x)))
+        given = to_array(name, order_actions(name, self.policy.predict(tree_map(np.array, x)), self.columns))
         if given.shape not in ((rows, *actions.shape), (rows, *actions.storage_spec.shape)):
             raise ShapeError(f"{name} has the shape {given.shape}; it must be {(rows, *actions.shape)}")
         given = given.reshape(rows, *actions.shape)

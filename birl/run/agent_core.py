@@ -31,8 +31,8 @@ from birl.run.protocols import (
     TransitionCounter,
 )
 from birl.spaces import actions_from_space, check_actions, read_action_mask
-from birl.spaces.conversion import to_array
-from birl.spaces.observations import leaf_spaces, match_parts, part_names
+from birl.spaces.conversion import Columns, to_array
+from birl.spaces.observations import leaf_spaces, match_parts, order_actions, part_names
 from birl.types import Array, Environment, State, Tree, tree_leaves, tree_map
 
 GENERATORS: Final = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
@@ -276,6 +276,7 @@ class AgentCore:
         self._begin: Callable[[Array], None] | None = getattr(explorer, "begin", None)
         acts = getattr(algorithm, "acts", None)
         self._unbounded = acts is not None and not acts.bounded
+        self._column_names: Columns = getattr(algorithm, "columns", {})
         self.selected: SelectedActions | None = None
         self.uncounted_steps = 0
         self.cut = False
@@ -323,7 +324,8 @@ class AgentCore:
         step += self.explored
         selected = self._explorer.sample(proxy, tree_map(np.array, observation), step)
         # copied, because the explorer may return the same array at every step
-        explored = to_array("the explorer's actions", selected).copy()
+        name = "the explorer's actions"
+        explored = to_array(name, order_actions(name, selected, self._column_names)).copy()
         return self.actions.clip(explored) if self.actions.integral else explored
 
     def observe(self, step: Step, most: int | None = None) -> None:
@@ -517,7 +519,8 @@ class ReplayAgentCore(AgentCore):
 
     def _relabel(self, expert: Callable[[Tree], Array], action: Array, observation: Tree) -> tuple[Array, Array]:
         """Return the expert's actions, to store, and the actions to execute."""
-        label = to_array("the expert's actions", expert(tree_map(np.array, observation)))
+        name, given = "the expert's actions", expert(tree_map(np.array, observation))
+        label = to_array(name, order_actions(name, given, self._column_names))
         if label.shape != np.shape(action):
             raise ActionError(
                 f"the expert returned actions of shape {label.shape}; it must return {np.shape(action)}, one for each "

@@ -7,8 +7,9 @@ Arrow. Masked and missing values, and values that are not numbers, are refused b
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -32,7 +33,10 @@ _ADVICE: Final = {
 _MISSING: Final = ("NoneType", "NAType", "NaTType")
 
 Columns: TypeAlias = Mapping[str, tuple[str, ...]]
-"""The names of the numbers in each part of observations that came as a table. A single array is the part ``""``."""
+"""The names of the numbers in the arrays of a step that came as tables.
+
+The arrays are ``observation``, or ``observation.robot.arm`` for a part of tuple and dict observations, and ``action``.
+"""
 
 
 def to_array(name: str, value: object, *, nan: bool = False) -> Array:
@@ -172,7 +176,7 @@ def column_names(table: object) -> tuple[str, ...]:
     """
     columns = _columns(table) if _labels(table) else None
     first = [(label, values.iloc[:1] if hasattr(values, "iloc") else values[:1]) for label, values in columns or ()]
-    return tuple(name for label, values in first for name in _number_names(label, to_array(label, values)))
+    return tuple(name for label, values in first for name in number_names(label, to_array(label, values)))
 
 
 def order_columns(
@@ -207,7 +211,7 @@ def order_columns(
         raise _columns_error(name, table, labels, names, needed)
     columns = dict(zip(labels, (values for _, values in _columns(table) or []), strict=True))
     arrays = [to_array(f"{name}[{label!r:.60}]", columns[label], nan=nan) for label in needed]
-    found = tuple(each for label, array in zip(needed, arrays, strict=True) for each in _number_names(label, array))
+    found = tuple(each for label, array in zip(needed, arrays, strict=True) for each in number_names(label, array))
     if sorted(found) != sorted(names):
         raise _columns_error(name, table, found, names, needed)
     array = np.concatenate([array.reshape(len(array), -1) for array in arrays], 1)
@@ -241,12 +245,9 @@ def _labels(table: object) -> tuple[str, ...]:
     return tuple(labels) if len(set(labels)) == len(labels) and all(isinstance(each, str) for each in labels) else ()
 
 
-def _number_names(label: str, column: Array) -> Iterator[str]:
-    """Yield the name of each number that a column ``[N, …]`` adds to a row."""
-    if column.ndim == 1:
-        yield label
-    else:
-        yield from (f"{label}[{index}]" for index in range(column[:1].size))
+def number_names(label: str, column: Array) -> list[str]:
+    """Return the name of each number that a column ``[N, …]``, called ``label``, adds to a row."""
+    return [label] if column.ndim == 1 else [f"{label}[{index}]" for index in range(math.prod(column.shape[1:]))]
 
 
 def _columns(value: object) -> list[tuple[Any, Any]] | None:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _MOST_VALUES: Final = 1_000_000
 """More values are likely ids or times: a network needs an input for each."""
 
+_OBSERVATION: Final = "observation"
+_ACTION: Final = "action"
+"""Names of the arrays of a step, as in `Columns`."""
+
 _SPACE_HINT: Final = "observation_space=gymnasium.spaces.Discrete(n) (or a Dict or Tuple of the spaces of all parts)"
 
 
@@ -297,9 +301,9 @@ def map_named_leaves(function: Callable[[Any, str], object], tree: Tree, name: s
     return tuple(found.values()) if isinstance(tree, tuple) else found
 
 
-def _leaf_names(tree: Tree) -> list[tuple[str, Any]]:
+def _leaf_names(tree: Tree, name: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
-    map_named_leaves(lambda leaf, name: found.append((name, leaf)), tree)
+    map_named_leaves(lambda leaf, name: found.append((name, leaf)), tree, name)
     return found
 
 
@@ -388,19 +392,24 @@ def minibatch_observations(stored: Tree, shape: Shape) -> Tree:
 # -- columns of tables ---------------------------------------------------------------------------------------------
 
 
-def columns_of(tree: Tree) -> Columns:
-    """Return the names of the columns of all tables in a tree."""
-    found: dict[str, tuple[str, ...]] = {}
-    for part, leaf in [] if isinstance(tree, np.ndarray) else _leaf_names(tree):
-        if names := column_names(leaf):
-            found[part] = names
-    return found
+def columns_of(observations: Tree, actions: object) -> Columns:
+    """Return the names of the columns of all tables among the observations and actions of steps."""
+    leaves = [] if isinstance(observations, np.ndarray) else _leaf_names(observations, _OBSERVATION)
+    found = {name: column_names(leaf) for name, leaf in [*leaves, (_ACTION, actions)]}
+    return {name: names for name, names in found.items() if names}
 
 
-def fitting_columns(columns: Columns, observations: Tree) -> Columns:
-    """Return the names of the parts whose arrays have one number for each name."""
+def fitting_columns(columns: Columns, observations: Tree, action_shape: tuple[int, ...]) -> Columns:
+    """Return the names of the arrays that have one number for each name.
+
+    Args:
+        columns: all names.
+        observations: spec of the observations.
+        action_shape: shape of a stored action.
+    """
     fits = {part: names for part, names in columns.items() if names} if columns else {}
-    shapes = {part: leaf.shape for part, leaf in _leaf_names(observations)} if fits else {}
+    shapes = {part: leaf.shape for part, leaf in _leaf_names(observations, _OBSERVATION)} if fits else {}
+    shapes[_ACTION] = tuple(action_shape)
     return {part: names for part, names in fits.items() if shapes.get(part) == (len(names),)}
 
 
@@ -419,14 +428,16 @@ def columns_from_json(data: object) -> Columns:
 
 
 def merge_columns(one: Columns, other: Columns, who: str, what: str) -> Columns:
-    """Return the names of the columns of both.
+    """Return the names of the columns of both. A single column of actions may have any name.
 
     Raises:
-        ShapeError: if a part has other names in ``one``, called ``who``, than in ``other``, called ``what``.
+        ShapeError: if an array has other names in ``one``, called ``who``, than in ``other``, called ``what``.
     """
     for part, names in one.items() if one is not other else ():
-        if (given := other.get(part, names)) != names:
-            label = f"part {part!r} of the observations" if part else "observations"
+        given = other.get(part, names)
+        if given != names and not (part == _ACTION and len(names) == len(given) == 1):
+            array, _, path = part.partition(".")
+            label = f"part {path!r} of the {array}s" if path else f"{array}s"
             raise ShapeError(
                 f"the {label} of {what} come from a table with the columns {', '.join(given)!s:.300}, those of {who} "
                 f"from one with {', '.join(names)!s:.300}; both must be the same in the same order: select the columns "
@@ -436,7 +447,7 @@ def merge_columns(one: Columns, other: Columns, who: str, what: str) -> Columns:
 
 
 def order_tables(name: str, tree: Tree, columns: Columns, **options: bool) -> Tree:
-    """Return a tree whose tables are arrays with their columns in the order of ``columns``.
+    """Return observations whose tables are arrays with their columns in the order of ``columns``.
 
     ``options`` are those of `birl.spaces.conversion.order_columns`, which raises its errors.
     """
@@ -444,10 +455,26 @@ def order_tables(name: str, tree: Tree, columns: Columns, **options: bool) -> Tr
         return tree
 
     def order(leaf: object, part: str) -> object:
-        label = f"{name}[{part!r}]" if part else name
+        _, _, path = part.partition(".")
+        label = f"{name}[{path!r}]" if path else name
         return order_columns(label, leaf, columns[part], **options) if part in columns else leaf
 
-    return map_named_leaves(order, tree)
+    return map_named_leaves(order, tree, _OBSERVATION)
+
+
+def order_actions(name: str, actions: Any, columns: Columns, *, row: bool = False) -> Any:
+    """Return a table of actions as an array with its columns in the order of ``columns``, and anything else unchanged.
+
+    A table of single numbers, such as discrete actions, is unchanged, too: its column may have any name.
+
+    Args:
+        name: name of the actions, for messages.
+        actions: ``[n, …]`` in any form.
+        columns: names of the columns.
+        row: whether it is a single action; see `birl.spaces.conversion.order_columns`, which raises its errors.
+    """
+    names = columns.get(_ACTION, ())
+    return order_columns(name, actions, names, row=row) if len(names) > 1 else actions
 
 
 # -- data ----------------------------------------------------------------------------------------------------------

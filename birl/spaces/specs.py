@@ -16,9 +16,11 @@ from gymnasium.vector import VectorEnv
 from birl.errors import ActionError, EnvironmentMismatchError, ShapeError
 from birl.spaces.action_spaces import actions_from_space
 from birl.spaces.actions import Actions
+from birl.spaces.conversion import Columns
 from birl.spaces.observations import (
     Numbers,
     accepts_observations,
+    fitting_columns,
     leaf_spaces,
     match_parts,
     observations_from_spaces,
@@ -98,6 +100,10 @@ class Spec:
     def data_shape(self) -> Shape:
         """Shape in data and environments. Choices differ from `observation_shape`, where they are one-hot."""
         return shapes_of(self.observations)
+
+    def fitting_columns(self, columns: Columns) -> Columns:
+        """Return the names of the arrays that have one number for each name."""
+        return fitting_columns(columns, self.observations, self.actions.storage_spec.shape)
 
     def accepts(self, other: Spec) -> bool:
         """Return whether networks for this spec can learn from data of the ``other``."""

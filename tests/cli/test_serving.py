@@ -296,7 +296,7 @@ def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> Non
     ReplayBuffer.open("data").dump("named.h5")
     birl_("train", "DQN", "--dataset", "named.h5", "--n-steps", 5, "--out", "named")
     named = json.loads(birl.load_learnable("named/model_5.d3").export("named.onnx").read_text())["inputs"][0]["columns"]
-    names = ReplayBuffer.open("data").dataset_info.columns[""]
+    names = ReplayBuffer.open("data").dataset_info.columns["observation"]
     assert [each["column"] for each in named] == list(names) and len(names) == 9
     dump([replace(each, columns={}) for each in ReplayBuffer.open("data").episodes], "plain.h5")
     birl_("train", "DQN", "--dataset", "plain.h5", "--n-steps", 5, "--out", "run")

@@ -130,7 +130,7 @@ def test_sampling_and_imitation_read_columns_by_name(table: Any) -> None:
 
 def test_names_survive_files_splits_and_parts(table: Any, tmp_path: Path) -> None:
     whole = dataset(table())
-    names, part = {"": ("x", "y", "z")}, whole.episodes[:3]
+    names, part = {"observation": ("x", "y", "z")}, whole.episodes[:3]
     whole.dump(tmp_path / "whole.h5")
     dump(part, tmp_path / "part.h5")
     dump(part, tmp_path / "flat.h5", layout="flat")
@@ -215,7 +215,7 @@ def test_a_sequence_model_reads_labelled_rows_by_name() -> None:
     data = dataset(pandas_table())
     config = birl.algos.DiscreteDecisionTransformerConfig(context_size=3, num_heads=1, num_layers=1)
     wrapper = built(data, lambda: config).as_stateful_wrapper(1.0)
-    assert wrapper.columns == {"": ("x", "y", "z")}
+    assert wrapper.columns == {"observation": ("x", "y", "z")}
     right = wrapper.predict(VALUES[0], 0.0)
     wrapper.reset()
     row: Any = PandasSeries(VALUES[0, ::-1], list("zyx"))
@@ -251,21 +251,21 @@ def test_data_in_another_order_are_refused(table: Any, tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match=words):
         MixedReplayBuffer(first, second, 0.5)
     algorithm.build_with_dataset(dataset(VALUES))  # arrays have no names
-    assert algorithm.columns == {"": ("x", "y", "z")}
+    assert algorithm.columns == {"observation": ("x", "y", "z")}
     later = built(dataset(VALUES))
     later.build_with_dataset(second)
-    assert later.columns == {"": ("z", "y", "x")}
+    assert later.columns == {"observation": ("z", "y", "x")}
 
 
 def test_parts_and_masks_have_their_own_columns(table: Any) -> None:
     data = dataset({"a": table(), "b": VALUES, "c": table("zx")})
-    assert data.dataset_info.columns == {"a": ("x", "y", "z"), "c": ("z", "x")}
+    assert data.dataset_info.columns == {"observation.a": ("x", "y", "z"), "observation.c": ("z", "x")}
     algorithm = built(data)
     right = algorithm.action_values({"a": VALUES, "b": VALUES, "c": VALUES[:, [2, 0]]})
     np.testing.assert_array_equal(algorithm.action_values({"c": table("xz"), "b": VALUES, "a": table("yxz")}), right)
     masks = np.ones((N, 2))
     masked = dataset(table(), action_masks=masks)
-    assert masked.dataset_info.columns == {"observation": ("x", "y", "z")}
+    assert masked.dataset_info.columns == {"observation.observation": ("x", "y", "z")}
     algorithm = built(masked)
     right, found = (algorithm.action_values({"observation": x, "action_mask": masks}) for x in (VALUES, table("zxy")))
     np.testing.assert_array_equal(found, right)
@@ -275,7 +275,7 @@ def test_parts_and_masks_have_their_own_columns(table: Any) -> None:
 def test_columns_of_lists(kind: str) -> None:
     lists = {"v": VALUES[:, :2], "z": VALUES[:, 2]}
     algorithm = built(dataset(KINDS[kind](lists)))
-    assert algorithm.columns == {"": ("v[0]", "v[1]", "z")}
+    assert algorithm.columns == {"observation": ("v[0]", "v[1]", "z")}
     columns = {"v[1]": VALUES[:, 1], "z": VALUES[:, 2], "v[0]": VALUES[:, 0]}
     for given in (dict(reversed(lists.items())), columns):
         np.testing.assert_array_equal(algorithm.action_values(KINDS[kind](given)), algorithm.action_values(VALUES))
@@ -316,7 +316,7 @@ def test_logs_name_the_columns(tmp_path: Path) -> None:
     data = from_table(columns, schema, storage=tmp_path / "logs")
     data.close()
     data = ReplayBuffer.open(tmp_path / "logs")
-    assert data.dataset_info.columns == {"": ("x", "y")}
+    assert data.dataset_info.columns == {"observation": ("x", "y"), "action": ("action",)}
     algorithm = built(create_infinite_replay_buffer(episodes=data.episodes[:5]))
     table = pa.table({"y": VALUES[:, 1], "x": VALUES[:, 0]})
     np.testing.assert_array_equal(algorithm.action_values(table), algorithm.action_values(VALUES[:, :2]))

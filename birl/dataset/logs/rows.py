@@ -13,6 +13,7 @@ from birl.dataset.log_schema import LogSchema, ObservationColumn, PropensityColu
 from birl.dataset.logs.columns import Column, RowLabel
 from birl.dataset.resolution import Resolution, warn_of_lost_columns
 from birl.errors import ActionError, DataError, NonFiniteError, ShapeError
+from birl.spaces.conversion import number_names
 from birl.types import FLOAT32_MAX, Array
 
 _SUM_TOLERANCE: Final = 1e-3  # of the sum of the probabilities of all actions
@@ -131,7 +132,8 @@ class RowEncoder:
         schema: the roles of columns.
 
     Attributes:
-        observation_names: the name of each element of an observation; empty before the first chunk.
+        observation_names, action_names: the name of each element of an observation and of an action; empty before the
+            first chunk.
         drop_rules: why episodes are dropped. Value ``i + 1`` in the column ``drop`` stands for rule ``i``.
         loggers, clusters: the codes of loggers and clusters.
     """
@@ -139,6 +141,7 @@ class RowEncoder:
     def __init__(self, schema: LogSchema) -> None:
         self.schema = schema
         self.observation_names: list[str] = []
+        self.action_names: list[str] = []
         parts: list[tuple[str, ObservationColumn | RewardColumn | PropensityColumn]] = []
         parts += [("observation", each) for each in schema.observation]
         parts += [("reward", schema.reward)]
@@ -286,7 +289,7 @@ class RowEncoder:
         found[missing] = np.nan if each.missing == "forward" else np.float32(each.fill or 0)
         limits = f"it must be a number from {-FLOAT32_MAX:.3g} to {FLOAT32_MAX:.3g}: scale or repair it"
         cells.check(~np.isfinite(found).all(1) & ~missing, limits, NonFiniteError)
-        names = [name] if column.values.ndim == 1 else [f"{name}[{index}]" for index in range(found.shape[1])]
+        names = number_names(name, column.values)
         if each.indicator:
             return np.concatenate([found, missing[:, None].astype(np.float32)], 1), [*names, f"{name} is missing"]
         return found, names
@@ -310,6 +313,7 @@ class RowEncoder:
         parts = [cells("action", name) for name in action.names]
         for part in parts:
             part.check_present("an action cannot be guessed: drop it first")
+        self.action_names = list(action.names)
         if action.values:
             return parts[0].indices(action.values)[:, None]
         if action.discrete:
@@ -322,9 +326,10 @@ class RowEncoder:
                 ActionError,
             )
             return values.astype(np.int64)[:, None]
-        pieces = []
+        pieces, self.action_names = [], []
         for part in parts:
             values = part.numbers("say kind = 'discrete' and list values = […]")
+            self.action_names += number_names(part.name, values)
             pieces.append(_to_float32(values.reshape(len(values), -1)))
             part.check(np.asarray(~np.isfinite(pieces[-1]).all(1)), "it must be a finite number: repair it")
         found = np.concatenate(pieces, 1)

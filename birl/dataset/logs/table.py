@@ -183,7 +183,8 @@ class Importer:
             action_size=action.count if action.discrete else taken.shape[1],
             storage=self._storage,
         )
-        names = {"observation" if "mask" in rows else "": tuple(self.encoder.observation_names)}
+        name = "observation.observation" if "mask" in rows else "observation"
+        names = {name: tuple(self.encoder.observation_names), "action": tuple(self.encoder.action_names)}
         buffer.storage.info = replace(buffer.storage.info, columns=names)
         buffer.storage.reserve(capacity)
         return buffer
