@@ -21,7 +21,6 @@ from birl.dataset.transitions import (
     FrameStackTransitionPicker,
     extra_columns,
     has_batch_methods,
-    stack_frames,
 )
 from birl.types import ArrayOrTensor, Observation, Tree, tree_map
 
@@ -101,12 +100,12 @@ class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
     """Windows whose observations are stacks of the last ``n_frames`` frames. See `FrameStackTransitionPicker`.
 
     Args:
-        n_frames: number of frames, at least 1.
+        n_frames, padding_type: see `FrameStackTransitionPicker`.
     """
 
-    def __init__(self, n_frames: int) -> None:
-        self._picker = FrameStackTransitionPicker(n_frames)
+    def __init__(self, n_frames: int, padding_type: str = "zero") -> None:
+        self._picker = FrameStackTransitionPicker(n_frames, padding_type)
         self.n_frames, self.complete = n_frames, self._picker.complete
 
     def _observations(self, episode: EpisodeBase, start: int, end: int) -> Observation:
-        return stack_trees(stack_frames(episode, index, self.n_frames) for index in range(start, end))
+        return stack_trees(self._picker._observe(episode, index) for index in range(start, end))

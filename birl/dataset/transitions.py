@@ -69,10 +69,14 @@ def observation_at(episode: EpisodeBase, index: int) -> Observation:
     return create_zero_observation(observation_at(episode, 0)) if final is None else final
 
 
-def stack_frames(episode: EpisodeBase, index: int, n_frames: int) -> Observation:
-    """Stack the last ``n_frames`` observations up to ``index`` on their first axis, oldest first, padded with zeros."""
+def stack_frames(episode: EpisodeBase, index: int, n_frames: int, padding_type: str = "zero") -> Observation:
+    """Stack the last ``n_frames`` observations up to ``index`` on their first axis, oldest first.
+
+    Zeros, or the first frame if ``padding_type`` is ``"reset"``, stand before the first step.
+    """
     frames = [observation_at(episode, step) for step in range(max(index + 1 - n_frames, 0), index + 1)]
-    missing = [create_zero_observation(frames[0])] * (n_frames - len(frames))
+    first = frames[0] if padding_type == "reset" else create_zero_observation(frames[0])
+    missing = [first] * (n_frames - len(frames))
     stacked = tree_map(lambda *leaves: np.concatenate(leaves), *missing, *frames)
     return newest_mask(stacked, frames[-1], lambda mask: mask)
 
@@ -145,25 +149,33 @@ class FrameStackTransitionPicker(BasicTransitionPicker):
     """Transitions whose observations are the last ``n_frames`` stored ones, stacked on their first axis, oldest first.
 
     Stored observations are single frames ``[C, H, W]``, channel first (or vectors), and stacks are ``[n_frames * C, H,
-    W]``. Frames before the first step of an episode are zeros. Each frame is stored once. Steps with an evicted
-    frame are not sampled.
+    W]``. Each frame is stored once. Steps with an evicted frame are not sampled.
 
     Args:
         n_frames: number of frames, at least 1.
+        padding_type: what stands before the first frame of an episode: ``"zero"``, or ``"reset"``, the first frame.
+            It must be that of the `birl.envs.FrameStack` with which the policy acts.
     """
 
     @named_arguments
-    def __init__(self, n_frames: int) -> None:
+    def __init__(self, n_frames: int, padding_type: str = "zero") -> None:
         self.n_frames = check("n_frames", n_frames, int, low=1)
+        self.padding_type = check("padding_type", padding_type, str, choices=("zero", "reset"))
 
     def _observe(self, episode: EpisodeBase, index: int) -> Observation:
-        return stack_frames(episode, index, self.n_frames)
+        return stack_frames(episode, index, self.n_frames, self.padding_type)
 
     def observe(self, storage: Storage, rows: ArrayOrTensor) -> Tree:
+        alive: Any
         window, alive = storage.behind(rows, self.n_frames)
+        if repeats := self.padding_type == "reset":  # frames before the first one are read from its row
+            first = 1 - alive.sum(-1)[..., None]
+            offsets = storage.place.arange(1 - self.n_frames, 1) * alive + first * ~alive
+            window = storage.shift(rows[..., None], offsets)
 
         def stack(name: str) -> Tree:
-            frames = storage.place.zero_where(storage.take(name, window), ~alive)  # [..., n, C, *]
+            frames = storage.take(name, window)  # [..., n, C, *]
+            frames = frames if repeats else storage.place.zero_where(frames, ~alive)
             lead, (channels, *rest) = window.shape[:-1], storage.leaves[name].shape
             return storage.to_network(name, frames.reshape(*lead, self.n_frames * channels, *rest))
 
@@ -223,13 +235,13 @@ class MultiStepFrameStackTransitionPicker(FrameStackTransitionPicker, MultiStepT
     """Transitions over up to ``n_steps`` steps between stacks of ``n_frames`` frames.
 
     Args:
-        n_frames: see `FrameStackTransitionPicker`.
+        n_frames, padding_type: see `FrameStackTransitionPicker`.
         n_steps, gamma: see `MultiStepTransitionPicker`.
     """
 
     @named_arguments
-    def __init__(self, n_frames: int, n_steps: int, gamma: float) -> None:
-        FrameStackTransitionPicker.__init__(self, n_frames)
+    def __init__(self, n_frames: int, n_steps: int, gamma: float, padding_type: str = "zero") -> None:
+        FrameStackTransitionPicker.__init__(self, n_frames, padding_type)
         MultiStepTransitionPicker.__init__(self, n_steps, gamma)
 
 

@@ -416,6 +416,8 @@ def parameter_gradients(
         raise ConfigError(f"the loss {name} has no gradient: it depends on no parameter, or is under torch.no_grad()")
     found = torch.autograd.grad(value, list(learning.values()), retain_graph=retain_graph, allow_unused=True)
     gradients = {name: gradient for name, gradient in zip(learning, found, strict=True) if gradient is not None}
+    if len(gradients) == len(learning):
+        return gradients
     networks = {each.partition(".")[0] for each in gradients}
     unused = [each for each in learning if each.partition(".")[0] not in networks]
     if unused:

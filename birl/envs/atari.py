@@ -159,14 +159,23 @@ class Atari(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstru
         env: game with one frame a step, see `make_atari`.
         num_stack: number of frames to stack; ``None`` for single frames ``[1, 84, 84]``.
         is_eval: whether to keep the true rewards and to continue episodes after a lost life.
+        padding_type: see `FrameStack`.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], num_stack: int | None = None, is_eval: bool = False) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self, num_stack=num_stack, is_eval=is_eval)
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        num_stack: int | None = None,
+        is_eval: bool = False,
+        padding_type: str = "zero",
+    ) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(
+            self, num_stack=num_stack, is_eval=is_eval, padding_type=padding_type
+        )
         env = AtariPreprocessing(env, terminal_on_life_loss=not is_eval)
         if not is_eval:
             env = _ClippedReward(env)
-        super().__init__(FrameStack(env, num_stack) if num_stack else ChannelFirst(env))
+        super().__init__(FrameStack(env, num_stack, padding_type) if num_stack else ChannelFirst(env))
 
 
 def _areas(size: int, target: int) -> tuple[Array, Array]:

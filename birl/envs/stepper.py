@@ -179,7 +179,7 @@ class Stepper:
         self.lost = False
         self._lazy, self._pending = lazy, np.zeros(0, dtype=bool)
         self._range_checks, self._bounds = _RANGE_CHECKS, _observation_bounds(space, observations)
-        self._masks_read = False  # or warned of
+        self._masks_read = False  # or warned of, or there are none
         self.reset()
 
     @property
@@ -209,8 +209,10 @@ class Stepper:
 
     def _warn_of_mask(self, info: Mapping[str, object]) -> None:
         """Warn if the environment has a mask of actions that nothing reads, once for each class of environments."""
-        read = isinstance(self._observation, dict) and MASK in self._observation
-        if self._masks_read or read or not self.actions.options:
+        if self._masks_read:
+            return
+        if (isinstance(self._observation, dict) and MASK in self._observation) or not self.actions.options:
+            self._masks_read = True
             return
         where = f"observations[{MASK!r}]" if self._offers_mask else f"info[{MASK!r}]" if MASK in info else ""
         if not where and isinstance(self._env, _SingleEnv) and self._env.has_mask_method:

@@ -209,7 +209,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 "ChannelFirst first"
             )
         check("num_stack of FrameStack", num_stack, int, low=1)
-        self._repeats = check("padding_type", padding_type, str, choices=("zero", "reset")) == "reset"
+        self.padding_type = check("padding_type", padding_type, str, choices=("zero", "reset"))
+        self._repeats = padding_type == "reset"
         self._add_axis = len(space.shape) == 2
         self._frames: deque[Array] = deque(maxlen=num_stack)
         low, high = (self._stack([bound] * num_stack) for bound in (space.low, space.high))

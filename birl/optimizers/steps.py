@@ -206,7 +206,7 @@ def step_by_kernel(optimizer: Optimizer, parameters: list[Tensor], gradients: li
     unusual = others or any(group.get(name) for name in _UNSUPPORTED) or isinstance(group["lr"], Tensor)
     hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     states = [optimizer.state[parameter] for parameter in parameters] if usual and not unusual and not hooks else []
-    if not states or any("exp_avg" not in state for state in states) or parameters[0].device.type != "cpu":
+    if not states or not all(states) or parameters[0].device.type != "cpu":
         return False
     steps = [state["step"] for state in states]
     torch._foreach_add_(steps, 1)

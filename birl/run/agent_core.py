@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import operator
 import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -14,11 +15,11 @@ import torch
 from gymnasium import Space
 
 from birl.checks import check
-from birl.dataset import ReplayBuffer, create_fifo_replay_buffer
+from birl.dataset import FrameStackTransitionPicker, ReplayBuffer, create_fifo_replay_buffer
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
 from birl.envs.step_info import StepInfo
-from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError
+from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError, outside_birl
 from birl.files.state_restore import check_array
 from birl.run.protocols import (
     Exploration,
@@ -172,6 +173,23 @@ def determine_shapes(buffer: StepBuffer, algorithm: Trainable, env: Environment,
     """Let a buffer that was made without shapes store the steps of an environment; see `default_buffer`."""
     if isinstance(buffer, ReplayBuffer):
         buffer.determine_shapes(env, lanes, part_names(algorithm.spec.observations))
+    _check_padding(getattr(buffer, "transition_picker", None), env)
+
+
+def _check_padding(picker: object, env: Environment) -> None:
+    """Warn if stacks of frames start otherwise in minibatches than in the environment in which the policy acts."""
+    each: object = next(iter(getattr(env, "envs", [env])))
+    while each is not None and not hasattr(each, "padding_type"):  # Gymnasium's wrapper has the attribute, too
+        each = getattr(each, "env", None)
+    there = getattr(each, "padding_type", None)
+    if isinstance(picker, FrameStackTransitionPicker) and there in ("zero", "reset") and there != picker.padding_type:
+        warnings.warn(
+            f"{type(each).__name__} fills the stacks at the start of an episode with padding_type={there!r}, but the "
+            f"buffer's {type(picker).__name__} with {picker.padding_type!r}, so the policy acts on other stacks than "
+            f"it learns from: give the picker padding_type={there!r}",
+            UserWarning,
+            stacklevel=outside_birl(),
+        )
 
 
 def clip_episodes(buffer: StepBuffer, lanes: Iterable[int]) -> None:

@@ -266,6 +266,8 @@ class Session:
 
     def add_episodes(self, episodes: Sequence[EndedEpisode]) -> None:
         """Add training episodes that ended in the step that is being made."""
+        if not episodes:
+            return
         self.run.add_episodes(episodes)
         for episode in episodes:
             self.averages.add(episode.metrics())
@@ -279,18 +281,19 @@ class Session:
 
     def tick(self, steps: int = 1) -> None:
         """Finish at most `steps_until_check` steps: count them, call callbacks, log metrics, and act on signals."""
-        self.run.step += steps
+        self.run.step = step = self.run.step + steps
         self._progress.advance(steps)
-        if self.step % CHECK_INTERVAL == 0:
+        if step % CHECK_INTERVAL == 0:
             self._read_averages()
             if self._progress.due:
                 self._progress.show(self.epoch, self.averages.means())
-        if self._logging_steps is not None and self.step % self._logging_steps == 0 and self.step < self._epoch_end:
+        if self._logging_steps is not None and step % self._logging_steps == 0 and step < self._epoch_end:
             self._read_averages()
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
-        with self._saved_on_error():
-            if any(map(requests_stop, self._hooks.call(self._algorithm, self.run))):
-                self.run.stop("the callback returned False")
+        if self._hooks.hooks:
+            with self._saved_on_error():
+                if any(map(requests_stop, self._hooks.call(self._algorithm, self.run))):
+                    self.run.stop("the callback returned False")
         self._end_reason = self._end_reason or self.run.stop_reason
         self._act_on_signal()
 

@@ -30,6 +30,9 @@ _ADVICE: Final = {
 }
 """What to do with NumPy's kinds of dtypes that are not numbers."""
 
+_USUAL: Final = frozenset(np.dtype(code) for code in "?bhilqBHILQefd")
+"""The dtypes of bools and numbers in native byte order that torch has, too."""
+
 _MISSING: Final = ("NoneType", "NAType", "NaTType")
 
 Columns: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -51,8 +54,8 @@ def to_array(name: str, value: object, *, nan: bool = False) -> Array:
         ShapeError: for values that are no numbers, and for lists of different lengths.
         DataError: if a value is masked or missing.
     """
-    if type(value) is np.ndarray and value.dtype.kind in "biuf" and value.dtype.isnative and value.dtype.itemsize <= 8:
-        return value  # the usual case
+    if type(value) is np.ndarray and value.dtype in _USUAL:
+        return value
     array = _read(name, value, nan)
     kind = array.dtype.kind
     if kind == "O":

@@ -5,17 +5,25 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
+from birl.algos import DQNConfig
 from birl.dataset import (
+    Episode,
     FIFOBuffer,
+    FrameStackTrajectorySlicer,
     FrameStackTransitionPicker,
+    InfiniteBuffer,
     LastFrameWriterPreprocess,
     MultiStepFrameStackTransitionPicker,
     ReplayBuffer,
     Signature,
 )
+from birl.envs import FrameStack
+from birl.errors import ConfigError
+from birl.logging import NoopAdapterFactory
 from birl.types import ActionSpace
 from tests.tiers import slow_but
 
@@ -130,3 +138,86 @@ def test_over_a_hundred_thousand_steps(n: int) -> None:
     play(buffer, games, 100_000 // n)
     check(buffer, limit, n)
     assert buffer.nbytes / limit <= 7.1 * 1024
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Environment whose observation is the number of the step, from 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 99, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.number = 1
+        return np.array([1], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.number += 1
+        return np.array([self.number], np.float32), 1.0, False, False, {}
+
+
+def first_frames(number: int, length: int) -> list[int]:
+    return [max(number - back, 1) for back in range(length - 1, -1, -1)]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("storage", ["memory", "cpu"])
+def test_the_first_frame_fills_stacks_as_in_the_environment(lanes: int, storage: str) -> None:
+    """The wrapper, one transition, minibatches, n-step minibatches and windows make the same stacks."""
+    env = FrameStack(Counting(), STACK, padding_type="reset")
+    stack, _ = env.reset()
+    acted = [stack.tolist(), *(env.step(0)[0].tolist() for _ in range(6))]
+    assert acted == [first_frames(number, STACK) for number in range(1, 8)]
+
+    def episode() -> Episode:
+        frames = np.arange(1, 8, dtype=np.float32)[:, None]
+        return Episode(frames, np.zeros((7, 1), np.int64), np.arange(1, 8, dtype=np.float32)[:, None], True)
+
+    for picker in (
+        FrameStackTransitionPicker(STACK, padding_type="reset"),
+        MultiStepFrameStackTransitionPicker(STACK, 2, 0.5, padding_type="reset"),
+    ):
+        slicer = FrameStackTrajectorySlicer(STACK, padding_type="reset")
+        buffer = ReplayBuffer(
+            InfiniteBuffer(), picker, slicer, episodes=[episode() for _ in range(4)], lanes=lanes, storage=storage
+        )
+        batch = buffer.sample_transition_batch(64)
+        one = buffer.sample_transition()
+        observations, following = np.asarray(batch.observations), np.asarray(batch.next_observations)
+        for now, after, steps, terminal in zip(
+            observations.tolist(), following.tolist(), batch.intervals[:, 0].tolist(), batch.terminals[:, 0].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            assert now == first_frames(int(now[-1]), STACK)
+            assert terminal or after == first_frames(int(now[-1] + steps), STACK)
+        assert np.asarray(one.observation).tolist() == first_frames(int(one.observation[-1]), STACK)
+        windows = buffer.sample_trajectory_batch(16, 3)
+        window = buffer.sample_trajectory(3)
+        rows = [*zip(np.asarray(windows.observations), np.asarray(windows.masks), strict=True)]
+        for stacks, masks in [*rows, (np.asarray(window.observations), np.asarray(window.masks))]:
+            for observed, mask in zip(stacks.tolist(), masks.reshape(-1).tolist(), strict=True):
+                assert observed == (first_frames(int(observed[-1]), STACK) if mask else [0.0] * STACK)
+
+
+def test_padding_has_two_types() -> None:
+    for make in (FrameStackTransitionPicker, FrameStackTrajectorySlicer):
+        with pytest.raises(ConfigError, match="padding_type is 'first'"):
+            make(STACK, padding_type="first")
+
+
+@pytest.mark.parametrize("padding_type", ["zero", "reset"])
+@pytest.mark.parametrize("stack", [FrameStack, gymnasium.wrappers.FrameStackObservation, "vector"])
+def test_a_picker_that_fills_stacks_otherwise_than_the_environment_is_named(padding_type: str, stack: Any) -> None:
+    def make() -> Any:
+        wrapper: Any = FrameStack if stack == "vector" else stack
+        return gymnasium.wrappers.TimeLimit(wrapper(Counting(), 2, padding_type=padding_type), 5)
+
+    def fit(picker: Any) -> None:
+        env = gymnasium.vector.SyncVectorEnv([make]) if stack == "vector" else make()
+        limit = FIFOBuffer(100)
+        buffer = ReplayBuffer(limit, picker, writer_preprocessor=LastFrameWriterPreprocess(), env=env, lanes=1)
+        run = {"n_steps": 12, "n_steps_per_epoch": 12, "show_progress": False, "logger_adapter": NoopAdapterFactory()}
+        DQNConfig(batch_size=2).create().fit_online(env, buffer, update_start_step=6, **run)  # type: ignore[arg-type]
+
+    fit(FrameStackTransitionPicker(2, padding_type))
+    with pytest.warns(UserWarning, match=f"FrameStack.* fills the stacks .* with padding_type='{padding_type}'"):
+        fit(FrameStackTransitionPicker(2, {"zero": "reset", "reset": "zero"}[padding_type]))
