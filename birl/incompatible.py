@@ -47,6 +47,7 @@ FEATURES: Final[Mapping[str, str]] = {
     "prioritised sampler": "a sampler that draws by TD errors",
     "sampler": "a sampler that does not draw uniformly",
     "own reader": "a dataset without birl's reader",
+    "info_keys": "a buffer with `info_keys`",
     "hooks": "a `birl.run.Hook`, or a list of callbacks",
     # of ways to run
     "fit": "`fit`",
@@ -237,6 +238,13 @@ INCOMPATIBLE: Final = (
     ),
     # collectors
     Incompatible("overlap", "cluster", "collectors act meanwhile", "leave overlap out", ConfigError),
+    Incompatible(
+        "info_keys",
+        "cluster",
+        "collectors send no info",
+        "leave cluster= or info_keys out, or put the entries into the observations",
+    ),
+    Incompatible("info_keys", "rollouts", "rollouts hold no info", "make the buffer without info_keys"),
     Incompatible(
         "order",
         "rollouts",

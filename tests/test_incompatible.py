@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import birl
 from birl.errors import ConfigError, UnsupportedError
 from birl.incompatible import FEATURES, INCOMPATIBLE, Incompatible, check_compatible
 from scripts.make_combinations_page import PAGE, page
@@ -38,6 +39,21 @@ def test_every_feature_is_named_by_code() -> None:
     code += (SOURCES[0].parents[0] / "incompatible.py").read_text(encoding="utf-8").partition("def prioritised")[2]
     named = {"fit", "fit_online", "fit_many"}  # loops, which are passed by name
     assert [name for name in FEATURES if f'"{name}"' not in code and name not in named] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "encoder"),
+    [
+        ("AWR", "learns from single states", "critic_encoder_factory"),
+        ("DiscreteAWR", "learns from single states", "actor_encoder_factory"),
+        ("NStepDQN", "values the last state of a rollout for all of its steps at once", "encoder_factory"),
+        ("PRDC", "compares single states", "critic_encoder_factory"),
+    ],
+)
+def test_networks_with_memory_need_the_states_before(name: str, why: str, encoder: str) -> None:
+    algorithm = getattr(birl.algos, f"{name}Config")(**{encoder: "gru"}).create()
+    with pytest.raises(UnsupportedError, match=f"{name}, which {why}, cannot be combined with a recurrent encoder: "):
+        algorithm.create_impl((3,), 2)
 
 
 def test_the_page_is_the_table() -> None:

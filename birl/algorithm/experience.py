@@ -181,6 +181,7 @@ class Iterations(Experience):
     regressions: tuple[Regression, ...]
     loops = OFFLINE | ONLINE
     has_td_errors = False
+    single_states = "learns from single states"
     single_seed = "makes many updates from each minibatch"
     description = "logged data, or live environments through a replay buffer: steps with the rest of their episodes"
 

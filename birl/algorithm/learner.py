@@ -71,6 +71,7 @@ class Experience:
         has_td_errors: whether losses may have TD errors, for prioritised sampling.
         gathers: whether sampling is an index and a gather, so that a device can record several updates together.
         one_step: whether transitions must be of single steps, so that n-step returns raise an error.
+        single_states: why the networks must be without memory, as "learns from single states"; empty if they need not.
         needs_demonstrations: whether demonstrations are needed in addition to rollouts.
         single_seed: the reason why several seeds cannot be trained at once; empty if they can.
         n_updates: default of ``n_updates`` in environments: the number of updates each time that updates are due.
@@ -86,6 +87,7 @@ class Experience:
     has_td_errors: bool = True
     gathers: bool = False
     one_step: bool = False
+    single_states: str = ""
     needs_demonstrations: bool = False
     single_seed: str = ""
     n_updates: int = 1
@@ -149,6 +151,8 @@ class Experience:
     def features(self, name: str) -> dict[str, str]:
         """Return the features of `birl.incompatible` that the experience implies, for the algorithm called ``name``."""
         features = {}
+        if self.single_states:
+            features["single states"] = f"{name}, which {self.single_states},"
         if self.loops == {"fit"}:
             features["logged data"] = f"{name}, which learns only from logged data,"
         if self.loops == {"fit_online"}:
@@ -276,6 +280,8 @@ class Learner:
         if self.policy.noisy and self.experience.on_policy and not self.experience.allows_explorer:
             noisy = f"noise in the layers of {self.name}'s policy"
             check_compatible({"noisy layers": noisy, **self.experience.features(self.name)})
+        if self.engine.recurrent:
+            check_compatible({"recurrent network": "a recurrent encoder", **self.experience.features(self.name)})
         self.memory: dict[str, Any] = {}
         self.logs: LogRecord | None = None
         self.saved_tensors: dict[str, tuple[torch.Size, torch.dtype]] = {}

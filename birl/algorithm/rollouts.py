@@ -45,6 +45,7 @@ class Rollouts(Experience):
             passes make the other steps. For recurrent networks the rollout is folded to sequences.
         finished: whether `prepare` leaves out the steps of episodes that continue after the rollout. A rollout in which
             no episode ends is skipped.
+        single_states: see `Experience`.
         metrics: ``batch -> metrics`` of a prepared rollout, computed once for all passes.
     """
 
@@ -56,6 +57,7 @@ class Rollouts(Experience):
     whole: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     finished: bool = False
+    single_states: str = ""
     metrics: Callable[[Batch], dict[str, Tensor]] | None = None
     loops = ONLINE
     on_policy = True

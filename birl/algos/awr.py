@@ -28,14 +28,12 @@ from birl.algorithm import (
     weighted_mean,
 )
 from birl.errors import ConfigError
-from birl.incompatible import check_compatible
 from birl.losses import backward_recursion, shared
 from birl.models import (
     DefaultEncoderFactory,
     EncoderFactory,
     NormalFactory,
     ValueFunction,
-    is_recurrent,
     policy_of,
 )
 from birl.optimizers import OptimizerFactory, SGDFactory
@@ -110,9 +108,6 @@ class AWRNets(nn.Module):
         super().__init__()
         self.actor = policy_of(spec, cfg.actor_encoder_factory, _POLICY)
         self.value = ValueFunction(spec, cfg.critic_encoder_factory)
-        if is_recurrent(self):
-            text = "AWR, which learns from single states,"
-            check_compatible({"single states": text, "recurrent network": "a recurrent encoder"})
 
 
 def lambda_returns(value: Tensor, reward: Tensor, discount: Tensor, step: Tensor, lam: float, longest: int) -> Tensor:

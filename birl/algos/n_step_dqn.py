@@ -19,7 +19,6 @@ from birl.algorithm import (
     NetworkConfig,
     Rollouts,
     SharedFields,
-    Spec,
     ValueConfig,
     config,
     field,
@@ -28,9 +27,7 @@ from birl.algos import dqn
 from birl.algos.a2c import A2CConfig
 from birl.algos.a3c import A3CConfig, shared_rmsprop
 from birl.algos.ppo import PPOConfig
-from birl.incompatible import check_compatible
 from birl.losses import backward_recursion, lambda_returns
-from birl.models import is_recurrent
 from birl.optimizers import OptimizerFactory
 from birl.types import tree_map
 
@@ -64,17 +61,7 @@ class NStepDQNConfig(ValueConfig):
         dqn.check_threshold(self.q_func_factory, self.huber_threshold)
 
 
-class NStepDQNNets(dqn.DQNNets):
-    """Networks of n-step Q-learning."""
-
-    def __init__(self, spec: Spec, cfg: NStepDQNConfig) -> None:
-        super().__init__(spec, cfg)
-        if is_recurrent(self.critic):
-            text = "NStepDQN, which values the last state of a rollout for all of its steps at once,"
-            check_compatible({"single states": text, "recurrent network": "a recurrent encoder"})
-
-
-def prepare(nets: NStepDQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig) -> Batch:
+def prepare(nets: dqn.DQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig) -> Batch:
     """Return transitions of up to ``T`` steps, from each step of ``[T, B]`` to its episode's last step there."""
     zeros, ones = torch.zeros_like(batch.reward), torch.ones_like(batch.reward)
     left = backward_recursion(ones, 1 - ended)  # steps up to the last one, both included
@@ -88,18 +75,23 @@ def prepare(nets: NStepDQNNets, batch: Batch, ended: Tensor, cfg: NStepDQNConfig
     )
 
 
-def loss(nets: NStepDQNNets, batch: Batch, cfg: NStepDQNConfig) -> Loss:
+def loss(nets: dqn.DQNNets, batch: Batch, cfg: NStepDQNConfig) -> Loss:
     """Algorithm S2: ``sum_t (R_t - Q(s_t, a_t))^2``, clipped, with ``R`` from ``max_a Q'(s_T, a)`` on backwards."""
     mean = dqn.q_loss(nets, batch, cfg)  # type: ignore[arg-type]  # of DQN's fields it reads the threshold
     return replace(mean, value=mean.value * batch.weight.count_nonzero())
 
 
 @final
-class NStepDQN(Algorithm[NStepDQNConfig, NStepDQNNets]):
+class NStepDQN(Algorithm[NStepDQNConfig, dqn.DQNNets]):
     """See `NStepDQNConfig`."""
 
     actions = ActionSpace.CHOICES
-    learns_from = Rollouts(prepare, n_passes="", allows_explorer=True)
+    learns_from = Rollouts(
+        prepare,
+        n_passes="",
+        allows_explorer=True,
+        single_states="values the last state of a rollout for all of its steps at once",
+    )
     acts = GreedyCritic()
     steps = (
         Gradient("critic", loss, optimizer="", metric="loss", splits=False),  # a sum

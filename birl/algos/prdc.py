@@ -18,7 +18,6 @@ from birl.algorithm import (
     Gradient,
     Learner,
     Loss,
-    Spec,
     Transitions,
     config,
     field,
@@ -27,8 +26,7 @@ from birl.algorithm import (
 from birl.algos.td3 import DELAYED, TARGETS, TD3Config, TD3Nets, critic_loss
 from birl.algos.td3_plus_bc import drawn_to
 from birl.errors import DataError
-from birl.incompatible import check_compatible
-from birl.models import eval_mode, is_recurrent
+from birl.models import eval_mode
 from birl.types import Tree, tree_leaves
 
 NUMBERS_OF_A_BLOCK: Final = 2**14
@@ -56,16 +54,6 @@ class PRDCConfig(TD3Config):
 
     alpha: float = field(2.5, "Weight of the scaled Q-value against the distance to the data.", low=0)
     beta: float = field(2.0, "Factor of states in distances between states and actions.", low=0)
-
-
-class PRDCNets(TD3Nets):
-    """Networks of PRDC."""
-
-    def __init__(self, spec: Spec, cfg: PRDCConfig) -> None:
-        super().__init__(spec, cfg)
-        if is_recurrent(self):
-            text = "PRDC, which compares single states,"
-            check_compatible({"single states": text, "recurrent network": "a recurrent encoder"})
 
 
 class NearestActions:
@@ -132,6 +120,7 @@ class NearData(Transitions):
     """
 
     gathers = False
+    single_states = "compares single states"
     online: bool = False
     single_seed: str = "prepares its minibatches with its networks"
 
@@ -172,7 +161,7 @@ def _key(observation: Tree, action: Tensor, beta: float) -> Tensor:
 
 
 @final
-class PRDC(Algorithm[PRDCConfig, PRDCNets]):
+class PRDC(Algorithm[PRDCConfig, TD3Nets]):
     """See `PRDCConfig`."""
 
     actions = ActionSpace.CONTINUOUS

@@ -82,6 +82,12 @@ def info_keys_of(buffer: object) -> Sequence[str]:
     return keys
 
 
+def info_features(buffer: object) -> dict[str, str]:
+    """Return the feature of `birl.incompatible` that a buffer with ``info_keys`` has."""
+    keys = info_keys_of(buffer)
+    return {"info_keys": f"a buffer with info_keys={keys!r:.100}"} if keys else {}
+
+
 Explorers: TypeAlias = ExplorerProtocol | Sequence[ExplorerProtocol] | None
 """An explorer for all processes, or a list with one for each."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from birl.envs import EndedEpisode, Stepper, as_environment, number_of_environments, reset_generator
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError
 from birl.incompatible import check_compatible
 from birl.metrics import EnvironmentEvaluator, EnvironmentStatistics
 from birl.run.agent_core import (
@@ -26,7 +26,7 @@ from birl.run.agent_core import (
     check_lanes,
     example_observation,
     explored_steps,
-    info_keys_of,
+    info_features,
     keep_exploration,
     measure_nothing,
 )
@@ -293,11 +293,7 @@ class ClusterExecution(LocalExecution):
             )
         if overlap:
             check_compatible({"overlap": "overlap=True", "cluster": "cluster=…"})
-        if keys := info_keys_of(buffer):
-            raise UnsupportedError(
-                f"the buffer has info_keys={keys!r:.100}, but the collectors of a cluster send no info: leave out "
-                "cluster=, or put the entries into the observations"
-            )
+        check_compatible({**info_features(buffer), "cluster": "cluster=…"})
         check_lanes(getattr(buffer, "storage", None), self._cluster.lanes)
 
     def lanes(self, env: Environment) -> int:

@@ -17,7 +17,7 @@ from birl.dataset.minibatch import MiniBatch
 from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_rows
 from birl.dataset.views import TransitionView
 from birl.envs import Step, number_of_environments, single_spaces
-from birl.errors import ConfigError, CorruptFileError, DataError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, DataError
 from birl.logging.logger import LOG
 from birl.run.agent_core import (
     DEFAULT_BUFFER_LIMIT,
@@ -29,7 +29,7 @@ from birl.run.agent_core import (
     clip_episodes,
     default_buffer,
     determine_shapes,
-    info_keys_of,
+    info_features,
     measure_nothing,
 )
 from birl.run.fingerprint import buffer_settings, dataset_settings
@@ -181,11 +181,7 @@ def start_rollouts(
     if replays:
         if buffer is not None:
             determine_shapes(buffer, algorithm, env, n)
-            if keys := info_keys_of(buffer):
-                raise UnsupportedError(
-                    f"the buffer has info_keys={keys!r:.100}, but {type(algorithm).__name__} stores rollouts, which "
-                    "have no info: make the buffer without info_keys"
-                )
+            learner.check_compatible(info_features(buffer))
         _check_buffer(buffer, algorithm.config, n)
         if buffer is None:
             buffer = default_buffer(algorithm, env, max(limit, _steps_before_replay(algorithm.config)), lanes=n)

@@ -16,7 +16,7 @@ from birl.algos import prdc
 from birl.dataset import MDPDataset
 from birl.errors import DataError, UnsupportedError
 from birl.logging import NoopAdapterFactory
-from birl.models import GRUEncoderFactory, VectorEncoderFactory
+from birl.models import VectorEncoderFactory
 from birl.seeding import seed
 from birl.testing import build_algorithm, random_dataset
 
@@ -81,8 +81,3 @@ def test_prdc_says_what_it_cannot_do() -> None:
         algorithm.fit_online(gymnasium.make("Pendulum-v1"))
     with pytest.raises(UnsupportedError, match="train each seed by itself"):
         fit_many(algos.PRDCConfig(**ACTOR), dataset(), 3, seeds=2)
-    with pytest.raises(
-        UnsupportedError,
-        match="PRDC, which compares single states, cannot be combined with a recurrent encoder.*feed-forward encoders",
-    ):
-        build_algorithm(algos.PRDCConfig(actor_encoder_factory=GRUEncoderFactory(hidden_size=4)))
