@@ -27,6 +27,23 @@ _MODEL: Final = re.compile(r"model_(\d+)\.d3")
 
 # -- arguments and options ---------------------------------------------------------------------------------------------
 
+
+def between(*, above: float | None = None, below: float | None = None) -> Callable[[Any], Any]:
+    """Return a callback of an option that refuses a number which is not between these, both excluded.
+
+    Typer's ``min`` and ``max`` include the bounds.
+    """
+
+    def checked(value: Any) -> Any:
+        if value is not None and above is not None and not value > above:
+            raise typer.BadParameter(f"it must be above {above:g}")
+        if value is not None and below is not None and not value < below:
+            raise typer.BadParameter(f"it must be below {below:g}")
+        return value
+
+    return checked
+
+
 Model = Annotated[Path, typer.Argument(metavar="DIR|MODEL", help="Run folder (its newest model) or model file.")]
 EnvId = Annotated[
     str | None,
@@ -48,11 +65,16 @@ PolicyEpsilon = Annotated[
     typer.Option("--epsilon", min=0, max=1, help="Epsilon-greedy policy with this share of random actions."),
 ]
 PolicyTemperature = Annotated[
-    float | None, typer.Option("--temperature", help="Softmax policy over action values or logits.")
+    float | None,
+    typer.Option("--temperature", callback=between(above=0), help="Softmax policy over action values or logits."),
 ]
 PolicyStd = Annotated[
     float | None,
-    typer.Option("--std", help="Greedy continuous actions with Gaussian noise of this standard deviation."),
+    typer.Option(
+        "--std",
+        callback=between(above=0),
+        help="Greedy continuous actions with Gaussian noise of this standard deviation.",
+    ),
 ]
 Epsilon = Annotated[float, typer.Option(min=0, max=1, help="Share of random actions.")]
 TargetReturn = Annotated[float | None, typer.Option(help="Return that a sequence model aims at.")]

@@ -18,7 +18,7 @@ from typing import Any, Final, ParamSpec
 import typer
 from typer.core import TyperCommand
 
-from birl.cli.common import flags
+from birl.cli.common import between, flags
 from birl.errors import ConfigError
 from birl.run.cluster import AUTO
 
@@ -126,6 +126,7 @@ class Option:
         default: description of the default in the help, for an option that is ``None``.
         metavar: placeholder of the value in the help.
         min, max: bounds of numbers.
+        above, below: bounds that are not allowed themselves.
         parser: turns the word of the command line into the value.
         feeds: the call that takes the value as it is, and its parameter if it has another name than the option:
             ``"fit"`` (`Algorithm.fit` and `Algorithm.fit_online`), ``"fit_online.eval_n_trials"``, ``"Cluster"``,
@@ -145,6 +146,8 @@ class Option:
     metavar: str | None = None
     min: float | None = None
     max: float | None = None
+    above: float | None = None
+    below: float | None = None
     parser: Callable[[str], object] | None = None
     feeds: str = ""
     online: bool = False
@@ -176,7 +179,7 @@ _environment: Final = partial(_option, group=Group.ENVIRONMENT, online=True)
 _explore: Final = partial(_option, group=Group.EXPLORATION, online=True, replays=True)
 _replay: Final = partial(_option, group=Group.REPLAY, online=True, replays=True)
 _priority: Final = partial(_replay, online=False, needs="prioritized")
-_priority_share: Final = partial(_priority, min=0, max=1)
+_priority_share: Final = partial(_priority, min=0)
 _process: Final = partial(_option, group=Group.PROCESSES, online=True)
 _collect: Final = partial(_process, needs="collectors", feeds="Cluster")
 
@@ -339,13 +342,13 @@ class TrainOptions:
         "Steps from the initial to the final share.", default="a fifth of --n-steps", min=1, explorers=_EPSILON_GREEDY
     )
     epsilon_decay: float | None = _explore(
-        "Factor by which the share falls in each step, instead of linearly.", min=0, max=1, explorers=_EPSILON_GREEDY
+        "Factor by which the share falls in each step, instead of linearly.", above=0, max=1, explorers=_EPSILON_GREEDY
     )
     epsilon: float | None = _explore("Constant share of random actions.", min=0, max=1, explorers=_EPSILON_GREEDY)
     temperature: float | None = _explore(
         "With --explorer boltzmann: temperature of the softmax, in units of returns.",
         default="1",
-        min=0,
+        above=0,
         explorers=(ExplorerName.BOLTZMANN,),
     )
     noise_std: str | None = _explore(
@@ -358,7 +361,7 @@ class TrainOptions:
     noise_theta: float | None = _explore(
         "With --explorer ou-noise: rate at which the noise returns to 0.",
         default="0.15",
-        min=0,
+        above=0,
         max=1,
         explorers=(ExplorerName.OU_NOISE,),
     )
@@ -391,19 +394,22 @@ class TrainOptions:
         feeds="PrioritizedSampler.variant",
     )
     priority_alpha: float | None = _priority_share(
-        "Exponent of the priorities or ranks; 0 is uniform.", default="0.6", feeds="PrioritizedSampler.alpha"
+        "Exponent of the priorities or ranks; 0 is uniform.", default="0.6", max=1, feeds="PrioritizedSampler.alpha"
     )
     priority_beta: float | None = _priority_share(
-        "Initial exponent of the importance weights, annealed to 1.", default="0.4", feeds="PrioritizedSampler.beta"
+        "Initial exponent of the importance weights, annealed to 1.",
+        default="0.4",
+        max=1,
+        feeds="PrioritizedSampler.beta",
     )
     priority_uniform: float | None = _priority_share(
-        "Share of steps that are sampled uniformly.", default="0", feeds="PrioritizedSampler.uniform_ratio"
+        "Share of steps that are sampled uniformly.", default="0", below=1, feeds="PrioritizedSampler.uniform_ratio"
     )
     recent: float | None = _replay(
         "Online: sample recent steps more often (ERE). Lower values prefer them more; 0.996 is usual. The value is "
         "annealed to 1, which is uniform, over the run.",
         metavar="ETA",
-        min=0,
+        above=0,
         max=1,
     )
     hindsight: HindsightGoals | None = _replay(
@@ -411,7 +417,7 @@ class TrainOptions:
         "step, at its end, or at any time. For environments with compute_reward, such as GoalEnv."
     )
     hindsight_k: float | None = _replay(
-        "Relabelled steps for each step with its own goal.", default="4", metavar="K", min=0, needs="hindsight"
+        "Relabelled steps for each step with its own goal.", default="4", metavar="K", above=0, needs="hindsight"
     )
     random_shift: int | None = _replay(
         "Online: shift the images of minibatches at random by up to this many pixels (DrQ); 4 is usual.",
@@ -561,6 +567,7 @@ def typer_option(field: dataclasses.Field[Any]) -> object:
         metavar=row.metavar,
         min=row.min,
         max=row.max,
+        callback=between(above=row.above, below=row.below),
         parser=row.parser,
         rich_help_panel=str(row.group),
     )

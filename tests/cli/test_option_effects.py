@@ -249,3 +249,32 @@ def test_rows_name_options_that_exist() -> None:
     assert all(
         (row.help.endswith((".", "…")) and row.help[0].isupper()) or name == "device" for name, row in TABLE.items()
     )
+
+
+OPEN_BOUNDS = {
+    "epsilon_decay": (0, "above"),
+    "temperature": (0, "above"),
+    "noise_theta": (0, "above"),
+    "recent": (0, "above"),
+    "hindsight_k": (0, "above"),
+    "priority_uniform": (1, "below"),
+}
+
+
+def test_rows_with_open_bounds() -> None:
+    found = {name: (row.above, "above") for name, row in TABLE.items() if row.above is not None}
+    found |= {name: (row.below, "below") for name, row in TABLE.items() if row.below is not None}
+    assert found == OPEN_BOUNDS
+
+
+@pytest.mark.parametrize("name", OPEN_BOUNDS)
+def test_open_bounds_are_refused_at_the_option(birl_: Any, name: str) -> None:
+    bound, side = OPEN_BOUNDS[name]
+    flag = f"--{name.replace('_', '-')}"
+    said = birl_("train", "DQN", "--env-id", "CartPole-v1", flag, bound, status=2)
+    assert said.startswith(f"birl: {flag} {bound}: ") and f"it must be {side} {bound}" in said
+
+
+@pytest.mark.parametrize("flag", ["--temperature", "--std"])
+def test_policies_have_open_bounds(birl_: Any, flag: str) -> None:
+    assert f"birl: {flag} 0: " in birl_("export", "model.d3", "policy.onnx", flag, 0, status=2)
