@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import birl
-from birl.cli import main
+from birl.cli import _COMMANDS, main
 from tests.tiers import slow_but
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +53,12 @@ def test_commands_of_the_online_guide_run(
         short = ["--n-steps", 100 + 10 * number, "--n-steps-per-epoch", 100, "--n-trials", 1, "--set", "batch_size=16"]
         short = short if " train " in line else []
         assert main([*shlex.split(line)[1:], *map(str, short)]) == 0, capsys.readouterr().err
+
+
+def test_the_quickstart_names_all_commands() -> None:
+    table = (DOCS / "quickstart.md").read_text(encoding="utf-8").partition("| command | what it does |")[2]
+    named = re.findall(r"`birl ([\w-]+)`", table.partition("\n\n")[0])
+    assert sorted(named) == sorted(_COMMANDS)
 
 
 def test_guides_are_in_the_navigation_and_open_with_their_aim() -> None:

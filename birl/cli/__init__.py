@@ -286,6 +286,7 @@ _OPTIONS = {
     "wrap it, birl.envs.ActionMask(env),": "train with --action-mask,",
     "wrap the environment in birl.envs.ActionMask": "give --action-mask",
     "birl.Cluster(on_error='restart')": "--on-error restart",
+    "replace it with fresh=True": "replace it with --fresh",
 }
 
 

@@ -76,6 +76,9 @@ def import_(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="For --format: an argument of its function, such as dones=last."),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the import in DIR, with the parts of its splits.")
+    ] = False,
 ) -> None:
     """Read logs of any size into a folder of episodes. Its import.json counts the rows that were kept and dropped.
 
@@ -84,11 +87,11 @@ def import_(
     if schema is None:
         if sql is not None or database is not None:
             raise ConfigError("--sql needs --schema: birl data schema --sql … proposes one")
-        _import_format(logs, format_, out, observation, option)
+        _import_format(logs, format_, out, observation, option, fresh)
         return
     if format_ is not None or observation or option:
         raise ConfigError("--schema is for tables, and --format, --observation and --option for others: give one kind")
-    record = import_files(_sources(logs, sql, database), LogSchema.load(schema), out)
+    record = import_files(_sources(logs, sql, database), LogSchema.load(schema), out, fresh=fresh)
     episodes, ended = record["episodes"], record["terminated"]
     print_line(
         f"{out}: {episodes} episodes, {ended} of them terminated, {record['rows_out']} of {record['rows_in']} rows"
@@ -108,7 +111,12 @@ def import_(
 
 
 def _import_format(
-    paths: list[str] | None, name: str | None, out: Path, observation: list[str] | None, options: list[str] | None
+    paths: list[str] | None,
+    name: str | None,
+    out: Path,
+    observation: list[str] | None,
+    options: list[str] | None,
+    fresh: bool,
 ) -> None:
     """Import files of another program."""
     if not paths:
@@ -121,7 +129,7 @@ def _import_format(
         given[key] = value
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        record = datasets.import_format(paths, name, out, given)
+        record = datasets.import_format(paths, name, out, given, fresh=fresh)
     for warning in caught:
         note(str(warning.message))
     print_line(
@@ -196,17 +204,21 @@ def report(
 def split(
     data: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `birl data import` wrote.")],
     by: Annotated[
-        str, typer.Option(help="Unit of the split: episode, cluster (if the schema names one) or time.")
+        str,
+        typer.Option(help="Unit of the split: cluster if the schema names one, otherwise episode; or time."),
     ] = "episode",
     shares: Annotated[
         str, typer.Option(help="Names of the parts and their shares of the episodes.")
     ] = "train=.6,select=.2,certify=.2",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the parts; by default DIR.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace all parts of earlier splits, whatever their names.")
+    ] = False,
 ) -> None:
     """Split a folder of episodes into disjoint parts for training, selecting and certifying policies."""
     parts = _shares(shares)
-    written = split_folder(data, by, parts, out=out, seed=seed)
+    written = split_folder(data, by, parts, out=out, seed=seed, fresh=fresh)
     columns = list(next(iter(written.values())))
     folder = data if out is None else out
     rows = [[str(folder / name), *map(str, counts.values())] for name, counts in written.items()]

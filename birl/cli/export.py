@@ -72,7 +72,10 @@ def export(
     schema = policy.export(out, logs, **options)
     print_line(f"{out}: the {what} of {source}, checked against it; {schema}: its inputs and outputs")
     if logs is None and policy.logs is None and not policy.columns.keys() - {"action"}:
-        note(f"{source} does not name the columns of its logs, so they are numbered: --dataset DIR gives such logs")
+        note(
+            f"{source} does not name the numbers of its observations, so {schema} numbers them; if it has learned from "
+            "imported logs, --dataset DIR names them"
+        )
 
 
 def _read_logs(dataset: Path, policy: AnyAlgorithm | StochasticPolicy, source: Path) -> LogRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 import typer
@@ -26,6 +26,9 @@ from birl.types import EPISODES, Array
 Axes: TypeAlias = Any
 Figure: TypeAlias = Any
 Line2D: TypeAlias = Any
+
+_WITHOUT_WINDOWS: Final = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
+"""Matplotlib's backends that only write files."""
 
 _FIRST_CHOICE = (*RETURNS, "loss", "critic_loss", "actor_loss")
 
@@ -92,7 +95,7 @@ def draw(
         NonFiniteError: if no value is finite.
     """
     pyplot = require("matplotlib.pyplot", "plot")
-    figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
+    figure, axes = subplots(figsize=(7, 4.3))
     largest: list[float] = []
     for number, (files, name) in enumerate(zip(curves, labels, strict=True)):
         curve = draw_curve(axes, files, f"C{number}", window=window, show_steps=show_steps)
@@ -134,6 +137,22 @@ def draw_curve(axes: Axes, files: Sequence[Path], color: str, *, window: int = 1
     return line
 
 
+def subplots(*shape: int, **options: Any) -> Any:
+    """Make a figure and its axes.
+
+    Raises:
+        MissingExtraError: without matplotlib.
+        ConfigError: if there is no screen, but the environment variable ``MPLBACKEND`` needs one.
+    """
+    pyplot = require("matplotlib.pyplot", "plot")
+    try:
+        return pyplot.subplots(*shape, layout="constrained", **options)
+    except ImportError as error:
+        raise ConfigError(
+            f"there is no screen to open a window on ({error}): unset MPLBACKEND, and give --save FILE.png"
+        ) from error
+
+
 def show_or_save(figure: Figure, path: Path | None) -> None:
     """Write a figure to a file, or show it in a window if ``path`` is ``None``.
 
@@ -143,8 +162,10 @@ def show_or_save(figure: Figure, path: Path | None) -> None:
     """
     if path is None:
         pyplot = require("matplotlib.pyplot", "plot")
-        if pyplot.get_backend().lower() == "agg":
-            raise ConfigError("there is no screen to open a window on: give --save FILE.png")
+        if (backend := pyplot.get_backend().lower()) in _WITHOUT_WINDOWS:
+            raise ConfigError(
+                f"there is no screen to open a window on (matplotlib's backend is {backend}): give --save FILE.png"
+            )
         pyplot.show()
         return
     try:

@@ -21,8 +21,8 @@ from birl.cli.common import (
     runs_of,
 )
 from birl.cli.curves import metric_files, read_curve
-from birl.cli.plot import draw_curve, show_or_save
-from birl.errors import FileError, require
+from birl.cli.plot import draw_curve, show_or_save, subplots
+from birl.errors import FileError
 from birl.text import printable
 
 
@@ -31,8 +31,9 @@ def plot_all(
     save: Save = None,
     title: Title = None,
     show_steps: ShowSteps = False,
+    params: Annotated[bool, typer.Option("--params", help="Print the parameters of the run, too.")] = False,
 ) -> None:
-    """Plot all metrics of a run in a grid, and print its parameters. A gradient is drawn with its mean and range.
+    """Plot all metrics of a run in a grid. A gradient is drawn with its mean and range.
 
     Durations (time_*.csv) are left out. Runs in environments are plotted by steps.
     """
@@ -48,9 +49,8 @@ def plot_all(
     show_steps = show_steps or within or any(file.stem == "rollout_return" for file in panels)
     columns = math.ceil(math.sqrt(len(panels)))
     lines = math.ceil(len(panels) / columns)
-    pyplot = require("matplotlib.pyplot", "plot")
     size = max(12, 3 * columns), max(7, 2.2 * lines)
-    figure, grid = pyplot.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    figure, grid = subplots(lines, columns, figsize=size, squeeze=False)
     for axes, file in zip(grid.flat, panels, strict=False):
         files = [run / file.name for run in runs if (run / file.name).is_file()]
         draw_curve(axes, files, "C0", show_steps=show_steps)
@@ -62,7 +62,8 @@ def plot_all(
     figure.supxlabel("step" if show_steps else "epoch", fontsize=9)
     of_seeds = "" if len(runs) == 1 else f", mean of {len(runs)} seeds"
     figure.suptitle(title or printable(path.name) + of_seeds)
-    _print_params(runs[0] / "params.json")
+    if params:
+        _print_params(runs[0] / "params.json")
     show_or_save(figure, save)
     if save is not None:
         print_line(f"{save}: {len(panels)} metrics of {path}")

@@ -74,7 +74,12 @@ def _format_of_arrays(names: set[str]) -> str | None:
 
 
 def import_format(
-    paths: Sequence[str], name: str | None, out: str | os.PathLike[str], options: Mapping[str, object]
+    paths: Sequence[str],
+    name: str | None,
+    out: str | os.PathLike[str],
+    options: Mapping[str, object],
+    *,
+    fresh: bool = False,
 ) -> dict[str, Any]:
     """Load files of another program into a new folder of episodes, for `ReplayBuffer.open`.
 
@@ -83,6 +88,7 @@ def import_format(
         name: name of the format in `FORMATS`; ``None`` to find out.
         out: path of the folder.
         options: further arguments of the function of the format.
+        fresh: whether a folder of an earlier import, with its parts, is replaced.
 
     Returns:
         The contents of ``import.json``: the files with their digests, the format, and the numbers of episodes,
@@ -93,7 +99,7 @@ def import_format(
         FileError, DataError: as the function of the format, or if the folder exists already.
     """
     load, name = _chosen(paths, name, options)
-    with new_folder(out) as folder:
+    with new_folder(out, fresh=fresh) as folder:
         buffer = load(paths[0] if len(paths) == 1 else list(paths), storage=folder, **options)
         ended = lengths_and_flags(buffer.episodes)[1] & TERMINATED
         record = {

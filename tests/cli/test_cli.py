@@ -732,7 +732,9 @@ def test_fault_14_plot_all_draws_gradients_too(birl_: Any, tmp_path: Path, monke
 
     monkeypatch.setattr(pyplot, "subplots", remembered)
     run, image = a_run(tmp_path / "run"), tmp_path / "all.png"
-    text = birl_("plot-all", run, "--save", image, "--title", "everything")
+    assert birl_("plot-all", run, "--save", image) == f"{image}: 3 metrics of {run}\n"
+    figures.clear()
+    text = birl_("plot-all", run, "--save", image, "--title", "everything", "--params")
     assert text == f"action_size=2\nconfig.type=a\nconfig.gamma=0.9\n{image}: 3 metrics of {run}\n"
     assert image.read_bytes().startswith(b"\x89PNG")
     figure, grid = figures.pop()
@@ -770,12 +772,18 @@ def test_what_cannot_be_plotted(birl_: Any, tmp_path: Path, monkeypatch: pytest.
     run = a_run(tmp_path / "run")
     assert "nope" in birl_("plot-all", run, "--save", tmp_path / "x.nope", status=1)
     (run / "params.json").write_text("{")
-    birl_("plot-all", run, "--save", tmp_path / "x.png")
+    birl_("plot-all", run, "--save", tmp_path / "x.png", "--params")
     assert "params.json" in birl_.notes
-    monkeypatch.setattr("matplotlib.pyplot.get_backend", lambda: "agg")
-    assert "--save" in birl_("plot-all", run, status=1)
+    for backend in ("agg", "SVG"):
+        monkeypatch.setattr("matplotlib.pyplot.get_backend", lambda backend=backend: backend)
+        for command in ("plot", "plot-all"):
+            said = birl_(command, run, status=1)
+            assert f"no screen to open a window on (matplotlib's backend is {backend.lower()}): give --save" in said
+    monkeypatch.undo()
     (run / "late.csv").write_text("1,2\n")
     assert "late.csv" in birl_("plot-all", run, "--save", tmp_path / "x.png", status=1)
+    monkeypatch.setattr("matplotlib.pyplot.subplots", lambda *_, **options: __import__("no_tk"))
+    assert "unset MPLBACKEND, and give --save" in birl_("plot", run, status=1)
 
 
 def test_gaps_are_drawn_and_nothing_at_all_is_not(birl_: Any, tmp_path: Path) -> None:

@@ -116,6 +116,49 @@ def test_interleaved_rows_and_episodes_without_a_part_are_reported(birl_: Any, l
     assert "rows of 200 episodes are interleaved with others" in birl_.notes
 
 
+def test_fresh_replaces_imports_and_all_earlier_parts(birl_: Any, logs: pyarrow.Table) -> None:
+    command = ["data", "import", "logs/*.parquet", "--schema", "schema.toml", "--out", "data"]
+    birl_(*command)
+    birl_("data", "split", "data", "--shares", "a=.5,b=.5")
+    refused = "data exists already: give another folder, or replace it with --fresh"
+    assert refused in birl_(*command, status=1)
+    assert "a exists already" in birl_("data", "split", "data", "--shares", "a=.4", status=1)
+    birl_("data", "report", "data", "--out", "data", "--json", "data")
+    episodes = [tuple(map(float, each.rewards.ravel())) for each in ReplayBuffer.open("data").episodes]
+
+    birl_("data", "split", "data", "--shares", "b=.3,c=.4", "--seed", 1, "--fresh")
+    assert sorted(path.name for path in Path("data").iterdir() if path.is_dir()) == ["b", "c"]
+    parts = [len(ReplayBuffer.open(f"data/{name}").episodes) for name in "bc"]
+    assert parts == [60, 80] and len(episodes) == 200
+
+    own = Path("data/c/notes.txt")
+    own.write_text("mine")
+    for words in (command, ["data", "split", "data", "--shares", "b=.5"]):
+        assert "data/c/notes.txt would be removed with" in birl_(*words, "--fresh", status=1)
+    assert own.read_text() == "mine" and len(ReplayBuffer.open("data/b").episodes) == 60
+    own.unlink()
+    birl_(*command, "--fresh")
+    assert not any(path.is_dir() for path in Path("data").iterdir())
+    assert not any(path.name.startswith(".new-") for path in Path().iterdir())
+    assert [tuple(map(float, each.rewards.ravel())) for each in ReplayBuffer.open("data").episodes] == episodes
+    command[-1] = "logs"
+    assert "logs is not the folder of an import or a split" in birl_(*command, "--fresh", status=1)
+
+
+def test_clusters_are_not_split_by_episode(birl_: Any, logs: pyarrow.Table) -> None:
+    trips = logs["trip"].to_pylist()
+    number = {trip: index for index, trip in enumerate(dict.fromkeys(trips))}
+    text = 'cluster = "user"\n' + Path("schema.toml").read_text(encoding="utf-8")
+    Path("schema.toml").write_text(text)
+    for name, size, status in (("alone", 1, 0), ("pairs", 2, 1)):
+        users = pyarrow.array([number[trip] // size for trip in trips])
+        pyarrow.parquet.write_table(logs.append_column("user", users), f"{name}.parquet")
+        birl_("data", "import", f"{name}.parquet", "--schema", "schema.toml", "--out", name)
+        said = birl_("data", "split", name, "--by", "episode", status=status)
+        assert ("the episodes belong to clusters, which would be in several parts" in said) == bool(status)
+        birl_("data", "split", name, "--by", "cluster", "--out", f"{name}-parts", "--shares", "a=.5,b=.5")
+
+
 def test_reports_name_columns_loggers_and_other_parts(birl_: Any, logs: pyarrow.Table) -> None:
     names = {"version": "<script>", "speed": "<b>"}
     logs = logs.rename_columns([names.get(name, name) for name in logs.column_names])

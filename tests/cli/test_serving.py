@@ -155,7 +155,7 @@ def test_rows_of_a_log_get_the_actions_of_the_policy(birl_: Any, trips: list[dic
     Path("run/model_30.d3").rename("alone.d3")  # nothing but the file tells what it learned from
     said = birl_("export", "alone.d3", "policy.onnx")
     assert "policy.onnx: the greedy policy of alone.d3" in said and "policy.schema.json" in said
-    assert "so they are numbered" not in birl_.notes
+    assert "does not name the numbers" not in birl_.notes
     schema = json.loads(Path("policy.schema.json").read_text())
     assert schema["policy"] == {"type": "DiscreteCQL", "draws": False}
     assert schema["model"] == {
@@ -301,12 +301,13 @@ def test_columns_of_other_models(birl_: Any, trips: list[dict[str, Any]]) -> Non
     dump([replace(each, columns={}) for each in ReplayBuffer.open("data").episodes], "plain.h5")
     birl_("train", "DQN", "--dataset", "plain.h5", "--n-steps", 5, "--out", "run")
     birl_("export", "run", "policy.onnx")
-    assert "does not name the columns of its logs, so they are numbered" in birl_.notes
+    assert "run/model_5.d3 does not name the numbers of its observations, so policy.schema.json numbers" in birl_.notes
+    assert "if it has learned from imported logs, --dataset DIR names them" in birl_.notes
     schema = json.loads(Path("policy.schema.json").read_text())
     assert [each["column"] for each in schema["inputs"][0]["columns"]] == [str(index) for index in range(9)]
     assert schema["action"] == {"kind": "discrete", "size": 3} and "logs" not in schema
     birl_("export", "run", "policy.onnx", "--dataset", "data")
-    assert "so they are numbered" not in birl_.notes
+    assert "does not name the numbers" not in birl_.notes
     schema = json.loads(Path("policy.schema.json").read_text())
     assert [each["column"] for each in schema["inputs"][0]["columns"]] == ["speed", "weather", "gear", "load"]
     assert "no import.json" in birl_("export", "run", "policy.onnx", "--dataset", "run", status=1)

@@ -95,7 +95,7 @@ def test_names_in_files_do_not_control_the_terminal(birl_: Shell, tmp_path: Path
     (folder / "loss\x1b]0;x.csv").write_text("1,10,0.5\n")
     (folder / "params.json").write_text(json.dumps({"\x1b[2J": "\x9b31m", "more": ["\u202e"]}))
     (folder / "run.json").write_text("{")
-    said = birl_("plot-all", folder, "--save", tmp_path / "a.png")
+    said = birl_("plot-all", folder, "--save", tmp_path / "a.png", "--params")
     said += birl_("stats", folder / "nothing", status=1) + birl_.notes
     assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(said)
     assert "\ufffd[2J=\ufffd31m" in said

@@ -55,6 +55,8 @@ from birl.files.strict_json import dump_json
 
 _BLOCK: Final = 2**23  # bytes of text that are parsed at a time
 _MAX_NESTING: Final = 100
+_OWN_FILES: Final = (SCHEMA, "*.json", "journal.bin", "column_*.npy", ".storage.lock", "report.html")
+"""Files of the folder of an import, of its parts, and of reports on them."""
 _NULL_LINE: Final = re.compile(rb"(?:\A|\n)[ \t\r]*null\b")
 _JSON_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BUFFER: Final = 2**20  # bytes of each column that are read at a time; without it Arrow reads whole row groups
@@ -92,7 +94,7 @@ class Source(Protocol):
 Logs: TypeAlias = Iterable[str | os.PathLike[str] | Source]
 
 
-def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> dict[str, Any]:
+def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str], *, fresh: bool = False) -> dict[str, Any]:
     """Read files into a new folder of episodes, for `ReplayBuffer.open`.
 
     Memory is needed for one chunk of rows, and for three numbers per row. The folder appears when the import is
@@ -102,6 +104,7 @@ def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> 
         logs: files, patterns such as ``"logs/*.parquet"``, or other sources.
         schema: the meaning of the columns.
         out: path of the folder.
+        fresh: whether a folder of an earlier import, with its parts, is replaced.
 
     Returns:
         The contents of ``import.json``: the files with their digests, the name of each element of an observation, the
@@ -113,7 +116,7 @@ def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> 
         FileError: if a file is missing, damaged or of an unsupported format, or the folder exists already.
         MissingExtraError: if pyarrow is not installed.
     """
-    with new_folder(out) as folder:
+    with new_folder(out, fresh=fresh) as folder:
         sources = resolve_sources(logs)
         with Importer(schema, folder) as importer:
             for source in sources:
@@ -127,21 +130,45 @@ def import_files(logs: Logs, schema: LogSchema, out: str | os.PathLike[str]) -> 
 
 
 @contextlib.contextmanager
-def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
+def new_folder(out: str | os.PathLike[str], *, fresh: bool = False) -> Iterator[Path]:
     """Yield the path of a folder to make. At the end of the block it is renamed to ``out``.
 
+    Args:
+        out: path of the folder.
+        fresh: whether it replaces a folder of episodes; see `check_replaceable`.
+
     Raises:
-        WriteError: if there are files at ``out``, or its folder cannot be written.
+        WriteError: if there are files at ``out`` that it does not replace, or its folder cannot be written.
     """
     folder = Path(out).absolute()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise WriteError(f"{out} exists already: give another folder, or remove it first")
+    there = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+    if there and fresh:
+        check_replaceable(Path(out))
+    elif there:
+        remedy = ", or replace it with fresh=True" if (folder / IMPORT).is_file() else ", or remove it first"
+        raise WriteError(f"{out} exists already: give another folder{remedy}")
     with convert_to_write_error(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as work:
         yield Path(work) / "data"
         with convert_to_write_error(folder):
+            if there:
+                os.replace(folder, Path(work) / "old")  # is removed with the temporary folder
             os.replace(Path(work) / "data", folder)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise `WriteError` unless a folder is of an import or a split, and holds only this, its reports and its parts."""
+    if not (folder / IMPORT).is_file():
+        raise WriteError(f"{folder} is not the folder of an import or a split: give another folder, or remove it first")
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            check_replaceable(entry)
+        elif not any(map(entry.match, _OWN_FILES)):
+            raise WriteError(
+                f"{entry} would be removed with {folder}, and no import or split has written it: move it, or give "
+                "another folder"
+            )
 
 
 def write_import_record(folder: Path, record: dict[str, Any], schema: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +19,10 @@ from birl.dataset.episodes import EpisodeTable, episode_table
 from birl.dataset.flags import FINAL
 from birl.dataset.log_record import IMPORT, read_import_files
 from birl.dataset.logs.columns import chunk_rows
-from birl.dataset.logs.files import new_folder, write_import_record
+from birl.dataset.logs.files import check_replaceable, new_folder, write_import_record
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
-from birl.errors import ConfigError, DataError, FileError, ForeignFileError
+from birl.errors import ConfigError, CorruptFileError, DataError, FileError, ForeignFileError
 from birl.types import Array, tree_leaves
 
 MIN_EPISODES: Final = 30
@@ -36,6 +37,7 @@ def split(
     *,
     out: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    fresh: bool = False,
 ) -> dict[str, dict[str, int]]:
     """Split a folder of episodes into folders ``<out>/<name>``. Episodes are never cut.
 
@@ -46,6 +48,7 @@ def split(
         shares: name and share of the episodes of each part. Shares are above 0 and sum to at most 1.
         out: folder of the parts; by default ``folder``.
         seed: seed of the random order.
+        fresh: whether all parts of earlier splits of this folder in ``out``, whatever their names, are replaced.
 
     Returns:
         For each part the numbers of ``episodes``, ``steps`` and, if there are any, ``clusters``.
@@ -68,9 +71,12 @@ def split(
     for name, episodes in parts.items():
         _check_size(name, np.unique(unit[episodes]), "clusters" if by == "cluster" else "episodes", unit, shares)
     found: dict[str, dict[str, int]] = {}
+    root = Path(folder if out is None else out)
+    old = [part for part in _parts_of(whole, root) if part.name not in parts] if fresh else []
+    for part in old:
+        check_replaceable(part)
     with contextlib.ExitStack() as stack:
-        root = Path(folder if out is None else out)
-        places = {name: stack.enter_context(new_folder(root / name)) for name in parts}
+        places = {name: stack.enter_context(new_folder(root / name, fresh=fresh)) for name in parts}
         for name, episodes in parts.items():
             found[name] = {"episodes": len(episodes), "steps": int(table.length[episodes].sum())}
             if cluster is not None:
@@ -78,6 +84,19 @@ def split(
             part_record = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
             _copy_episodes(data, table, np.sort(episodes), places[name])
             write_import_record(places[name], {**record, "part": part_record}, schema)
+    for part in old:  # its episodes are in the new parts, too
+        shutil.rmtree(part)
+    return found
+
+
+def _parts_of(whole: str, root: Path) -> list[Path]:
+    """Return the folders in ``root`` that are parts of the import with the digest ``whole``."""
+    found = []
+    for file in sorted(root.glob(f"*/{IMPORT}")):
+        with contextlib.suppress(ForeignFileError, CorruptFileError, OSError):  # not birl's
+            record = read_import_files(file.parent)[0]
+            part = record.get("part") if isinstance(record, dict) else None
+            found += [file.parent] if isinstance(part, dict) and part.get("of") == whole else []
     return found
 
 
