@@ -18,8 +18,15 @@ from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
 from birl.spaces import all_finite, read_action_mask
-from birl.spaces.conversion import to_array, to_arrays
-from birl.spaces.observations import check_action_mask, check_observations, match_parts, order_actions, order_tables
+from birl.spaces.conversion import Columns, to_array, to_arrays
+from birl.spaces.observations import (
+    check_action_mask,
+    check_observations,
+    match_parts,
+    merge_columns,
+    order_actions,
+    order_tables,
+)
 from birl.spaces.specs import Spec
 from birl.types import (
     MASK,
@@ -73,6 +80,15 @@ class BuiltPolicy:
         self._flat: dict[PolicyFunction[Any], FlatPolicy | None] = {}
         network = nets._modules.get(policy.network)
         self._noise = [] if network is None else noise_of(network)
+
+    def add_columns(self, columns: Columns, what: str) -> None:
+        """Take the names of the columns of further data, called ``what``.
+
+        Raises:
+            ShapeError: if they differ from the names that are known.
+        """
+        merge_columns(self.columns, columns := self.spec.fitting_columns(columns), f"this {self.name}", what)
+        self.columns.update(columns)
 
     def weights(self) -> State:
         """Return a copy of everything that training changes and actions depend on: networks and a running scaler."""

@@ -147,7 +147,7 @@ def load_model(learner: Learner, fname: File) -> None:
         )
     _check_shapes(learner.name, fname, about.get("shapes"), _of_shapes(description))
     columns = learner.spec.fitting_columns(columns_from_json(about.get("columns")))
-    columns = merge_columns(learner.policy.columns, columns, f"this {learner.name}", str(fname))
+    merge_columns(learner.policy.columns, columns, f"this {learner.name}", str(fname))
     saved = state.get("running", {})
     if saved.keys() != learner.running.keys():
         there, here = (", ".join(each) or "none" for each in (saved, learner.running))

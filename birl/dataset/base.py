@@ -192,6 +192,7 @@ class ReplayBufferBase(ABC):
         rows = episode_rows(to.storage, episode)
         to.prepare(rows[1])
         to.storage.extend(lane, *rows)
+        to.add_columns(getattr(episode, "columns", None) or {})
         to.look_at_resolution()
 
     # -- sampling --------------------------------------------------------------------------------------------------

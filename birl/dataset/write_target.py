@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from birl.dataset.resolution import FIRST_LOOK, warn_of_lost_resolution
 from birl.dataset.storage import Storage
 from birl.dataset.writers import WriterPreprocessProtocol
 from birl.errors import MissingColumnWarning, outside_birl
+from birl.spaces.conversion import Columns
 from birl.spaces.observations import match_parts, order_actions, order_tables
 from birl.types import Array, Observation, Tree, parts_like
 
@@ -73,6 +74,12 @@ class WriteTarget:
     def action(self, given: npt.ArrayLike, *, row: bool = False) -> npt.ArrayLike:
         """Return actions, or one action for ``row``; tables become arrays with their columns in the dataset's order."""
         return cast(npt.ArrayLike, order_actions("action", given, self.storage.info.columns, row=row))
+
+    def add_columns(self, columns: Columns) -> None:
+        """Take the names of the columns of steps that are in the storage."""
+        info = self.storage.info
+        if columns and not columns.items() <= info.columns.items():
+            self.storage.info = replace(info, columns={**columns, **info.columns})
 
     def processed(self, observation: Observation) -> Tree:
         """Return one observation as it is stored."""

@@ -320,9 +320,9 @@ class _FittedQEvaluation(Algorithm[ConfigT, FQENets], Generic[ConfigT]):
         of the policy.
         """
         names: Columns = self._algo.columns if isinstance(self._algo, PolicyAPI) else {}
-        names = merge_columns(names, dataset.dataset_info.columns, "the evaluated policy", "the dataset")
+        merge_columns(names, dataset.dataset_info.columns, "the evaluated policy", "the dataset")
         super().build_with_dataset(dataset)
-        self.learner.policy.columns.update(self.spec.fitting_columns(names))
+        self.learner.policy.add_columns(names, "the evaluated policy")
         fine = sorted({name for storage in dataset.reader.storages for name in storage.fine})
         if fine and self.config.observation_scaler is None:
             warnings.warn(

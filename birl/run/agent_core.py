@@ -15,7 +15,7 @@ import torch
 from gymnasium import Space
 
 from birl.checks import check
-from birl.dataset import FrameStackTransitionPicker, ReplayBuffer, create_fifo_replay_buffer
+from birl.dataset import FrameStackTransitionPicker, ReplayBuffer, ReplayBufferBase, create_fifo_replay_buffer
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
 from birl.envs.step_info import StepInfo
@@ -176,9 +176,15 @@ def default_buffer(
 
 
 def determine_shapes(buffer: StepBuffer, algorithm: Trainable, env: Environment, lanes: int) -> None:
-    """Let a buffer that was made without shapes store the steps of an environment; see `default_buffer`."""
+    """Let a buffer that was made without shapes store the steps of an environment; see `default_buffer`.
+
+    Raises:
+        ShapeError: if the buffer has steps of tables with other columns than those that the algorithm learned from.
+    """
     if isinstance(buffer, ReplayBuffer):
         buffer.determine_shapes(env, lanes, part_names(algorithm.spec.observations))
+    if isinstance(buffer, ReplayBufferBase) and (columns := buffer.dataset_info.columns):
+        algorithm.learner.policy.add_columns(columns, "the buffer")
     _check_padding(getattr(buffer, "transition_picker", None), env)
 
 

@@ -117,6 +117,9 @@ class BehaviorPolicy(Protocol):
     def columns(self) -> Columns:
         """The names of the columns of the tables that the algorithm has learned from."""
 
+    def add_columns(self, columns: Columns, what: str) -> None:
+        """Take the names of the columns of further data, called ``what``; see `merge_columns`, which raises errors."""
+
     def weights(self) -> State:
         """Return a copy of everything that actions depend on and that changes in training."""
 

@@ -22,6 +22,7 @@ from birl.dataset import (
     MixedReplayBuffer,
     ReplayBuffer,
     Signature,
+    create_fifo_replay_buffer,
     create_infinite_replay_buffer,
     dump,
     from_table,
@@ -70,6 +71,10 @@ class Rule:
 
     def predict(self, x: Any) -> Any:
         return self.actions
+
+
+def external() -> Any:
+    return birl.envs.ExternalEnv(spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32))
 
 
 class OwnEpisode:
@@ -128,20 +133,26 @@ def explored(actions: Any) -> Any:
         def sample(self, algo: Any, x: Any, step: int) -> Any:
             return actions
 
-    env = birl.envs.ExternalEnv(spaces.Box(-np.inf, np.inf, (3,), np.float32), BOX)
+    env = external()
     agent = learned()[1].agent(N, create_infinite_replay_buffer(), Explorer(), env=env, random_steps=0)
     return agent.act(VALUES.astype(np.float32))
 
 
 COLUMNS = {"action": ("u", "v")}
-BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 
 def relabelled(actions: Any) -> Any:
     """Return the actions that are stored if an expert's are ``actions``."""
     generator, seen = np.random.default_rng(0), VALUES.astype(np.float32)
     core = ReplayAgentCore(
-        learned()[1], seen, BOX, None, None, greedy=True, generator=generator, expert=lambda x: actions
+        learned()[1],
+        seen,
+        external().action_space,
+        None,
+        None,
+        greedy=True,
+        generator=generator,
+        expert=lambda x: actions,
     )
     core.select_action(seen, np.ones(N, bool), np.zeros(N, np.float32), 0)
     assert core.selected is not None
@@ -242,6 +253,33 @@ def test_observations_of_named_episodes_are_read_by_name(table: Any) -> None:
             Episode(**given, rewards=np.zeros(N), terminated=True, columns=columns)
         with pytest.raises(ShapeError, match="is a table that lacks"):
             buffer.append_episode(OwnEpisode(given["actions"], given["observations"]))  # type: ignore[arg-type]
+
+
+def test_buffers_take_the_names_of_appended_episodes(table: Any, tmp_path: Path) -> None:
+    first, second = dataset(table(), table("uvw")), dataset(table("vu"), table("uvw"))
+    columns = {"observation": ("u", "v", "w"), "action": ("u", "v")}
+    buffer = create_fifo_replay_buffer(100, env=external(), storage=tmp_path / "folder")
+    buffer.append_episode(Episode(VALUES, TAKEN[:, :2], np.zeros(N), True))
+    assert buffer.dataset_info.columns == {}
+    buffer.append_episode(first.episodes[0])
+    assert buffer.dataset_info.columns == columns
+    for use in (
+        lambda: buffer.append_episode(second.episodes[0]),
+        lambda: create_fifo_replay_buffer(99, env=external(), episodes=[first.episodes[0], second.episodes[0]]),
+    ):
+        with pytest.raises(ShapeError, match="the actions of the episode come from a table with the columns v, u"):
+            use()
+    buffer.close()
+    assert ReplayBuffer.open(tmp_path / "folder").dataset_info.columns == columns
+
+
+def test_buffers_of_agents_have_the_columns_of_the_algorithm(table: Any) -> None:
+    named = create_infinite_replay_buffer(episodes=dataset(table()).episodes)
+    algorithm = built(dataset(TAKEN[:, :2]))
+    algorithm.agent(1, named, env=external(), random_steps=0)
+    assert algorithm.columns == {"action": ("u", "v")}
+    with pytest.raises(ShapeError, match="the actions of the buffer come from a table with the columns u, v"):
+        built(dataset(table("vu"))).agent(1, named, env=external())
 
 
 def test_rows_with_labels_are_read_by_name() -> None:
