@@ -19,7 +19,7 @@ from birl.dataset.validation import (
 )
 from birl.errors import ConfigError, ShapeError
 from birl.spaces import Actions
-from birl.spaces.conversion import Columns, to_array
+from birl.spaces.conversion import Columns, column_names, to_array
 from birl.spaces.observations import columns_of, order_actions, order_tables
 from birl.types import (
     Array,
@@ -274,7 +274,7 @@ class Episode(_WithSignatures):
         self.observations = tree_map(lambda leaf: np.atleast_1d(to_array("observations", leaf)), ordered)
         self.final_observation = parts_like(self.final_observation, observations)
         if self.columns is None:
-            self.columns = columns_of(observations, given)
+            self.columns = columns_of(observations, column_names(given))
         self.final_observation = order_tables("final_observation", self.final_observation, self.columns, row=True)
         self.terminated = _as_flag("terminated", self.terminated)
         self.truncated = _as_flag("truncated", self.truncated) and not self.terminated

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import Space
 
 from birl.checks import named_arguments
 from birl.dataset.augmentation import Augmentation
@@ -36,7 +37,8 @@ from birl.dataset.validation import (
 )
 from birl.errors import DataError, EpisodeCutWarning, ShapeError, outside_birl
 from birl.spaces import Actions, parse_actions
-from birl.spaces.conversion import Columns
+from birl.spaces.action_spaces import names_of_actions
+from birl.spaces.conversion import Columns, column_names
 from birl.spaces.observations import (
     check_action_mask,
     check_observations,
@@ -151,7 +153,8 @@ class MDPDataset(ReplayBuffer):
             observations, observation_space = _with_masks(observations, observation_space, action_masks)
         timeout = np.zeros(len(terminal), bool) if timeouts is None else as_flags("timeouts", timeouts)
         given, (actions, action_spec) = actions, prepare_actions(actions, action_space, action_size)
-        columns = columns_of(tables, given)
+        names = names_of_actions(action_size, given) if isinstance(action_size, Space) else column_names(given)
+        columns = columns_of(tables, names)
         arrays = {"observations": observations, "actions": actions, "rewards": rewards}
         ids = {} if episode_ids is None else {"episode_ids": as_ids(episode_ids)}
         extra_columns = as_extra(extra)
@@ -182,9 +185,9 @@ class MDPDataset(ReplayBuffer):
         info = DatasetInfo(observation, action, reward, spec.actions.kind, spec.actions.size_argument, parts, columns)
         self._make(info, buffer, storage, count + int(ends.sum()))
         self._use(buffer, transition_picker, trajectory_slicer, None, sampler, observation_keys, augmentation)
-        names = list(tree_leaves(self.storage.observation_names))
-        steps = dict(zip(names, tree_leaves(observations), strict=True)) | {"action": actions, "reward": rewards}
-        last = {} if finals is None else dict(zip(names, tree_leaves(finals), strict=True))
+        leaves = list(tree_leaves(self.storage.observation_names))
+        steps = dict(zip(leaves, tree_leaves(observations), strict=True)) | {"action": actions, "reward": rewards}
+        last = {} if finals is None else dict(zip(leaves, tree_leaves(finals), strict=True))
         steps |= {f"extra.{name}": array for name, array in extra_columns.items()}
         add_extra_columns(self.storage, steps)
         with self.target.writing_all():

@@ -14,7 +14,7 @@ from gymnasium import Space, spaces
 
 from birl.errors import ActionError, BirlError, ConfigError, EnvironmentMismatchError, ShapeError
 from birl.spaces.actions import Actions, Composite, Continuous, Discrete, MultiDiscrete, first_false, split_mask
-from birl.spaces.conversion import to_array
+from birl.spaces.conversion import column_names, to_array
 from birl.types import MASK, ActionSpace, Array, Tree, tree_leaves
 
 KINDS: Final = (ActionSpace.CONTINUOUS, ActionSpace.DISCRETE, ActionSpace.MULTI_DISCRETE, ActionSpace.COMPOSITE)
@@ -203,6 +203,34 @@ def flatten_actions(space: Space[Any], actions: object) -> Array:
             f"parts of actions have {[len(each) for each in columns]} rows; all must agree: give one row per step"
         )
     return np.concatenate(columns, -1)
+
+
+def names_of_actions(space: Space[Any], actions: object) -> tuple[str, ...]:
+    """Return the names of the numbers in rows of logged actions, for tables and for dicts and tuples that hold tables.
+
+    Parts that are not tables have the names of the parts. There are none, ``()``, without tables, or if two are equal.
+
+    Args:
+        space: the action space.
+        actions: actions that `flatten_actions` takes.
+    """
+    names: list[str] = []
+    tables = False
+
+    def read(part: object, given: Any, path: str) -> None:
+        nonlocal tables
+        parts = _read_space(part)
+        if isinstance(parts, Mapping | Sequence):
+            for name in _part_names(parts):
+                read(parts[name], given[name], f"{path}.{name}" if path else str(name))
+            return
+        found, size = column_names(given), math.prod(parts.shape)
+        tables |= bool(found)
+        names.extend(found or ([path] if size == 1 else [f"{path}[{index}]" for index in range(size)]))
+
+    if not isinstance(actions, np.ndarray):
+        read(space, actions, "")
+    return tuple(names) if tables and len(set(names)) == len(names) else ()
 
 
 def sample_actions(space: Space[Any], n: int, generator: np.random.Generator) -> Array:

@@ -392,10 +392,10 @@ def minibatch_observations(stored: Tree, shape: Shape) -> Tree:
 # -- columns of tables ---------------------------------------------------------------------------------------------
 
 
-def columns_of(observations: Tree, actions: object) -> Columns:
-    """Return the names of the columns of all tables among the observations and actions of steps."""
+def columns_of(observations: Tree, action_names: tuple[str, ...]) -> Columns:
+    """Return the names of the columns of all tables among observations, and those of actions."""
     leaves = [] if isinstance(observations, np.ndarray) else _leaf_names(observations, _OBSERVATION)
-    found = {name: column_names(leaf) for name, leaf in [*leaves, (_ACTION, actions)]}
+    found = {name: column_names(leaf) for name, leaf in leaves} | {_ACTION: action_names}
     return {name: names for name, names in found.items() if names}
 
 

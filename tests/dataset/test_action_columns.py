@@ -398,6 +398,24 @@ def test_columns_of_lists_and_several_choices(kind: str) -> None:
     np.testing.assert_array_equal(algorithm.predict_value(VALUES, swapped), right)
 
 
+def test_tables_in_parts_of_actions(table: Any) -> None:
+    """Rows of actions with several parts have the columns of their tables, in the stored order of the parts."""
+    space = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "gear": spaces.Discrete(2)})
+    first = dataset({"move": table("vu"), "gear": CHOICE}, action_size=space)
+    assert first.dataset_info.columns == {"action": ("gear", "v", "u")}
+    rows = np.stack([CHOICE, TAKEN[:, 1], TAKEN[:, 0]], 1)
+    np.testing.assert_array_equal(np.concatenate([each.actions for each in first.episodes]), rows.astype(np.float32))
+    algorithm = built(first, birl.algos.PPOConfig)
+    right = algorithm.action_log_probability(VALUES, rows)
+    made = pa.table({"u": TAKEN[:, 0], "gear": CHOICE, "v": TAKEN[:, 1]})
+    np.testing.assert_array_equal(algorithm.action_log_probability(VALUES, made), right)
+    with pytest.raises(ShapeError, match="from one with gear, v, u"):
+        algorithm.build_with_dataset(dataset({"move": table("uv"), "gear": CHOICE}, action_size=space))
+    for actions in ({"move": TAKEN[:, :2], "gear": CHOICE}, rows):
+        assert dataset(actions, action_size=space).dataset_info.columns == {}
+    assert dataset(table("vu"), action_size=space["move"]).dataset_info.columns == {"action": ("v", "u")}
+
+
 @pytest.mark.parametrize("lists", [False, True])
 def test_logs_name_the_columns_of_actions(tmp_path: Path, lists: bool) -> None:
     names = ("v[0]", "v[1]") if lists else ("u", "v")
