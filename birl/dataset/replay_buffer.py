@@ -45,6 +45,7 @@ from birl.dataset.write_target import WriteTarget
 from birl.dataset.writers import BasicWriterPreprocess, WriterPreprocessProtocol
 from birl.errors import BirlError, ConfigError
 from birl.spaces.conversion import to_array
+from birl.spaces.observations import columns_from_json
 from birl.types import ActionSize, ActionSpace, Array, GymEnv, Shape, State, Tree, tree_map
 
 T = TypeVar("T")
@@ -430,7 +431,10 @@ class ReplayBuffer(ReplayBufferBase):
         if contents:
             if self.storage.journal is not None:  # this buffer writes to a folder
                 self.flush()
-            state |= {"storage": get_storage_state(self.storage), "action_size": self.storage.info.action_size}
+            info = self.storage.info
+            state |= {"storage": get_storage_state(self.storage), "action_size": info.action_size}
+            if info.columns:
+                state["columns"] = {name: list(names) for name, names in info.columns.items()}
             if self.target.held is not None:
                 state["held"] = self.target.held.get_state()
         return state
@@ -439,7 +443,8 @@ class ReplayBuffer(ReplayBufferBase):
         """Restore a state. The next minibatches are those that were sampled after the state was saved."""
         self.reader.set_state(state)
         if "storage" in state:
-            info = replace(self.storage.info, action_size=state["action_size"])
+            columns = self.storage.info.columns if "columns" not in state else columns_from_json(state["columns"])
+            info = replace(self.storage.info, action_size=state["action_size"], columns=columns)
             check_saved_actions(info.actions, state["storage"])
             self.target.prepare()
             set_storage_state(self.storage, state["storage"])

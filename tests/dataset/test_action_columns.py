@@ -282,6 +282,23 @@ def test_buffers_of_agents_have_the_columns_of_the_algorithm(table: Any) -> None
         built(dataset(table("vu"))).agent(1, named, env=external())
 
 
+def test_checkpoints_of_agents_keep_the_columns_of_their_buffers(tmp_path: Path) -> None:
+    def agent() -> tuple[Any, Any]:
+        buffer = create_fifo_replay_buffer(300, env=external())
+        return built(dataset(TAKEN[:, :2])).agent(1, buffer, env=external()), buffer
+
+    saved, buffer = agent()
+    buffer.append_episode(learned()[0].episodes[0])
+    saved.save(tmp_path / "agent")
+    loaded, buffer = agent()
+    loaded.load(tmp_path / "agent")
+    assert buffer.dataset_info.columns == {"action": ("u", "v")}
+    buffer.append_episode(learned()[0].episodes[1])
+    swapped = dataset(pandas_table("vu")).episodes[0]
+    with pytest.raises(ShapeError, match="the actions of the episode come from a table with the columns v, u"):
+        buffer.append_episode(swapped)
+
+
 def test_rows_with_labels_are_read_by_name() -> None:
     def append(row: Any) -> Any:
         def add(buffer: Any) -> None:
