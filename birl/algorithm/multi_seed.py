@@ -29,7 +29,7 @@ from birl.incompatible import check_compatible
 from birl.logging import BirlLogger, FileAdapterFactory, LoggerAdapterFactory
 from birl.logging.logger import EpochAdapter, holds_run, optional
 from birl.run import offline
-from birl.run.evaluators import call_evaluator
+from birl.run.evaluators import call_evaluator, check_names
 from birl.run.hooks import Hook, Run, with_run
 from birl.run.protocols import Callback, Evaluator, Stateful
 from birl.run.session import requests_stop
@@ -190,6 +190,7 @@ class _Run:
         self.algorithm: Any = config.create(device)
         self.evaluators: Evaluators = evaluators(seed) if callable(evaluators) else dict(evaluators or {})
         check_fit_arguments(dataset, self.evaluators)
+        check_names(self.evaluators)
         self.remembering = {name: each for name, each in self.evaluators.items() if isinstance(each, Stateful)}
         if self.remembering and not callable(evaluators):
             name = next(iter(self.remembering))

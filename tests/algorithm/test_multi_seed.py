@@ -417,6 +417,18 @@ def test_an_evaluator_that_remembers_is_not_shared() -> None:
         together(discrete(DQNConfig), evaluators={"environment": EnvironmentEvaluator(env)})
 
 
+def test_names_and_directions_of_evaluators_are_checked_at_the_start() -> None:
+    def mine(algo: Any, dataset: Any) -> float:
+        raise AssertionError
+
+    vars(mine)["direction"] = "up"
+    for given in ({"mine": mine}, lambda seed: {"mine": mine}):
+        with pytest.raises(ConfigError, match="direction of the evaluator 'mine' is 'up'"):
+            together(discrete(DQNConfig), evaluators=given)
+    with pytest.raises(ConfigError, match="evaluators has the name 'epoch'"):
+        together(discrete(DQNConfig), evaluators={"epoch": lambda algo, dataset: 1.0})
+
+
 def test_a_loss_that_is_not_finite_names_its_seed() -> None:
     config = discrete(DQNConfig, learning_rate=1e30, optim_factory=SGDFactory())
     with pytest.raises(NonFiniteError, match="seed_3/loss"):
