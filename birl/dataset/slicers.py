@@ -6,6 +6,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
+from birl.checks import named_arguments
 from birl.dataset.episode import (
     EpisodeBase,
     PartialTrajectory,
@@ -103,6 +104,7 @@ class FrameStackTrajectorySlicer(BasicTrajectorySlicer):
         n_frames, padding_type: see `FrameStackTransitionPicker`.
     """
 
+    @named_arguments
     def __init__(self, n_frames: int, padding_type: str = "zero") -> None:
         self._picker = FrameStackTransitionPicker(n_frames, padding_type)
         self.n_frames, self.complete = n_frames, self._picker.complete
