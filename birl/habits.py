@@ -134,6 +134,7 @@ def option_hint(name: str, options: Iterable[str], fields: Iterable[str] = ()) -
     found = [row.note for row in rows if row.note.startswith("--") and row.note[2:].replace("-", "_") in options]
     found = found or [f"--{each.replace('_', '-')}" for row in rows for each in row.arguments if each in options]
     found = found or [f"--set {each}=…" for row in rows for each in row.arguments if each in fields]
+    found = found or [row.note for row in rows if not row.call and not row.note.startswith(("--", "not needed"))]
     return f"here that is {' or '.join(dict.fromkeys(found))}" if found else ""
 
 

@@ -18,7 +18,7 @@ from birl import algos, habits
 from birl.cli import main
 from birl.cli.train_options import TrainOptions
 from birl.config import hyperparameters
-from birl.errors import ArgumentError, ConfigError
+from birl.errors import ArgumentError, BirlError, ConfigError
 from birl.habits import argument_hint, attribute_hint, name_hint, option_hint
 from birl.recipes import RECIPES
 from scripts.make_moving_pages import default_of, found
@@ -403,3 +403,25 @@ def test_words_of_samplers_and_loading() -> None:
         samplers.HindsightSampler(future_k=4)
     with pytest.raises(AttributeError, match=r"DQNConfig has no attribute 'load'; birl.load_learnable"):
         _ = algos.DQNConfig.load("x")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("config", "word", "field"),
+    [
+        ("CQLConfig", "alpha", "conservative_weight"),
+        ("SACConfig", "alpha", "initial_temperature"),
+        ("TRPOConfig", "delta", "max_kl"),
+        ("DiscreteBCQConfig", "threshold", "action_flexibility"),
+        ("DQNConfig", "sync_interval", "target_update_interval"),
+        ("TD3Config", "policy_freq", "update_actor_interval"),
+        ("PPOConfig", "n_steps", "rollout_length"),
+    ],
+)
+def test_a_word_with_several_meanings_means_the_field_that_is_there(config: str, word: str, field: str) -> None:
+    with pytest.raises(BirlError, match=f"no field '{word}'; here that is '{field}'"):
+        getattr(algos, config)(**{word: 1})
+
+
+def test_notes_answer_options_that_are_no_options() -> None:
+    assert option_hint("resume", ["extend", "fresh"]).startswith("here that is the same command again")
+    assert option_hint("gpu", ["device"]) == "here that is --device"

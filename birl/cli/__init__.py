@@ -228,7 +228,7 @@ def _follows_interrupt(error: BaseException) -> bool:
 def _option_of(error: Exception, words: Sequence[str]) -> str:
     """Return the option and value that an error is about, such as ``"--n-steps ten: "``; typer does not name them."""
     for option in getattr(getattr(error, "param", None), "opts", []):
-        for word, following in zip(words, [*words[1:], ""], strict=True):
+        for word, following in reversed([*zip(words, [*words[1:], ""], strict=True)]):  # the last one counts
             if option.startswith("-") and word == option and following:
                 return f"{word} {following}: "
             if option.startswith("-") and word.startswith(f"{option}="):

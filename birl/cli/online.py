@@ -216,9 +216,18 @@ def exploration(
         description = "actions of noisy networks" if noisy else description
     arguments = {"update_start_step": random_steps, "random_steps": random_steps, "explorer": explorer}
     note = f"exploration: {random_steps} random actions, then {description}"
-    if random_steps > n_steps:
+    if random_steps >= n_steps:
         note = f"exploration: {random_steps} random actions, so nothing is learned in {n_steps} (--random-steps)"
+    elif options.init_from is not None and (lower := _lower(name, random_steps, options)):
+        note += f"; it starts from scratch with --init-from, too (to lower it: {' '.join(lower)})"
     return arguments, note
+
+
+def _lower(name: ExplorerName, random_steps: int, options: TrainOptions) -> list[str]:
+    """Return options with which a run that starts with a model explores less than by default."""
+    lower = ["--random-steps 0"] if random_steps and options.random_steps is None else []
+    falls = name == ExplorerName.EPSILON_GREEDY and not options.given("epsilon", "epsilon_start")
+    return [*lower, *(["--epsilon-start 0.1"] if falls else [])]
 
 
 def _make_explorer(

@@ -172,7 +172,7 @@ def load(path: Path) -> tuple[Program, Wiring] | None:
         if (about.pop("key"), about.pop("library")) != (_key(path), _sha256(library.read_bytes()).decode()):
             return None
         return load_library(library, path.name), Wiring(**about)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError):
         return None
 
 

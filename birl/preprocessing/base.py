@@ -195,8 +195,9 @@ class Scaler:
         """
         if not self.built:
             raise UnsupportedError(
-                f"{type(self).__name__} cannot be fitted with an environment: give its parameters, or fit it "
-                "with data (fit_with_dataset, fit_with_episodes)"
+                f"{type(self).__name__} cannot be fitted with an environment: give its parameters, fit it with "
+                "data (fit_with_dataset, fit_with_episodes), or take one that learns during the run, such as "
+                "RunningObservationScaler (running)"
             )
 
     def transform(self, x: Tree) -> Tree:

@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from birl.envs import single_spaces
-from birl.errors import ShortRunWarning, outside_birl
+from birl.errors import ShortRunWarning, UnusedOptionWarning, outside_birl
 from birl.run.agent_core import ReplayAgentCore, default_buffer, determine_shapes, observation_spec, start_schedule
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import buffer_settings, replay_settings
@@ -65,7 +65,7 @@ def online_fitter(
     if buffer is None:
         buffer = default_buffer(algorithm, env, lanes=run.execution.lanes(env))
     determine_shapes(buffer, algorithm, env, run.execution.lanes(env))
-    _warn_of_short_run(run, buffer.transition_count, batch_size)
+    _warn_of_short_run(run, explorer, buffer.transition_count, batch_size)
     updates = run.execution.replay_updates(algorithm, buffer)
     assert updates.source is not None
     length = run.n_steps if updates.compilable else 0
@@ -95,14 +95,22 @@ def online_fitter(
     steps.agent.close_episodes()
 
 
-def _warn_of_short_run(run: EnvironmentRun, stored: int, batch_size: int) -> None:
+def _warn_of_short_run(run: EnvironmentRun, explorer: object, stored: int, batch_size: int) -> None:
+    """Warn of a run that ends before its first update, or before its explorer selects an action."""
     n_steps, start, interval = run.n_steps, run.options["update_start_step"], run.options["update_interval"]
     if stored + n_steps < batch_size:
         why = f"the buffer holds a minibatch, that is, batch_size={batch_size} steps. Take a smaller batch_size"
-    elif n_steps and (start > n_steps or interval > n_steps):
-        given = f"update_start_step={start}" if start > n_steps else f"update_interval={interval}"
+    elif n_steps and (start >= n_steps or interval > n_steps):
+        given = f"more than update_start_step={start}" if start >= n_steps else f"update_interval={interval}"
         why = f"{given} steps have been made. Take a smaller number"
     else:
+        if explorer is not None and (random := run.options["random_steps"]) >= n_steps:
+            warnings.warn(
+                f"the explorer has no effect, because random_steps={random} covers all n_steps={n_steps}: take fewer "
+                "random steps, or more steps",
+                UnusedOptionWarning,
+                stacklevel=outside_birl(),
+            )
         return
     warnings.warn(
         f"nothing will be learned in n_steps={n_steps}: updates start when {why} or more steps",

@@ -28,7 +28,14 @@ from torch import Tensor
 from birl._version import __version__
 from birl.dataset import ReplayBufferBase
 from birl.envs import EndedEpisode
-from birl.errors import ConfigError, CorruptFileError, ResumeError, StalledError
+from birl.errors import (
+    ConfigError,
+    CorruptFileError,
+    EvaluationWarning,
+    ResumeError,
+    StalledError,
+    outside_birl,
+)
 from birl.files.serializable import encode
 from birl.files.state_restore import compare_states, convert_to_corrupt_error, restore_states
 from birl.files.strict_json import parse_json
@@ -102,6 +109,7 @@ class Session:
                 f"score_direction={self._direction!r} needs a score: give eval_env=, or score=, the name of a metric"
             )
         self._keep_best = options["keep_best"]
+        self._warned_of_successes = False
         self._end_reason = ""  # why the run ended before its last step
         self._stalled: StalledError | None = None  # raised after everything is saved
         with_state: Any = {f"evaluator {k}": v for k, v in self._evaluators.items() if isinstance(v, Stateful)}
@@ -311,6 +319,7 @@ class Session:
         rates = getattr(self._algorithm.learner, "learning_rates", None)  # learners of several seeds have none
         clock = self._clock.metrics(self.step, self.left)
         metrics = self.run.metrics = {**({} if rates is None else rates()), **self.averages.means(), **clock}
+        self._warn_of_missing_successes()
         self._evaluate(metrics)
         self._write(metrics)
         self._write_retuned_params()
@@ -330,6 +339,20 @@ class Session:
         self._act_on_signal()
         self.run.start_epoch()
         return epoch, metrics
+
+    def _warn_of_missing_successes(self) -> None:
+        """Warn, once, if only some of the training episodes of an epoch report whether they succeeded."""
+        successes = self.run.episode_successes
+        reported = len(successes) - sum(map(math.isnan, successes))
+        if 0 < reported < len(successes) and not self._warned_of_successes:
+            self._warned_of_successes = True
+            warnings.warn(
+                f"{reported} of {len(successes)} training episodes of epoch {self.epoch} ended with "
+                "info['is_success'], the others without; success_rate is the share of these episodes alone: report "
+                "True or False at the end of every episode",
+                EvaluationWarning,
+                stacklevel=outside_birl(),
+            )
 
     def _save(self) -> None:
         self._logger.save_model(self.step, self._algorithm, self._keep_models)

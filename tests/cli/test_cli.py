@@ -312,6 +312,7 @@ def test_actions_beyond_one_are_scaled_and_it_is_said(birl_: Any, tmp_path: Path
         ),
         (["train", "rainbow", *ONLINE[2:], "--out", "x"], 1, "here that is DoubleDQN with the recipe rainbow"),
         (["train", "DQN", "--n-steps", "ten", "--out", "x"], 2, "--n-steps ten: "),
+        (["train", "DQN", "--n-steps", "64", "--n-steps", "1e6", "--out", "x"], 2, "--n-steps 1e6: "),
         (["train", "DQN", "--n-steps=-5", "--out", "x"], 2, "--n-steps=-5: "),
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "nothing"], 1, "cartpole-replay"),
         (["train", "DQN", "--n-steps", "1", "--out", "x", "--dataset", "LICENSE"], 1, "HDF5"),

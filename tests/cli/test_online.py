@@ -108,8 +108,8 @@ def test_defaults_that_were_made_for_images_stay_with_images() -> None:
         (DQNConfig(), "CartPole-v1", {}, LinearDecayEpsilonGreedy, "from 1 to 0.05 in 200 steps"),
         (DQNConfig(), "CartPole-v1", {"epsilon_start": 0.5}, LinearDecayEpsilonGreedy, "0.5 to 0.05 in 200"),
         (DQNConfig(), "CartPole-v1", {"explorer": "none", "random_steps": 3}, None, "3 random actions, then greedy"),
-        (DQNConfig(), "CartPole-v1", {"random_steps": 1001}, LinearDecayEpsilonGreedy, "nothing is learned in 1000"),
-        (DQNConfig(), "CartPole-v1", {"random_steps": 1000}, LinearDecayEpsilonGreedy, "random actions, then epsilon"),
+        (DQNConfig(), "CartPole-v1", {"random_steps": 1000}, LinearDecayEpsilonGreedy, "nothing is learned in 1000"),
+        (DQNConfig(), "CartPole-v1", {"random_steps": 999}, LinearDecayEpsilonGreedy, "random actions, then epsilon"),
         (TD3Config(), "Pendulum-v1", {}, NormalNoise, "noise of standard deviation 0.2"),
         (TD3Config(), "Pendulum-v1", {"noise_std": "0.5"}, NormalNoise, "noise of standard deviation 0.5"),
         (SACConfig(), "Pendulum-v1", {}, None, "100 random actions, then actions sampled from the policy"),
@@ -127,6 +127,17 @@ def test_explorers(config: Any, env_id: str, given: dict[str, Any], kind: Any, s
     options, note = exploration(config.create(), birl.envs.make_env(env_id), 1000, TrainOptions(**given))
     assert type(options["explorer"]) is (type(None) if kind is None else kind)
     assert says in note and options["update_start_step"] == options["random_steps"]
+
+
+def test_exploration_with_a_model_starts_from_scratch() -> None:
+    def note(config: Any, env_id: str, **given: Any) -> str:
+        options = TrainOptions(init_from="model.d3", **given)
+        return exploration(config.create(), birl.envs.make_env(env_id), 1000, options)[1]
+
+    assert "(to lower it: --random-steps 0 --epsilon-start 0.1)" in note(DQNConfig(), "CartPole-v1")
+    assert "(to lower it: --random-steps 0)" in note(DQNConfig(), "CartPole-v1", epsilon=0.1)
+    assert "(to lower it: --random-steps 0)" in note(SACConfig(), "Pendulum-v1")
+    assert "lower it" not in note(SACConfig(), "Pendulum-v1", random_steps=0)
 
 
 @pytest.mark.parametrize(

@@ -402,3 +402,9 @@ def test_libraries_that_a_killed_compiler_left_half_written_are_rebuilt(tmp_path
             assert libraries
             for library in libraries:
                 library.write_bytes(b"")
+
+
+def test_a_program_whose_description_is_too_deep_is_not_loaded(tmp_path: Path) -> None:
+    place, deep = kept(tmp_path), b"[" * 100_000
+    place.with_suffix(".json").write_bytes(stored._sha256(deep) + b"\n" + deep)
+    assert stored.load(place) is None

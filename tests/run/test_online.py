@@ -522,7 +522,7 @@ def test_overlap_needs_processes(mode: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "word"), [({"update_start_step": 21}, "start"), ({"update_interval": 21}, "interval")]
+    ("options", "word"), [({"update_start_step": 20}, "start"), ({"update_interval": 21}, "interval")]
 )
 def test_runs_too_short_for_an_update_are_warned_of(options: Any, word: str) -> None:
     with pytest.warns(ShortRunWarning, match=rf"nothing will be learned in n_steps=20.*update_{word}.* or more steps"):

@@ -17,7 +17,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import birl
-from birl.errors import ConfigError
+from birl.errors import ConfigError, EvaluationWarning
 from birl.logging import FileAdapterFactory, NoopAdapterFactory
 from birl.run import Hook, Run
 from birl.run.hooks import with_run
@@ -263,6 +263,25 @@ def test_successes_are_counted(tmp_path: Path, loop: Any, mode: AutoresetMode | 
     assert found["evaluation_success_rate"] == 0.4  # of 5 episodes, the second and the fourth
     if mode is None:
         assert written == [float(index % 2) for index in range(len(written))]
+
+
+class Silent(Succeeding):
+    """Reports only the failures."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, {key: value for key, value in info.items() if key != "is_success" or not value}
+
+
+def test_episodes_that_report_no_success_are_named_once() -> None:
+    options: Any = {
+        "n_steps_per_epoch": 60,
+        "show_progress": False,
+        "logger_adapter": birl.logging.NoopAdapterFactory(),
+    }
+    with pytest.warns(EvaluationWarning, match=r"\d+ of \d+ training episodes of epoch 1 ended with") as found:
+        metrics = [each for _, each in online_fitter(FakeLearner(), Silent(Drift()), n_steps=120, seed=1, **options)]
+    assert len(found) == 1 and [each["success_rate"] for each in metrics] == [0, 0]
 
 
 def test_successes_of_workers_are_counted(tmp_path: Path) -> None:

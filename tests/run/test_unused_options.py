@@ -89,3 +89,20 @@ def test_a_run_that_learns_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dqn().fit_online("CartPole-v1", n_steps=8, **QUIET)
+
+
+def test_the_last_step_may_be_the_first_update() -> None:
+    algorithm = dqn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        algorithm.fit_online("CartPole-v1", n_steps=20, update_start_step=19, **QUIET)
+    assert algorithm.grad_step == 1
+
+
+def test_an_explorer_that_never_acts() -> None:
+    explorer = birl.algos.ConstantEpsilonGreedy(0.5)
+    with pytest.warns(UnusedOptionWarning, match="explorer has no effect, .* random_steps=20 covers all n_steps=20"):
+        dqn().fit_online("CartPole-v1", explorer=explorer, n_steps=20, random_steps=20, **QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dqn().fit_online("CartPole-v1", explorer=explorer, n_steps=20, random_steps=19, **QUIET)

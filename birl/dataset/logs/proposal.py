@@ -316,7 +316,7 @@ def _action_lines(profile: Profile) -> list[str]:
     if profile.kind == "numbers":
         return [f'# kind = "continuous"   # or "discrete" with size = {size}: whole numbers stored as others', ""]
     logged = sorted(profile.values)
-    if logged != list(range(size)) and len(logged) <= _MAX_DISTINCT:
+    if len(logged) < size and len(logged) <= _MAX_DISTINCT:
         return ['kind = "discrete"   # whole numbers', f"values = {to_toml(logged)}   # all logged actions: add others"]
     return ['kind = "discrete"   # whole numbers', f"size = {size}   # the largest logged action plus one"]
 

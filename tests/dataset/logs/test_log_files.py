@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -662,3 +663,13 @@ def test_json_lines_that_end_a_process_are_typed_errors(name: str, tmp_path: Pat
         stream.write(b"\n".join(row[:-1] + b', "note": "%s \\" {", "x": null}' % (b"[" * 200) for row in rows))
     (table,) = log_files.LogFile(tmp_path / name).read(None)
     assert table.num_rows == 50
+
+
+def test_a_schema_of_actions_with_huge_numbers_is_proposed_in_little_memory(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("episode,action,reward,x,done\n0,0,1,1.5,false\n0,1,1,2.5,false\n0,5000000000,1,2.5,true\n")
+    tracemalloc.start()
+    text = propose([file]).text
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "values = [0, 1, 5000000000]" in text and most < 2**26
