@@ -392,12 +392,18 @@ class Loss:
         return replace(batch, extra={**batch.extra, **self.share}) if self.share else batch
 
 
-def weighted_mean(value: Tensor, weight: Tensor) -> Tensor:
+def weighted_mean(value: Tensor, weight: Tensor, count: Tensor | None = None) -> Tensor:
     """Return the mean of ``value`` over the real steps, in all dimensions of ``weight`` (matched from the right).
 
     ``weight`` is 0 at padding. For plain transitions with unit weights this is ``value.mean()`` over the batch;
-    extra leading dimensions of ``value`` (an ensemble) are kept.
+    extra leading dimensions of ``value`` (an ensemble) are kept. ``count`` is `real_steps` of ``weight``, if known.
     """
     dims = tuple(range(-weight.dim(), 0))
-    count = (weight > 0).sum().clamp(min=1)
-    return (value * weight).sum(dims) / torch.as_tensor(count, dtype=value.dtype)
+    return (value * weight).sum(dims) / torch.as_tensor(
+        real_steps(weight) if count is None else count, dtype=value.dtype
+    )
+
+
+def real_steps(weight: Tensor) -> Tensor:
+    """Return the number of steps that are no padding, at least 1."""
+    return (weight > 0).sum().clamp(min=1)
