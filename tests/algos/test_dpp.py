@@ -54,7 +54,7 @@ def test_it_explores_by_its_policy_where_no_explorer_is_given() -> None:
             taken.append(int(action))
             return super().step(action)
 
-    options: Any = {"n_steps": 60, "n_steps_per_epoch": 60, "update_start_step": 60, "explorer": None, **QUIET}
+    options: Any = {"n_steps": 60, "n_steps_per_epoch": 60, "update_start_step": 59, "explorer": None, **QUIET}
     algos.DPPConfig(encoder_factory=SMALL, batch_size=8).create().fit_online(Watched(), **options)
     assert 15 < sum(taken) < 45  # of preferences that are nearly equal it takes both
 
