@@ -131,12 +131,12 @@ def test_fresh_replaces_imports_and_all_earlier_parts(birl_: Any, logs: pyarrow.
     parts = [len(ReplayBuffer.open(f"data/{name}").episodes) for name in "bc"]
     assert parts == [60, 80] and len(episodes) == 200
 
-    own = Path("data/c/notes.txt")
-    own.write_text("mine")
-    for words in (command, ["data", "split", "data", "--shares", "b=.5"]):
-        assert "data/c/notes.txt would be removed with" in birl_(*words, "--fresh", status=1)
-    assert own.read_text() == "mine" and len(ReplayBuffer.open("data/b").episodes) == 60
-    own.unlink()
+    for own in (Path("data/c/notes.txt"), Path("data/c/notes.json")):
+        own.write_text("mine")
+        for words in (command, ["data", "split", "data", "--shares", "b=.5"]):
+            assert f"{own} would be removed with" in birl_(*words, "--fresh", status=1)
+        assert own.read_text() == "mine" and len(ReplayBuffer.open("data/b").episodes) == 60
+        own.unlink()
     birl_(*command, "--fresh")
     assert not any(path.is_dir() for path in Path("data").iterdir())
     assert not any(path.name.startswith(".new-") for path in Path().iterdir())

@@ -55,7 +55,10 @@ from birl.files.strict_json import dump_json
 
 _BLOCK: Final = 2**23  # bytes of text that are parsed at a time
 _MAX_NESTING: Final = 100
-_OWN_FILES: Final = (SCHEMA, "*.json", "journal.bin", "column_*.npy", ".storage.lock", "report.html")
+_OWN_FILES: Final = (
+    *(SCHEMA, IMPORT, "storage.json", "sampler.safetensors", "journal.bin", "column_*.npy", ".storage.lock"),
+    *("report.html", "report.json"),
+)
 """Files of the folder of an import, of its parts, and of reports on them."""
 _NULL_LINE: Final = re.compile(rb"(?:\A|\n)[ \t\r]*null\b")
 _JSON_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -154,7 +157,12 @@ def new_folder(out: str | os.PathLike[str], *, fresh: bool = False) -> Iterator[
         with convert_to_write_error(folder):
             if there:
                 os.replace(folder, Path(work) / "old")  # is removed with the temporary folder
-            os.replace(Path(work) / "data", folder)
+            try:
+                os.replace(Path(work) / "data", folder)
+            except OSError:
+                if there:
+                    os.replace(Path(work) / "old", folder)
+                raise
 
 
 def check_replaceable(folder: Path) -> None:

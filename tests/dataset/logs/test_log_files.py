@@ -673,3 +673,20 @@ def test_a_schema_of_actions_with_huge_numbers_is_proposed_in_little_memory(tmp_
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert "values = [0, 1, 5000000000]" in text and most < 2**26
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "import.json").write_text("{}")
+    move = os.replace
+
+    def fails(source: Any, target: Any) -> None:
+        if Path(source).name == "data" and Path(source).parent != tmp_path:
+            raise OSError(28, "No space left on device")
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(WriteError), log_files.new_folder(folder, fresh=True) as new:
+        new.mkdir()
+    assert (folder / "import.json").read_text() == "{}"
