@@ -98,22 +98,22 @@ def online_fitter(
 def _warn_of_short_run(run: EnvironmentRun, explorer: object, stored: int, batch_size: int) -> None:
     """Warn of a run that ends before its first update, or before its explorer selects an action."""
     n_steps, start, interval = run.n_steps, run.options["update_start_step"], run.options["update_interval"]
+    random_steps, why = run.options["random_steps"], ""
     if stored + n_steps < batch_size:
         why = f"the buffer holds a minibatch, that is, batch_size={batch_size} steps. Take a smaller batch_size"
     elif n_steps and (start >= n_steps or interval > n_steps):
         given = f"more than update_start_step={start}" if start >= n_steps else f"update_interval={interval}"
         why = f"{given} steps have been made. Take a smaller number"
-    else:
-        if explorer is not None and (random := run.options["random_steps"]) >= n_steps:
-            warnings.warn(
-                f"the explorer has no effect, because random_steps={random} covers all n_steps={n_steps}: take fewer "
-                "random steps, or more steps",
-                UnusedOptionWarning,
-                stacklevel=outside_birl(),
-            )
-        return
-    warnings.warn(
-        f"nothing will be learned in n_steps={n_steps}: updates start when {why} or more steps",
-        ShortRunWarning,
-        stacklevel=outside_birl(),
-    )
+    if why:
+        warnings.warn(
+            f"nothing will be learned in n_steps={n_steps}: updates start when {why} or more steps",
+            ShortRunWarning,
+            stacklevel=outside_birl(),
+        )
+    elif explorer is not None and random_steps >= n_steps:
+        warnings.warn(
+            f"the explorer has no effect, because random_steps={random_steps} covers all n_steps={n_steps}: take fewer "
+            "random steps, or more steps",
+            UnusedOptionWarning,
+            stacklevel=outside_birl(),
+        )
