@@ -17,7 +17,6 @@ from gymnasium import spaces
 import birl
 from birl.dataset import (
     Episode,
-    InfiniteBuffer,
     MDPDataset,
     MixedReplayBuffer,
     ReplayBuffer,
@@ -30,7 +29,7 @@ from birl.dataset import (
 from birl.dataset.log_schema import LogSchema
 from birl.errors import ShapeError
 from birl.run.agent_core import ReplayAgentCore
-from tests.dataset.test_columns import KINDS, STEPS, VALUES, N, PandasFrame, PandasSeries
+from tests.dataset.test_columns import KINDS, STEPS, VALUES, N, PandasFrame, PandasSeries, copies
 
 TAKEN = np.tanh(VALUES @ np.diag([1, 0.1, 0.01]))
 """The columns u, v, w; the actions are u and v."""
@@ -315,22 +314,10 @@ def test_rows_with_labels_are_read_by_name() -> None:
 
 def test_names_survive_files_splits_and_parts(table: Any, tmp_path: Path) -> None:
     whole = dataset(table())
-    names, part = {"action": ("u", "v")}, whole.episodes[:3]
-    whole.dump(tmp_path / "whole.h5")
-    dump(part, tmp_path / "flat.h5", layout="flat")
-    folder = create_infinite_replay_buffer(episodes=part, storage=tmp_path / "folder")
-    folder.close()
+    names = {"action": ("u", "v")}
     single = create_infinite_replay_buffer()
     single.append_episode(Episode(VALUES, table(), np.zeros(N), True))
-    found = {
-        "whole": whole,
-        "part": create_infinite_replay_buffer(episodes=part),
-        "mixed": MixedReplayBuffer(create_infinite_replay_buffer(episodes=part), dataset(TAKEN[:, :2]), 0.5),
-        "file": ReplayBuffer.load(tmp_path / "whole.h5", InfiniteBuffer()),
-        "flat file": ReplayBuffer.load(tmp_path / "flat.h5", InfiniteBuffer()),
-        "folder": ReplayBuffer.open(tmp_path / "folder"),
-        "own episode": single,
-    }
+    found = copies(whole, dataset(TAKEN[:, :2]), tmp_path) | {"own episode": single}
     for way, data in found.items():
         assert dict(data.dataset_info.columns) == names, way
     algorithm = built(found["folder"])

@@ -95,6 +95,22 @@ def built(data: ReplayBuffer, config: Any = birl.algos.DQNConfig) -> Any:
     return algorithm
 
 
+def copies(whole: MDPDataset, plain: MDPDataset, folder: Path) -> dict[str, Any]:
+    """Return buffers of a dataset or a part of it, through files, folders and a mix with one without names."""
+    part = whole.episodes[:3]
+    whole.dump(folder / "whole.h5")
+    dump(part, folder / "flat.h5", layout="flat")
+    create_infinite_replay_buffer(episodes=part, storage=folder / "folder").close()
+    return {
+        "whole": whole,
+        "part": create_infinite_replay_buffer(episodes=part),
+        "mixed": MixedReplayBuffer(create_infinite_replay_buffer(episodes=part), plain, 0.5),
+        "file": ReplayBuffer.load(folder / "whole.h5", InfiniteBuffer()),
+        "flat file": ReplayBuffer.load(folder / "flat.h5", InfiniteBuffer()),
+        "folder": ReplayBuffer.open(folder / "folder"),
+    }
+
+
 DOORS = {
     "predict": lambda algorithm, x: algorithm.predict(x),
     "predict_value": lambda algorithm, x: algorithm.predict_value(x, ACTIONS),
@@ -130,24 +146,14 @@ def test_sampling_and_imitation_read_columns_by_name(table: Any) -> None:
 
 def test_names_survive_files_splits_and_parts(table: Any, tmp_path: Path) -> None:
     whole = dataset(table())
-    names, part = {"observation": ("x", "y", "z")}, whole.episodes[:3]
-    whole.dump(tmp_path / "whole.h5")
-    dump(part, tmp_path / "part.h5")
-    dump(part, tmp_path / "flat.h5", layout="flat")
-    folder = create_infinite_replay_buffer(episodes=part, storage=tmp_path / "folder")
-    folder.close()
+    names = {"observation": ("x", "y", "z")}
+    dump(whole.episodes[:3], tmp_path / "part.h5")
     single = create_infinite_replay_buffer()
     single.append_episode(Episode(table(), ACTIONS, np.zeros(N), True))
-    found = {
-        "whole": whole,
-        "part": create_infinite_replay_buffer(episodes=part),
-        "mixed": MixedReplayBuffer(create_infinite_replay_buffer(episodes=part), dataset(VALUES), 0.5),
-        "file": ReplayBuffer.load(tmp_path / "whole.h5", InfiniteBuffer()),
+    found = copies(whole, dataset(VALUES), tmp_path) | {
         "file of a part": ReplayBuffer.load(tmp_path / "part.h5", InfiniteBuffer()),
-        "flat file": ReplayBuffer.load(tmp_path / "flat.h5", InfiniteBuffer()),
         "episodes": create_infinite_replay_buffer(episodes=load(tmp_path / "part.h5")[0][:2]),
         "flat episodes": create_infinite_replay_buffer(episodes=load(tmp_path / "flat.h5")[0][:2]),
-        "folder": ReplayBuffer.open(tmp_path / "folder"),
         "own episode": single,
     }
     for way, data in found.items():
