@@ -42,18 +42,24 @@ class Averages:
         sums, values = [], []
         self._searches += FAILED_SEARCH in metrics
         for name, value in metrics.items():
-            self._count[name] = self._count.get(name, 0) + 1
             if not isinstance(value, torch.Tensor):
-                self._total[name] = self._total.get(name, 0.0) + value
-            elif name in self._sums:
+                self.add_number(name, value)
+                continue
+            self._count[name] = self._count.get(name, 0) + 1
+            if name in self._sums:
                 if self._sums[name].device != value.device:  # a resumed sum
                     self._sums[name] = self._sums[name].to(value.device)
                 sums.append(self._sums[name])
-                values.append(value.detach())
+                values.append(value.detach() if value.requires_grad else value)
             else:
                 self._sums[name] = value.detach().to(torch.float32, copy=True)
         if sums:
             torch._foreach_add_(sums, values)
+
+    def add_number(self, name: str, value: float) -> None:
+        """Add the value of one metric of one step."""
+        self._count[name] = self._count.get(name, 0) + 1
+        self._total[name] = self._total.get(name, 0.0) + value
 
     def add_many(self, metrics: Mapping[str, Tensor]) -> None:
         """Add metrics ``[k]`` of ``k`` steps each."""
@@ -194,4 +200,4 @@ class Timer:
         self._start = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self._averages.add({self._name: (time.perf_counter() - self._start) / self._steps})
+        self._averages.add_number(self._name, (time.perf_counter() - self._start) / self._steps)

@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -299,9 +299,7 @@ class Session:
             self._read_averages()
             self._write(self.averages.means())  # at the end of the epoch, `_end_epoch` writes
         if self._hooks.hooks:
-            with self._saved_on_error():
-                if any(map(requests_stop, self._hooks.call(self._algorithm, self.run))):
-                    self.run.stop("the callback returned False")
+            self._stop_if_requested("callback", lambda: self._hooks.call(self._algorithm, self.run))
         self._end_reason = self._end_reason or self.run.stop_reason
         self._act_on_signal()
 
@@ -326,11 +324,8 @@ class Session:
         self._progress.show(epoch, metrics)
         self._epoch_start = self.step
         self._update_best(metrics)
-        with self._saved_on_error():
-            if self._epoch_callback is not None and requests_stop(
-                self._epoch_callback(self._algorithm, epoch, self.step, self.run)
-            ):
-                self.run.stop("the epoch callback returned False")
+        if (callback := self._epoch_callback) is not None:
+            self._stop_if_requested("epoch callback", lambda: [callback(self._algorithm, epoch, self.step, self.run)])
         self._end_reason = self._end_reason or self.run.stop_reason
         if epoch % self._save_interval == 0 or self._done:
             self._save()
@@ -358,11 +353,11 @@ class Session:
         self._logger.save_model(self.step, self._algorithm, self._keep_models)
         self._write_checkpoint()
 
-    @contextlib.contextmanager
-    def _saved_on_error(self) -> Iterator[None]:
-        """Return a context for users' functions: if its block fails, model and checkpoint are saved."""
+    def _stop_if_requested(self, name: str, call: Callable[[], Iterable[object]]) -> None:
+        """Call users' functions, and end the run if one returns False. If one fails, model and checkpoint are saved."""
         try:
-            yield
+            if any(map(requests_stop, call())):
+                self.run.stop(f"the {name} returned False")
         except (Exception, KeyboardInterrupt, SystemExit):
             if self._interrupt.signal is None:  # not a second Ctrl-C, which acts at once
                 self._save()
