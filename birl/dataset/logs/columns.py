@@ -145,11 +145,19 @@ def split_batches(batches: Iterable[RecordBatch], columns: tuple[str, ...], orig
     seen = 0
     for batch in batches:
         check_columns(columns, tuple(batch.schema.names), origin)
-        step = chunk_rows(sum(batch.column(name).nbytes for name in columns) / max(batch.num_rows, 1))
+        step = chunk_rows(sum(_nbytes(batch.column(name)) for name in columns) / max(batch.num_rows, 1))
         for begin in range(0, batch.num_rows, step):
             part, where = batch.slice(begin, step), row_labels(origin, seen + begin)
             yield {name: column_from_arrow(part.column(name), name, where) for name in columns}
         seen += batch.num_rows
+
+
+def _nbytes(column: ArrowArray) -> int:
+    """Return the bytes of an array; of text views, which old versions of PyArrow do not measure, with shared ones."""
+    try:
+        return int(column.nbytes)
+    except require("pyarrow", "logs").ArrowTypeError:
+        return int(column.get_total_buffer_size())
 
 
 def row_labels(origin: str, begin: int) -> RowLabel:

@@ -152,8 +152,11 @@ def _make_column(name: str, values: Array, missing: Array | None) -> ArrowArray:
     arrow = require("pyarrow", "logs")
     if values.ndim == 1:
         return arrow.array(values, mask=missing)
-    mask = None if missing is None else arrow.array(missing)
-    return arrow.FixedSizeListArray.from_arrays(arrow.array(values.ravel()), values.shape[1], mask=mask)
+    if missing is None:
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(values.ravel()), values.shape[1])
+    # Lists of any length: before PyArrow 26, Parquet files with missing lists of a fixed length cannot be read
+    offsets = np.concatenate([[0], np.cumsum(np.where(missing, 0, values.shape[1]))])
+    return arrow.ListArray.from_arrays(offsets, arrow.array(values[~missing].ravel()), mask=arrow.array(missing))
 
 
 def _has_increasing_times(episode: Episode) -> bool:
