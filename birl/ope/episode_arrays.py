@@ -34,7 +34,7 @@ from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.policies import StochasticPolicy
 from birl.seeding import preserve_random_state
 from birl.spaces import Continuous, Discrete
-from birl.spaces.conversion import to_array
+from birl.spaces.conversion import order_numbered_columns, to_array
 from birl.spaces.observations import merge_columns
 from birl.types import MASK, Array, Tree, tree_leaves, tree_map
 
@@ -70,7 +70,8 @@ class ProbabilisticPolicy(Protocol):
     def action_probability(self, x: Tree, action: Array | None = None) -> Array:
         """Return probabilities ``[B]`` of actions ``[B, ...]`` for observations ``[B, ...]``.
 
-        Without actions, the probabilities of all discrete actions, ``[B, A]``.
+        Without actions, the probabilities of all discrete actions, ``[B, A]``. The columns of a table (pandas, polars,
+        Arrow) whose labels are the actions are read by these labels, in any order.
         """
 
 
@@ -495,9 +496,10 @@ def log_probability_of(policy: object, n_actions: int = 0, start: int = 0) -> Lo
                     "stacked frames instead (FrameStackTransitionPicker)"
                 )
         return lambda x, action: acts.action_log_probability(x, action, greedy=True)
+    options = range(start, start + n_actions)
     if not isinstance(policy, ProbabilisticPolicy):
         if n_actions and isinstance(policy, PredictingPolicy) and not isinstance(policy, type):
-            return _log_probability_of_choices(policy, np.arange(start, start + n_actions))
+            return _log_probability_of_choices(policy, np.array(options))
         raise ConfigError(
             f"the policy is {policy!r:.80}; it must have the method action_probability(x, action=None), as algorithms "
             "and the policies of birl.ope do, or for one discrete action the method predict(x)"
@@ -505,7 +507,8 @@ def log_probability_of(policy: object, n_actions: int = 0, start: int = 0) -> Lo
 
     def log_probability(x: Tree, action: Array | None) -> Array:
         with np.errstate(divide="ignore"):
-            given = to_array("action_probability(x, action)", policy.action_probability(x, action))
+            name, values = "action_probability(x, action)", policy.action_probability(x, action)
+            given = to_array(name, order_numbered_columns(name, values, options))
             return np.asarray(np.log(given.astype(np.float64)))
 
     return log_probability
@@ -612,7 +615,8 @@ def _probabilities(
     if isinstance(policy, HistoryPolicy):
         copies = tree_map(np.copy, observations), action + start, reward.copy(), is_first.copy()
         name = "history_log_probability(observations, actions, rewards, is_first)"
-        given = to_array(name, policy.history_log_probability(*copies)).astype(np.float64)
+        values = order_numbered_columns(name, policy.history_log_probability(*copies), range(start, start + n_actions))
+        given = to_array(name, values).astype(np.float64)
         if len(given) != len(action):
             raise ShapeError(f"{name} has the shape {given.shape}; it must be {(len(action), n_actions)}")
     else:

@@ -20,7 +20,7 @@ from birl.ope.episode_arrays import (
 )
 from birl.ope.policies import StatelessActor
 from birl.spaces import Continuous, Discrete, read_action_mask
-from birl.spaces.conversion import to_array
+from birl.spaces.conversion import order_numbered_columns, to_array
 from birl.spaces.observations import order_actions
 from birl.spaces.specs import Spec
 from birl.types import Array, ArrayOrTensor, State, Tree, tree_leaves, tree_map
@@ -136,10 +136,13 @@ class UserPolicy:
             ShapeError, DataError, ActionError: if they do not fit.
         """
         assert isinstance(self.policy, ProbabilisticPolicy)
-        name = f"action_probability(x) of {self.name}"
-        given = to_array(name, self.policy.action_probability(tree_map(np.array, x), None)).astype(np.float64)
-        check_probabilities(given, self._spec.actions.size, name)
-        allowed = read_action_mask(self._spec.actions, x, "the observation", ActionError)
+        name, actions = f"action_probability(x) of {self.name}", self._spec.actions
+        assert isinstance(actions, Discrete)
+        values = self.policy.action_probability(tree_map(np.array, x), None)
+        options = range(actions.start, actions.start + actions.size)
+        given = to_array(name, order_numbered_columns(name, values, options)).astype(np.float64)
+        check_probabilities(given, actions.size, name)
+        allowed = read_action_mask(actions, x, "the observation", ActionError)
         if allowed is not None and (given * ~allowed).any():
             row, action = (int(k) for k in np.argwhere(given * ~allowed)[0])
             raise ActionError(

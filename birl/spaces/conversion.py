@@ -224,6 +224,22 @@ def order_columns(
     return array[0] if table is not value else array
 
 
+def order_numbered_columns(name: str, value: object, numbers: range) -> object:
+    """Return a table whose labels are ``numbers`` as an array whose columns have their order.
+
+    Labels are numbers or their texts. Anything else is returned unchanged, tables with other labels included.
+
+    Args:
+        name: name of the value, for messages.
+        value: any value, such as the probabilities of discrete actions.
+        numbers: the numbers of all columns.
+    """
+    columns = {str(label): values for label, values in _columns(value) or ()}
+    if not columns or len(columns) != len(numbers) or any(str(number) not in columns for number in numbers):
+        return value
+    return np.stack([to_array(f"{name}[{number}]", columns[str(number)]) for number in numbers], -1)
+
+
 def _columns_error(
     name: str, table: object, found: tuple[str, ...], names: tuple[str, ...], needed: list[str]
 ) -> ShapeError:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from gymnasium import spaces
 from ope.test_fqe import (
@@ -336,3 +337,42 @@ def test_actions_that_are_numbered_from_one_are_evaluated() -> None:
                 values.append([(name, row.value) for name, row in found.rows.items()])
     assert values[:6] == values[6:]
     assert len(values[0]) > 6
+
+
+class TableOfChances(Chances):
+    """The probabilities as a table whose columns are labelled with the actions, the last action first."""
+
+    def __init__(self, table: Any, start: int) -> None:
+        super().__init__(table)
+        self.start = start
+
+    def action_probability(self, x: Any, action: Any = None) -> Any:
+        every = super().action_probability(x, None)
+        if action is not None:
+            return every[np.arange(len(x)), np.asarray(action).reshape(-1) - self.start]
+        return pyarrow.table({str(k + self.start): every[:, k] for k in reversed(range(CHOICES))})
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_probabilities_in_a_table_are_read_by_its_labels(start: int) -> None:
+    rng, n = np.random.default_rng(0), 300
+    state, action = rng.integers(STATES, size=n), rng.integers(CHOICES, size=n)
+    extra = {"log_propensity": np.full(n, -np.log(CHOICES))}
+    data = MDPDataset(
+        *(X[state], action + start, rng.random(n) + GREEDY[state, action], np.arange(n) % 2 == 1),
+        action_size=spaces.Discrete(CHOICES, start=start),
+        extra=extra,
+    )
+    plain = Chances(MIXED)
+    table = TableOfChances(MIXED, start)
+    for behaviour in ("logged", Chances(np.full((STATES, CHOICES), 1 / CHOICES))):
+        one, two = (evaluate(policy, data, behaviour=behaviour) for policy in (plain, table))
+        assert {name: row.value for name, row in one.rows.items()} == {
+            name: row.value for name, row in two.rows.items()
+        }
+    fqe = DiscreteFQE(table, DiscreteFQEConfig(encoder_factory=SMALL))
+    fqe.build_with_dataset(data)
+    batch = data.sample_transition_batch(20)
+    share = fqe.learner.batch(batch).extra["policy_share"].numpy()
+    alive = batch.terminals[:, 0] == 0
+    np.testing.assert_allclose(share[alive], MIXED[batch.next_observations.argmax(-1)][alive], rtol=1e-6)
