@@ -29,6 +29,7 @@ from birl.spaces.observations import (
 )
 from birl.spaces.specs import Spec
 from birl.types import (
+    FLOAT32_MAX,
     MASK,
     ActionSpace,
     Array,
@@ -276,7 +277,7 @@ class BuiltPolicy:
         if action is None:
             every = torch.arange(actions.size, device=self.units.device).unsqueeze(-1).expand(-1, rows)
         else:
-            every = self.units.action(self._stored(action, rows, finite=True))
+            every = self.units.action(self._stored(action, rows))
         if function is self.policy.sample and self.policy.distribution is not None:
             self._check_probability(not greedy)
             self.set_mode(True)
@@ -332,11 +333,11 @@ class BuiltPolicy:
         array: Array = (log_probability.t() if action is None else log_probability).cpu().numpy()
         return array
 
-    def _stored(self, given: object, rows: int, finite: bool = False) -> Array:
+    def _stored(self, given: object, rows: int) -> Array:
         """Return actions in the form in which data store them ``[B, *leaf.shape]``, as a new array.
 
         Raises:
-            ShapeError, ActionError: if they do not fit, or are not finite although ``finite`` is true.
+            ShapeError, ActionError: if they do not fit, or are not finite in float32.
         """
         given = order_actions("actions", given, self.columns)
         actions, action = self.spec.actions, to_array("actions", given).copy()
@@ -348,9 +349,9 @@ class BuiltPolicy:
             raise ActionError(
                 f"actions from {action.min()} to {action.max()} were given; they must be {actions.valid_range}"
             )
-        if finite and not np.isfinite(action).all():
-            row = int(np.flatnonzero(~np.isfinite(action).reshape(rows, -1).all(1))[0])
-            raise ActionError(f"the action of row {row} is {action[row]}: actions must be finite")
+        if action.dtype.kind == "f" and not all_finite(action):
+            row = int(np.flatnonzero(~(np.abs(action) <= FLOAT32_MAX).reshape(rows, -1).all(1))[0])
+            raise ActionError(f"the action of row {row} is {action[row]}: actions must be finite in float32")
         return action.reshape(stored)
 
     def checked(self, x: Tree, chooses: bool = False) -> Tree:
@@ -362,11 +363,11 @@ class BuiltPolicy:
 
         Raises:
             ShapeError: if shapes or types do not fit.
-            NonFiniteError: if a value is NaN or infinite.
+            NonFiniteError: if a value is not finite in float32.
         """
         shape = self.spec.data_shape
-        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype in _FLOATS and np.isfinite(np.vdot(x, x)):
-            return x  # the usual case; the sum of squares is finite only if all numbers are
+        if type(x) is np.ndarray and x.shape[1:] == shape and x.dtype in _FLOATS and all_finite(x):
+            return x  # the usual case
         x = parts_like(x, shape)
         if isinstance(x, list):
             with_info = any(isinstance(row, tuple) and any(isinstance(part, dict) for part in row) for row in x)
@@ -389,8 +390,11 @@ class BuiltPolicy:
                 f"{wanted if len(wanted) > 1 else wanted[0]}{hint}"
             )
         for leaf in leaves:
-            if not np.isfinite(leaf).all():
-                raise NonFiniteError("an observation holds NaN or infinity: no action can be chosen for it")
+            if leaf.dtype.kind == "f" and not all_finite(leaf):
+                raise NonFiniteError(
+                    "an observation holds NaN or infinity, or a number outside the range of float32, in which networks "
+                    "compute: no action can be chosen for it. Repair or scale it"
+                )
         check_observations(self.spec.observations, x)
         if self.spec.masked:
             check_action_mask(x, ShapeError, f"the observations' {MASK!r}")

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from birl.acting.built_policy import BuiltPolicy
 from birl.acting.policy import Policy
 from birl.checks import check
-from birl.errors import ConfigError, CorruptFileError, NonFiniteError, ShapeError, UnsupportedError
+from birl.errors import ConfigError, CorruptFileError, DataError, NonFiniteError, ShapeError, UnsupportedError
 from birl.preprocessing.units import Units
+from birl.spaces import all_finite
+from birl.spaces.conversion import to_array
 from birl.spaces.observations import order_tables
 from birl.types import (
+    FLOAT32_MAX,
     Array,
     ArrayOrTensor,
     Batch,
@@ -150,10 +153,11 @@ class TransformerActor:
 
     def __call__(self, observation: Tree, is_first: Array, reward: Array) -> Array:
         """Return actions ``[n, A]`` or int64 ``[n]``. ``reward`` is the reward of the previous step."""
-        first, reward = np.asarray(is_first, bool), np.asarray(reward, np.float32)
+        first, reward = np.asarray(is_first, bool), to_array("reward", reward)
         observation = self._algorithm.learner.policy.checked(observation, chooses=True)
-        if not np.isfinite(reward[~first]).all():
+        if not all_finite(reward[~first]):
             raise NonFiniteError(f"a reward is {reward[~first]}: the remaining target return is undefined")
+        reward = reward.astype(np.float32)
         context = self._context = self._context or self._padding(observation)
         wanted, step = context["return"][:, -1, 0] - reward, context["step"][:, -1] + 1
         for rows in tree_leaves(context):
@@ -205,11 +209,11 @@ def _finite(name: str, value: object) -> float:
         ConfigError: if it is not a finite number.
     """
     try:
-        number = float(np.asarray(value, np.float64).reshape(()))
-    except (TypeError, ValueError):
+        number = float(to_array(name, value).reshape(()))
+    except (DataError, ValueError):
         number = math.nan
-    if not math.isfinite(number):
-        raise ConfigError(f"{name} is {value!r:.80}; it must be a finite number")
+    if not abs(number) <= FLOAT32_MAX:
+        raise ConfigError(f"{name} is {value!r:.80}; it must be a finite number of float32")
     return number
 
 
@@ -235,13 +239,14 @@ class StatefulTransformerWrapper:
         """
         shape = self.algo.spec.data_shape
         x = order_tables("observation", parts_like(x, shape), self.algo.columns, row=True)
-        if is_shape(shape) and (isinstance(x, tuple) or np.shape(x) != shape):  # type: ignore[arg-type]
-            given = "a tuple" if isinstance(x, tuple) else f"an array of shape {np.shape(x)}"  # type: ignore[arg-type]
+        array = to_array("observation", x) if is_shape(shape) and not isinstance(x, tuple) else x
+        if is_shape(shape) and (isinstance(array, tuple) or array.shape != shape):
+            given = "a tuple" if isinstance(array, tuple) else f"an array of shape {array.shape}"
             raise ShapeError(
                 f"{given} was given; predict takes one observation of shape {shape}, without batch (env.reset() gives "
                 "an observation and a dict)"
             )
-        observation = tree_map(lambda leaf: np.asarray(leaf)[None], x)
+        observation = tree_map(lambda leaf: to_array("observation", leaf)[None], array)
         reward = _finite("reward", reward)
         action = self._actor(observation, np.array([self._begins]), np.array([reward], np.float32))
         self._begins = False
@@ -315,11 +320,11 @@ def logged_outputs(
         algorithm.spec.actions.storage_spec,
     )
     observations = algorithm.learner.policy.checked(observations, chooses=True)
-    rewards = np.asarray(rewards, np.float64).reshape(-1)
+    rewards = to_array("rewards", rewards).astype(np.float64).reshape(-1)
     if not np.isfinite(rewards).all():
         bad = int(np.argmin(np.isfinite(rewards)))
         raise NonFiniteError(f"the reward of step {bad} is {rewards[bad]}: the remaining target return is undefined")
-    logged = np.asarray(actions).reshape(len(rewards), *leaf.shape).astype(leaf.dtype)
+    logged = to_array("actions", actions).reshape(len(rewards), *leaf.shape).astype(leaf.dtype)
     rows = np.arange(len(rewards))
     start = np.maximum.accumulate(np.where(is_first, rows, 0))
     earlier = np.cumsum(rewards) - rewards

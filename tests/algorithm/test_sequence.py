@@ -147,14 +147,14 @@ def test_nothing_is_decided_from_what_is_no_number(config: Any) -> None:
     before = actor._actor.get_state()
     with pytest.raises(NonFiniteError, match="an observation holds NaN"):
         actor.predict(np.array([1, np.nan, 1], np.float32), 0.0)
-    for reward in (np.nan, "x", None):
+    for reward in (np.nan, "x", "5", None, 1e39, np.ma.masked):
         with pytest.raises(ConfigError, match="reward is .*must be a finite number"):
             actor.predict(x, reward)
     after = actor._actor.get_state()
     assert all(np.array_equal(before[name], after[name]) for name in ("action", "return", "step"))
     with pytest.raises(NonFiniteError, match="a reward is"):
         actor.actor(n=2)(np.stack([x, x]), np.array([True, False]), np.array([np.nan, np.nan]))
-    for target in (np.inf, "far"):
+    for target in (np.inf, "far", "5", 1e39, np.ma.masked):
         with pytest.raises(ConfigError, match="target_return is"):
             algorithm.as_stateful_wrapper(target)
     with pytest.raises(ShapeError, match="an action sampler returns an action of shape"):

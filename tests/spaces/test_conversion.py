@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import birl
 from birl.dataset import BasicWriterPreprocess, Episode, MDPDataset, Signature, create_fifo_replay_buffer
-from birl.errors import BirlError, DataError, ShapeError
+from birl.errors import ActionError, BirlError, DataError, NonFiniteError, ShapeError
 from birl.ope.episode_arrays import log_probability_of
 from birl.spaces.conversion import to_array
 
@@ -199,6 +199,15 @@ def stepped(value, method):
     return stepper.observation[0]
 
 
+def decided(value):
+    """Return the action of a sequence model, which depends on all numbers of the observation."""
+    config = birl.algos.DecisionTransformerConfig(context_size=2)
+    birl.seed(0)
+    algorithm = config.create()
+    algorithm.create_impl((N, A), 2)
+    return algorithm.as_stateful_wrapper(1.0).predict(value, 0.0)
+
+
 def acted(value):
     """Return the actions that environments get from a policy of one's own."""
     env = gymnasium.vector.SyncVectorEnv([Vectors] * N)
@@ -224,6 +233,7 @@ DOORS = {
     "append_batch, with a writer": lambda value, **_: 2 * appended_batch(value, writer_preprocessor=Halves()),
     "append_batch": lambda value, **_: appended_batch(value),
     "append_batch actions": lambda value, **_: appended_action(value),
+    "predict of a sequence model": lambda value, **_: decided(value),
     "predict": lambda value, algorithm: algorithm.predict(value),
     "sample_action": lambda value, algorithm: algorithm.sample_action(value),
     "predict_value": lambda value, algorithm: algorithm.predict_value(value, VALUES),
@@ -256,6 +266,25 @@ def test_other_values_are_refused_by_name(name, algorithm):
         with pytest.raises(BirlError, match=message) as caught:
             DOORS[name](value, algorithm=algorithm)
         assert len(str(caught.value)) < 900, kind
+
+
+def test_numbers_that_float32_cannot_hold_are_refused_wherever_networks_read_them(algorithm):
+    far = VALUES.copy()
+    far[2, 1] = 1e39
+    for name in ("MDPDataset observations", "append", "observe", "act", "reset of an environment"):
+        with pytest.raises(NonFiniteError, match="float32|too large"):
+            DOORS[name](far, algorithm=algorithm)
+    for name in ("predict", "sample_action", "predict_value", "predict of a sequence model"):
+        with pytest.raises(NonFiniteError, match="outside the range of float32"):
+            DOORS[name](far, algorithm=algorithm)
+    dqn = birl.algos.DQNConfig().create()
+    dqn.create_impl((A,), 2)  # the largest of values that are NaN is the first one
+    with pytest.raises(NonFiniteError, match="outside the range of float32"):
+        dqn.predict(far)
+    for value in (1e39, np.nan):
+        far[2, 1] = value
+        with pytest.raises(ActionError, match="the action of row 2 .* finite in float32"):
+            algorithm.predict_value(VALUES, far)
 
 
 def test_the_environments_numbers_are_given_as_they_are():
