@@ -24,7 +24,7 @@ from birl.dataset.dataset_info import DatasetInfo
 from birl.dataset.flags import FINAL, FIRST, HEAD, NO_NEXT, NO_TRANSITION, TERMINATED, TRUNCATED, UNKNOWN
 from birl.dataset.journal import Journal
 from birl.dataset.log_record import LogRecord
-from birl.spaces.observations import Choices, map_named_leaves
+from birl.spaces.observations import Choices, check_names, map_named_leaves
 from birl.types import Array, ArrayOrTensor, ArraySpec, Tree, tree_leaves, tree_map
 
 T = TypeVar("T")
@@ -74,6 +74,7 @@ class Storage:
         self.leaves: dict[str, ArraySpec] = {"action": info.action_signature.tree, "reward": info.reward_signature.tree}
         signature = info.observation_signature.tree
         self.observation_names: Tree = map_named_leaves(lambda _, name: name, signature, "observation")
+        check_names(list(tree_leaves(self.observation_names)))
         self.leaves |= zip(tree_leaves(self.observation_names), tree_leaves(signature), strict=True)
         kinds = zip(tree_leaves(self.observation_names), tree_leaves(info.observations), strict=True)
         self.choices = {name: leaf for name, leaf in kinds if isinstance(leaf, Choices)}  # by column name

@@ -11,6 +11,7 @@ tuple are named by their indices; a selection of some of them is a dict.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -298,6 +299,8 @@ def map_named_leaves(function: Callable[[Any, str], object], tree: Tree, name: s
     if entries is None:
         return function(tree, name)
     found = {key: map_named_leaves(function, part, f"{name}.{key}" if name else key) for key, part in entries}
+    if len(found) < len(entries):
+        check_names([key for key, _ in entries])
     return tuple(found.values()) if isinstance(tree, tuple) else found
 
 
@@ -310,6 +313,16 @@ def _leaf_names(tree: Tree, name: str = "") -> list[tuple[str, Any]]:
 def part_names(tree: Tree) -> tuple[str, ...] | None:
     """Return the names of all leaves; ``None`` for a single array."""
     return None if _entries(tree) is None else tuple(name for name, _ in _leaf_names(tree))
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise `ShapeError` if two leaves have the same name, as ``{"a.b": x, "a": {"b": y}}`` and ``{0: x, "0": y}``."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 1)
+    if count > 1:
+        raise ShapeError(
+            f"{count} parts of the observations have the name {name!r:.100} (names of nested parts are joined by "
+            "dots), so that only one could be stored; names must be different: rename the others"
+        )
 
 
 def select_parts(tree: Tree, keys: Sequence[str] | None) -> Tree:

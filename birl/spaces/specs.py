@@ -20,11 +20,13 @@ from birl.spaces.conversion import Columns
 from birl.spaces.observations import (
     Numbers,
     accepts_observations,
+    check_names,
     fitting_columns,
     leaf_spaces,
     match_parts,
     observations_from_spaces,
     parse_observations,
+    part_names,
     select_parts,
     shapes_of,
 )
@@ -61,6 +63,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observations", parse_observations(self.observations))
+        check_names(part_names(self.observations) or ())
         options = (sum(self.actions.options),)
         mask = self.data_shape[MASK] if self.masked else options
         if mask != options:

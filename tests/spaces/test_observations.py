@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from birl.dataset import InfiniteBuffer, MDPDataset, ReplayBuffer, create_infinite_replay_buffer
+from birl.dataset import Episode, InfiniteBuffer, MDPDataset, ReplayBuffer, create_infinite_replay_buffer
 from birl.errors import ConfigError, EnvironmentMismatchError, ShapeError
 from birl.spaces import Discrete
 from birl.spaces.observations import (
@@ -28,6 +28,7 @@ from birl.spaces.observations import (
     widen_observations,
 )
 from birl.spaces.specs import Spec
+from birl.types import tree_map
 
 MIXED: Any = spaces.Dict(
     {
@@ -222,3 +223,15 @@ def test_buffers_of_environments_store_the_parts_that_are_named() -> None:
     assert buffer.dataset_info.observations == {"x": Choices((3,))}
     with pytest.raises(ConfigError, match="episodes are stored whole"):
         create_infinite_replay_buffer(buffer.episodes, observation_keys=("x",))
+
+
+@pytest.mark.parametrize("parts", [{"a.b": 1, "a": {"b": 2}}, {"a.1": 1, "a": (2, 3)}, {"0": 1, 0: 2}])
+def test_parts_of_the_same_name_are_refused(parts: Any) -> None:
+    steps = tree_map(lambda value: np.full((2, 3), value), parts)
+    message = "2 parts of the observations have the name .* rename"
+    with pytest.raises(ShapeError, match=message):
+        data(steps)
+    with pytest.raises(ShapeError, match=message):
+        ReplayBuffer(InfiniteBuffer(), episodes=[Episode(steps, np.zeros((2, 1), int), np.zeros((2, 1)), True)])
+    with pytest.raises(ShapeError, match=message):
+        Spec(tree_map(lambda value: (3,), parts), Discrete(2))
