@@ -27,7 +27,7 @@ from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, 
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
-from birl.models.networks import normalises_by_batch
+from birl.models.networks import batch_statistics, normalises_by_batch
 from birl.preprocessing.running_scalers import freeze_statistics
 from birl.preprocessing.units import Units, copy_array
 from birl.run.protocols import ReplaySource, Rollout
@@ -288,6 +288,7 @@ class Learner:
         self.returns = self._new_returns()
         self.transition_picker: Any = None
         self.shared = ""
+        self._batch_statistics = batch_statistics(self.nets)
         self.set_mode(acting=False)
 
     def _new_returns(self) -> DiscountedReturns | None:
@@ -334,6 +335,9 @@ class Learner:
             for step in self.engine.targets:
                 self.nets.get_submodule(step.target).eval()
             self._mode = acting
+        if not acting:  # the statistics of frozen layers do not change; a user may freeze layers between updates
+            for layer, parameters in self._batch_statistics:
+                layer.training = any(parameter.requires_grad for parameter in parameters)
 
     def sample(self, source: MinibatchSource) -> Any:
         """Sample the minibatch for one call of `update`."""

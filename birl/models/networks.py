@@ -192,6 +192,25 @@ _MOVED_BY_BATCHES = (nn.modules.batchnorm._NormBase, BatchRenorm)
 _MODE_DEPENDENT = (nn.modules.dropout._DropoutNd, *_MOVED_BY_BATCHES)
 
 
+def batch_statistics(nets: nn.Module) -> list[tuple[nn.Module, list[nn.Parameter]]]:
+    """Return the layers with running statistics of minibatches, such as batch norm, and the parameters next to them.
+
+    These are the parameters of the layer, or, if it has none, those of the smallest module around it that has some.
+    """
+    found: list[tuple[nn.Module, list[nn.Parameter]]] = []
+
+    def look(module: nn.Module, around: list[nn.Parameter]) -> None:
+        around = list(module.parameters()) or around
+        if isinstance(module, _MOVED_BY_BATCHES):
+            found.append((module, around))
+        for child in module.children():
+            look(child, around)
+
+    if normalises_by_batch(nets):
+        look(nets, [])
+    return found
+
+
 def normalises_by_batch(nets: nn.Module) -> bool:
     """Return whether a layer has running statistics of minibatches, such as batch norm."""
     return any(isinstance(module, _MOVED_BY_BATCHES) for module in nets.modules())

@@ -188,3 +188,52 @@ def test_exports(tmp_path: Path) -> None:
     assert policy(x).tolist() == algorithm.predict(x.numpy()).tolist()
     learning = {n for n, p in algorithm.nets.named_parameters() if p.requires_grad}
     assert learning and not any(".back." in name for name in learning)  # an export restores the flags
+
+
+class Normed(nn.Module):
+    """A frozen backbone with batch normalisation, in evaluation mode or not, and a layer that learns."""
+
+    def __init__(self, inputs: int, affine: bool) -> None:
+        super().__init__()
+        self.back = nn.Sequential(nn.Linear(inputs, 8), nn.BatchNorm1d(8, affine=affine), nn.Tanh())
+        self.norm, self.head = nn.BatchNorm1d(8), nn.Linear(8, 6)
+        self.back.requires_grad_(False)
+
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        x = observation if action is None else torch.cat([observation, action], -1)
+        return torch.tanh(self.head(self.norm(self.back(x))))
+
+
+@dataclass(frozen=True)
+class NormedFactory(EncoderFactory, type="normed_of_tests"):
+    affine: bool = True
+
+    def create(self, observation_shape: Any) -> nn.Module:
+        return Normed(observation_shape[0], self.affine)
+
+    def create_with_action(self, observation_shape: Any, action_size: int, discrete_action: bool = False) -> nn.Module:
+        return Normed(observation_shape[0] + action_size, self.affine)
+
+
+@pytest.mark.parametrize(("make", "affine", "compiled"), [(dqn, True, True), (dqn, False, False), (sac, True, False)])
+def test_statistics_of_frozen_batch_normalisation_stay(make: Any, affine: bool, compiled: bool, tmp_path: Path) -> None:
+    algorithm, dataset = built(make(NormedFactory(affine), compile_graph=compiled))
+
+    def running(of: str) -> dict[str, Tensor]:
+        named = algorithm.nets.named_buffers()
+        return {n: value.clone() for n, value in named if f".{of}" in n and "running" in n and "target" not in n}
+
+    before, others = running("back.1."), running("norm.")
+    assert before and others
+    for _ in range(2):
+        algorithm.predict(np.zeros((1, 3), np.float32))
+        algorithm.fit(dataset, n_steps=2, n_steps_per_epoch=2, **QUIET)
+        assert all(torch.equal(value, before[name]) for name, value in running("back.1.").items())
+        assert not any(torch.equal(value, others[name]) for name, value in running("norm.").items())
+        algorithm.save(tmp_path / "model.d3")
+        algorithm = birl.load_learnable(tmp_path / "model.d3")
+    for name, module in algorithm.nets.named_modules():
+        if name.endswith(".back") and "target" not in name:
+            module.requires_grad_(True)
+    algorithm.fit(dataset, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert not any(torch.equal(value, before[name]) for name, value in running("back.1.").items())
