@@ -147,6 +147,20 @@ def value_hint(value: object) -> str:
     return ""
 
 
+def named_hint(kind: str, name: str) -> str:
+    """Return ``"; here that is 'vector'."`` for another library's name of a factory or scaler; empty for other names.
+
+    Args:
+        kind: name of the base class, such as ``"EncoderFactory"``.
+        name: the unknown name.
+    """
+    for word, text in table()["values"].get(kind, {}).items():
+        if plain(word) == plain(name):
+            here, _, note = text.partition(", ")
+            return f"; here that is {here!r}{f', {shortened(note)}' if note else ''}."
+    return ""
+
+
 def listed(words: Iterable[str]) -> str:
     """Return ``"a, b and c"``."""
     *first, last = words

@@ -74,6 +74,7 @@ def texts() -> list[tuple[str, str]]:
 def test_everything_that_the_table_names_exists() -> None:
     assert [(word, wrong) for word, text in texts() if (wrong := check_text(text))] == []
     assert len(texts()) > 300
+    assert set(TABLE) == {"names", "absent", "values", "methods", "arguments"}  # no row is outside of its part
 
 
 def test_the_check_can_fail() -> None:
@@ -318,6 +319,9 @@ def test_other_missing_attributes_read_as_usual() -> None:
         ("", "buffers", "; here that is birl.dataset"),
         ("", "policies", "; here that is birl.models"),
         ("", "load", "; here that is birl.load_learnable"),
+        ("algos", "BehaviorCloning", "; here that is birl.algos.BC"),
+        ("algos", "D4PG", ", and birl does not have this algorithm: TD3 with"),
+        ("datasets", "get_hopper", "; here that is birl.datasets.get_d4rl('hopper-medium-v2')"),
         ("dataset", "PrioritizedReplayBuffer", "; here that is birl.dataset.PrioritizedSampler"),
         ("models", "MlpPolicy", "; here that is birl.models.VectorEncoderFactory"),
         ("preprocessing", "VecNormalize", "; here that is birl.preprocessing.RunningObservationScaler and"),
@@ -349,6 +353,38 @@ def test_modules_of_packages_are_imported_as_usual() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "yes\n"
     with pytest.raises(ImportError, match="cannot import name 'nothing_like_this'"):
         from birl.algos import nothing_like_this  # type: ignore[attr-defined]  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "hint"),
+    [
+        ("encoder_factory", "mlp", "no EncoderFactory is called 'mlp'; here that is 'vector'. Known: "),
+        ("encoder_factory", "NatureCNN", "here that is 'pixel'."),
+        ("q_func_factory", "quantile", "here that is 'qr'."),
+        ("q_func_factory", "dueling", "here that is 'mean', with dueling=True: birl.models.MeanQFunctionFactory(duel"),
+        ("observation_scaler", "normalize", "here that is 'standard'."),
+        ("reward_scaler", "scale", "here that is 'multiply'."),
+        ("q_func_factory", "mea", "did you mean 'mean'?"),
+    ],
+)
+def test_names_of_factories_and_scalers(field: str, value: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        algos.DQNConfig(**{field: value})
+    assert hint in str(caught.value)
+
+
+def test_values_lead_to_names_that_are_known() -> None:
+    kinds = {"EncoderFactory": birl.models, "QFunctionFactory": birl.models}
+    for kind, words in TABLE["values"].items():
+        known = getattr(kinds.get(kind, birl.preprocessing), kind)._known
+        for word, text in words.items():
+            here, _, note = text.partition(", ")
+            assert here in known and word not in known and check_text(note) == [], (kind, word)
+
+
+def test_samples_of_other_libraries() -> None:
+    with pytest.raises(ArgumentError, match=r"sample got 3 and no count; .* sample_transition_batch\(batch_size\)"):
+        birl.dataset.create_infinite_replay_buffer(env=gymnasium.make("CartPole-v1")).sample(3)  # type: ignore[arg-type]
 
 
 def test_words_that_are_no_habits_give_no_hint() -> None:

@@ -37,7 +37,7 @@ from birl.dataset.validation import as_flags
 from birl.dataset.views import M, SequenceView, TailView, TrajectoryView, TransitionView, View
 from birl.dataset.write_target import WriteTarget
 from birl.dataset.writers import process_observations, process_rows
-from birl.errors import DataError, ShapeError
+from birl.errors import ArgumentError, DataError, ShapeError
 from birl.habits import explain_attributes
 from birl.types import Array, Observation, Shape, State
 
@@ -197,8 +197,17 @@ class ReplayBufferBase(ABC):
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
-    def sample(self, view: View[M], count: int) -> M:
-        """Sample a minibatch of ``count`` elements."""
+    def sample(self, view: View[M], count: int | None = None) -> M:
+        """Sample a minibatch of ``count`` elements.
+
+        Raises:
+            ArgumentError: without ``count``, as in other libraries' ``sample(batch_size)``.
+        """
+        if count is None:
+            raise ArgumentError(
+                f"sample got {view!r:.80} and no count; it takes a view and a count: "
+                "sample_transition_batch(batch_size) returns a minibatch of transitions"
+            )
         return self.reader.sample(view, count)
 
     def sample_transition(self) -> Transition:

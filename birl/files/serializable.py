@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from birl.errors import ConfigError, argument_here, did_you_mean
+from birl.habits import named_hint
 from birl.types import JSONValue
 
 
@@ -124,8 +125,9 @@ class Serializable:
             ConfigError: if the name is not known.
         """
         if not isinstance(name, str) or name not in cls._known:
+            hint = named_hint(cls._kind, str(name)) or did_you_mean(str(name), cls._known) or "."
             raise ConfigError(
-                f"no {cls._kind} is called {name!r}{did_you_mean(str(name), cls._known) or '.'} Known: "
+                f"no {cls._kind} is called {name!r}{hint} Known: "
                 f"{', '.join(sorted(cls._known))}. If it is your own class, import the module that defines it first."
             )
         return cls._known[name]  # type: ignore[return-value]
