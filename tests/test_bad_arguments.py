@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import birl
 from birl import algos, dataset, datasets, metrics, models, optimizers, preprocessing
-from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, ShapeError
+from birl.errors import BirlError, ConfigError, EmptyDataError, EnvironmentMismatchError, FileError, ShapeError
 from birl.ope import DiscreteFQE
 
 BAD: list[Any] = [None, 3, -1, 1.5, "x", b"x", [], {}, object(), int, np.full(3, np.nan), np.zeros((2, 3, 5))]
@@ -277,3 +278,48 @@ def test_rows_are_not_handed_on_by_map() -> None:
     batch = logged().sample_transition_batch(4)
     object.__setattr__(batch, "rows", [("source", np.arange(4))])
     assert batch.map(lambda leaf: leaf[:2]).rows is None
+
+
+@pytest.mark.parametrize("place", ["a\0b", Path("a\0b"), io.StringIO("text")])
+@pytest.mark.parametrize("door", ["save", "save_model", "dump", "load_learnable", "load_model", "load", "from_json"])
+def test_paths_that_cannot_be_and_files_of_text(door: str, place: Any) -> None:
+    algorithm = algos.DQNConfig().create()
+    algorithm.build_with_dataset(logged())
+    doors: dict[str, Callable[[Any], object]] = {
+        "save": algorithm.save,
+        "save_model": algorithm.save_model,
+        "dump": logged().dump,
+        "load_learnable": birl.load_learnable,
+        "load_model": algorithm.load_model,
+        "load": lambda file: dataset.ReplayBuffer.load(file, dataset.InfiniteBuffer()),
+        "from_json": algos.DQN.from_json,
+    }
+    with pytest.raises((FileError, ConfigError), match=r"no null character \(c|a file opened with open\(path, '.*b'\)"):
+        doors[door](place)
+
+
+@pytest.mark.parametrize("place", [None, 3, b"folder", io.BytesIO(), "a" * 300, "a\0b"])
+@pytest.mark.parametrize("load", [datasets.load_lerobot, datasets.load_rllib_json, datasets.detect_format])
+def test_paths_of_other_programs_data(load: Any, place: Any) -> None:
+    if load is datasets.detect_format and isinstance(place, str):
+        assert load(place) is None  # there is no file: loading reports it
+        return
+    with pytest.raises((FileError, ConfigError)):
+        load(place)
+
+
+def test_folders_and_exports_at_paths_that_cannot_be() -> None:
+    algorithm = algos.DQNConfig().create()
+    with pytest.raises(ConfigError, match=r"checkpoint is 'a\\x00b'; it must be the path of a folder"):
+        algorithm.fit(logged(), 2, checkpoint="a\0b", show_progress=False)
+    with pytest.raises(ConfigError, match="'None' does not end with .onnx"):
+        algorithm.export(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "3", None, True])
+def test_numbers_of_updates(number: Any) -> None:
+    algorithm = algos.DQNConfig().create()
+    algorithm.build_with_dataset(logged())
+    with pytest.raises(ConfigError, match="grad_step is .*; it must be an int >= 0"):
+        algorithm.set_grad_step(number)
+    assert algorithm.grad_step == 0

@@ -194,7 +194,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
 
     def set_grad_step(self, grad_step: int) -> None:
         """Set the number of updates so far, on which delayed updates and target copies depend."""
-        self.engine.grad_step = grad_step
+        self.engine.grad_step = check("grad_step", grad_step, int, low=0)
 
     def get_action_type(self) -> ActionSpace:
         """Return the kind of actions; for algorithms that support several, the kind they were built for."""

@@ -82,6 +82,11 @@ def agent(
         return rollout_agent(algorithm, env, n, explorer, buffer, given.get("demonstrations"), replays=replays)
     learning = [option for option in ("update_interval", "n_updates", "update_start_step") if option in options]
     learns = "fit_online" in experience.loops and options.get("update_interval", 1) is not None
+    if options.get("update_interval", 1) is None and len(learning) > 1:
+        raise ConfigError(
+            f"{', '.join(learning[1:])} cannot be used with update_interval=None, for an agent that does not learn: "
+            "give one of the two"
+        )
     if learning and options.get("update_interval", 1) is not None:
         experience.check_loop(name, "fit_online")
     if learns:

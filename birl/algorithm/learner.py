@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,15 @@ from birl.dataset.minibatch import MiniBatch
 from birl.dataset.reader import MinibatchSource
 from birl.engine import Engine, Gradients, Step
 from birl.engine.gradient_exchange import ComputedGradients, step_features
-from birl.errors import ConfigError, CorruptFileError, ResumeError, ShapeError, UnsupportedError
+from birl.errors import (
+    ConfigError,
+    CorruptFileError,
+    ResumeError,
+    ShapeError,
+    UnsupportedError,
+    UnusedOptionWarning,
+    outside_birl,
+)
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.incompatible import check_compatible, prioritised_without_errors
 from birl.models import set_acting
@@ -534,6 +543,14 @@ class Learner:
             used["running reward_scaler"] = "a running reward_scaler"
         check_compatible(used)
         updates = self.experience.expected_updates(self.config, count, lanes)
+        interval = self.reset_interval
+        if interval is not None and 0 < updates < interval - self.engine.grad_step % interval:
+            warnings.warn(
+                f"reset_interval={interval} has no effect, because this run makes {updates} updates or fewer: take a "
+                "smaller number, or more steps",
+                UnusedOptionWarning,
+                stacklevel=outside_birl(),
+            )
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # compiled programs depend on the mode
             if updates >= COMPILE_FROM or self.engine.is_stored():

@@ -134,7 +134,7 @@ class PolicyAPI:
         Raises:
             ConfigError: for another suffix, or if the policy does not read such logs.
         """
-        file = Path(fname)
+        file = Path(str(fname))
         if file.suffix != ".onnx":
             raise ConfigError(f"{str(fname)!r:.200} does not end with .onnx, which the schema is for: use save_policy")
         self.save_policy(file, **options)

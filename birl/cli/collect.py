@@ -54,7 +54,12 @@ def collect(
     note(f"{file} in {name}, seed {seed}")
     try:
         buffer = collect_from(
-            acting, env, explorer=explorer, deterministic=not sample, n_episodes=n_episodes, seed=seed
+            acting,
+            env,
+            explorer=explorer,
+            deterministic=not sample and explorer is None,
+            n_episodes=n_episodes,
+            seed=seed,
         )
     finally:
         env.close()

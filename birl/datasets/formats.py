@@ -22,6 +22,7 @@ from birl.datasets.rl_unplugged import load_rl_unplugged
 from birl.datasets.rlds import load_rlds
 from birl.datasets.rllib_json import is_rllib, load_rllib_json
 from birl.datasets.robomimic import is_robomimic, load_robomimic
+from birl.datasets.steps import as_path
 from birl.errors import ConfigError, FileError, did_you_mean
 from birl.files import open_binary, parse_json
 from birl.files.npz import npz_names
@@ -43,10 +44,10 @@ _OWN: Final = ("storage", "sampler", "transition_picker", "trajectory_slicer")
 
 def detect_format(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the format of a file or folder; ``None`` if it is none of `FORMATS`, or ambiguous."""
-    place = Path(path)
-    if (place / INFO).is_file():
+    place = as_path(path, "a file or folder")
+    if os.path.isfile(place / INFO):
         return "lerobot"
-    if not place.is_file():
+    if not os.path.isfile(place):
         return None
     try:
         with open_binary(place) as (stream, label):

@@ -22,7 +22,7 @@ from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import as_column, as_flags
-from birl.datasets.steps import choose, flat_episodes, rows_of
+from birl.datasets.steps import as_path, choose, flat_episodes, rows_of
 from birl.errors import CorruptFileError, DataError, EmptyDataError, FileError, ForeignFileError
 from birl.files import open_binary, parse_json
 from birl.files.reading import MAX_JSON_BYTES, bytes_left, read_exactly
@@ -73,7 +73,7 @@ def load_lerobot(
         MissingExtraError: if pyarrow is not installed.
     """
     check("unmarked", unmarked, str, choices=UNMARKED)
-    folder = Path(path)
+    folder = as_path(path, "a folder")
     features = _features(folder)
     numeric = {name: kind for name, feature in features.items() if (kind := _dtype(feature)) is not None}
     parts = {name.removeprefix(_PREFIX): name for name in numeric if name.startswith(_PREFIX)}
@@ -117,7 +117,7 @@ def load_lerobot(
 
 def _features(folder: Path) -> Mapping[str, Any]:
     """Read the features of a dataset."""
-    if not (folder / INFO).is_file():
+    if not os.path.isfile(folder / INFO):
         raise FileError(f"{folder} has no {INFO}: give the folder of a dataset of LeRobot")
     with open_binary(folder / INFO) as (file, label):
         info = parse_json(read_exactly(file, min(bytes_left(file), MAX_JSON_BYTES + 1), label), label)

@@ -15,7 +15,7 @@ from birl.dataset.replay_buffer import StorageLocation
 from birl.dataset.slicers import TrajectorySlicerProtocol
 from birl.dataset.transitions import TransitionPickerProtocol
 from birl.dataset.validation import as_flags
-from birl.datasets.steps import channels_first, flat_episodes, require_columns, rows_of
+from birl.datasets.steps import as_path, channels_first, flat_episodes, require_columns, rows_of
 from birl.errors import (
     ConfigError,
     CorruptFileError,
@@ -96,9 +96,10 @@ def load_rllib_json(
 
 
 def _files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    if not isinstance(path, str | os.PathLike):
-        return [Path(each) for each in path]
-    files = sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)]
+    if isinstance(path, list | tuple):
+        return [as_path(each, "a file") for each in path]
+    place = as_path(path, "a file or folder, or a list of files")
+    files = sorted(place.glob("*.json")) if os.path.isdir(place) else [place]
     if not files:
         raise FileError(f"the folder {path} has no .json file: give files of RLlib's JsonWriter")
     return files

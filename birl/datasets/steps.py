@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -23,6 +24,21 @@ Arrays: TypeAlias = Mapping[str, npt.ArrayLike]
 Source: TypeAlias = "str | os.PathLike[str] | Arrays"
 
 _COLUMNS: Final = ("actions", "rewards", "lengths", "flags")
+
+
+def as_path(path: object, what: str) -> Path:
+    """Return a path.
+
+    Args:
+        path: the path.
+        what: what is there, for the message.
+
+    Raises:
+        ConfigError: if it is not a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{path!r:.80} is not a path: give the path of {what}")
+    return Path(path)
 
 
 def read_sources(source: Source | Sequence[Source]) -> Iterator[tuple[dict[str, Array], str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import math
 import os
 import re
@@ -36,6 +37,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     Raises:
         WriteError: for every ``OSError``: full disk, no permission, no such folder.
     """
+    if "\0" in os.fsdecode(path):
+        raise WriteError(f"cannot write {str(path)!r:.80}: a path has no null character (choose another path)")
     target = Path(os.path.realpath(path))
     write = content if callable(content) else lambda file: file.write(content)
     with convert_to_write_error(path):
@@ -78,7 +81,7 @@ def write_binary(f: PathOrFile, write: Callable[[BinaryIO], object], mode: str =
     if isinstance(f, str | os.PathLike):
         atomic_write(f, write)
         return
-    if not hasattr(f, "write"):
+    if not hasattr(f, "write") or isinstance(f, io.TextIOBase):
         raise ConfigError(f"{f!r:.80} is not a file: give a path, or a file opened with open(path, {mode!r}){hint}")
     try:
         with convert_to_write_error(repr(f), f"open it with open(path, {mode!r}), or give the path"):

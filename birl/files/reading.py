@@ -120,8 +120,11 @@ def open_binary(path: PathOrFile) -> Iterator[tuple[BinaryIO, str]]:
         ConfigError: if ``path`` is not a path or file.
         FileError: if the file cannot be read, on entry or in the block, or is a pipe.
     """
-    if not isinstance(path, str | os.PathLike) and not (hasattr(path, "read") and hasattr(path, "seek")):
+    readable = hasattr(path, "read") and hasattr(path, "seek") and not isinstance(path, io.TextIOBase)
+    if not isinstance(path, str | os.PathLike) and not readable:
         raise ConfigError(f"{path!r:.80} is not a file: give a path, or a file opened with open(path, 'rb')")
+    if isinstance(path, str | os.PathLike) and "\0" in os.fsdecode(path):
+        raise FileError(f"cannot read {str(path)!r:.80}: a path has no null character (check the path)")
     try:
         if isinstance(path, str | os.PathLike):
             if stat.S_ISFIFO(os.stat(path).st_mode):  # opening it would wait for a writer

@@ -19,7 +19,7 @@ from birl.dataset import FrameStackTransitionPicker, ReplayBuffer, ReplayBufferB
 from birl.distributed.worker_process import check_picklable
 from birl.envs import Step, environment_spec, single_spaces
 from birl.envs.step_info import StepInfo
-from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError, outside_birl
+from birl.errors import ActionError, ConfigError, CorruptFileError, ShapeError, UnusedOptionWarning, outside_birl
 from birl.files.state_restore import check_array
 from birl.run.protocols import (
     Exploration,
@@ -291,6 +291,13 @@ class AgentCore:
         self.actions = actions_from_space(action_space)
         self.example = observation
         values: Any = {"values": True} if getattr(explorer, "needs_values", False) else {}
+        if greedy and explorer is not None:
+            warnings.warn(
+                f"deterministic=True has no effect, because the {type(explorer).__name__} selects the actions: leave "
+                "one of the two out",
+                UnusedOptionWarning,
+                stacklevel=outside_birl(),
+            )
         self._actor = algorithm.actor(greedy=greedy or explorer is not None, n=self.n, **values)
         if explorer is not None and getattr(self._actor, "noisy", False):
             raise ConfigError(

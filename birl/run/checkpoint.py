@@ -66,7 +66,7 @@ def check_checkpoint_folder(folder: object) -> None:
         ConfigError: if it is not a path, or is the path of a file.
         FileError: if it cannot be accessed.
     """
-    if not isinstance(folder, str | os.PathLike) or folder == "":
+    if not isinstance(folder, str | os.PathLike) or folder == "" or "\0" in str(folder):
         raise ConfigError(f"checkpoint is {folder!r}; it must be the path of a folder, or None")
     try:
         if Path(folder).exists() and not Path(folder).is_dir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from birl.run.protocols import ExplorerProtocol, StepBuffer, Trainable
 from birl.spaces.observations import part_names
 from birl.types import Array, Environment, Tree
 
+N_STEPS: Final = 1_000_000
+"""Number of steps that `collect` makes by default."""
+
 
 def collect(
     algorithm: Trainable,
@@ -33,7 +36,7 @@ def collect(
     explorer: ExplorerProtocol | None = None,
     *,
     deterministic: bool = False,
-    n_steps: int = 1_000_000,
+    n_steps: int = N_STEPS,
     n_episodes: int | None = None,
     show_progress: bool = True,
     seed: int | None = None,
@@ -63,6 +66,10 @@ def collect(
     """
     check("n_steps", n_steps, int, low=1)
     check("n_episodes", n_episodes, int, low=1, optional=True)
+    if n_episodes is not None and n_steps != N_STEPS:
+        raise ConfigError(
+            f"n_steps={n_steps} and n_episodes={n_episodes} both set the length of the collection: give one of them"
+        )
     check("expert_share", expert_share, float, low=0, high=1)
     if expert is not None and not callable(expert):
         raise ConfigError(f"expert is {expert!r:.80}; it must be a function of observations, such as algo.predict")

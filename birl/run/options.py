@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, cast
 
 from birl.checks import Allowed, check
 from birl.dataset import ReplayBufferBase
-from birl.errors import ArgumentError, ConfigError, UnusedOptionWarning, argument_here
+from birl.errors import ArgumentError, ConfigError, UnusedOptionWarning, argument_here, outside_birl
 from birl.logging import LoggerAdapterFactory, LoggingStrategy
 from birl.run.cluster import Cluster
 from birl.run.hooks import Hooks
@@ -225,7 +225,6 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
     """
     steps: int = check("n_steps", n_steps, int, low=1)
     full = cast(Options, _checked({**DEFAULTS, **options}))
-    Hooks.of(full["callback"])
     after = full["epoch_callback"]
     if after is not None and not callable(after):
         raise ConfigError(f"epoch_callback is {after!r:.80}; it must be a function (algo, epoch, step)")
@@ -236,18 +235,32 @@ def checked_options(n_steps: object, options: Options) -> tuple[int, Options]:
             "TensorboardAdapterFactory()"
         )
     full["logging_strategy"] = _strategy(full["logging_strategy"])
-    _warn_of_unused(options)
+    for text in _unused(steps, full, options):
+        warnings.warn(text, UnusedOptionWarning, stacklevel=outside_birl())
     return steps, full
 
 
-def _warn_of_unused(options: Options) -> None:
-    if "logging_steps" in options and "logging_strategy" not in options:
-        warnings.warn(
-            f"logging_steps={options['logging_steps']!r} has no effect, because metrics are written once an epoch: "
-            "give logging_strategy=birl.LoggingStrategy.STEPS, or leave it out",
-            UnusedOptionWarning,
-            stacklevel=2,
+def _unused(n_steps: int, full: Options, given: Options) -> Iterator[str]:
+    """Yield a message for each option that has no effect in a run of ``n_steps``."""
+    if "logging_steps" in given and "logging_strategy" not in given:
+        yield (
+            f"logging_steps={given['logging_steps']!r} has no effect, because metrics are written once an epoch: "
+            "give logging_strategy=birl.LoggingStrategy.STEPS, or leave it out"
         )
+    if full["logging_strategy"] is LoggingStrategy.STEPS and full["logging_steps"] > n_steps:
+        yield (
+            f"logging_strategy=STEPS has no effect, because logging_steps={full['logging_steps']} is more than "
+            f"n_steps={n_steps}: take a smaller number"
+        )
+    hooks = Hooks.of(full["callback"])
+    for hook, every in zip(hooks.hooks, hooks.every, strict=True):
+        if every > n_steps:
+            yield (
+                f"the hook {type(hook).__name__} is never called, because every={every} is more than "
+                f"n_steps={n_steps}: take a smaller number"
+            )
+    if full["go_on"] and full["checkpoint"] is None:
+        yield "go_on=True has no effect without checkpoint=, the folder of the run that it continues: give it, too"
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

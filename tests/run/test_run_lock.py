@@ -191,6 +191,6 @@ def test_a_refused_run_holds_no_folder(tmp_path: Path) -> None:
     run(tmp_path / "run")
     for _ in range(2):
         with pytest.raises(ResumeError, match="other settings") as kept:  # as a notebook keeps the last error
-            run(tmp_path / "run", logging_strategy="steps")
+            run(tmp_path / "run", logging_strategy="steps", logging_steps=10)
     assert kept.tb is not None
     run(tmp_path / "run")

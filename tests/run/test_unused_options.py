@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,11 @@ from birl.errors import ConfigError, ShortRunWarning, UnusedOptionWarning
 from run.test_offline import data
 
 QUIET: Any = {"logger_adapter": birl.logging.NoopAdapterFactory(), "show_progress": False}
+
+
+class Idle(birl.run.Hook):
+    def __call__(self, algo: Any, epoch: int, step: int) -> None:
+        pass
 
 
 def dqn(**fields: Any) -> Any:
@@ -52,6 +58,53 @@ def test_logging_steps_of_epochs() -> None:
     with pytest.warns(UnusedOptionWarning, match="logging_steps=2 has no effect.*give logging_strategy="):
         dqn().fit(data(), 4, logging_steps=2, **QUIET)
     dqn().fit(data(), 4, logging_steps=2, logging_strategy=birl.LoggingStrategy.STEPS, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ({}, {"logging_steps": 5, "logging_strategy": birl.LoggingStrategy.STEPS}, "logging_steps=5 is more than n_st"),
+        ({}, {"callback": [Idle(4), Idle(5)]}, "hook Idle is never called, because every=5 is more than n_steps=4"),
+        ({"reset_interval": 5}, {}, "reset_interval=5 has no effect, because this run makes 4 updates"),
+        ({}, {"go_on": True}, "go_on=True has no effect without checkpoint="),
+    ],
+)
+def test_intervals_longer_than_the_run(fields: Any, options: Any, message: str) -> None:
+    with pytest.warns(UnusedOptionWarning, match=message) as found:
+        dqn(**fields).fit(data(), 4, **options, **QUIET)
+    assert [each.filename for each in found] == [__file__]
+
+
+@pytest.mark.filterwarnings("error::birl.errors.UnusedOptionWarning")
+def test_intervals_that_the_run_reaches(tmp_path: Path) -> None:
+    options: Any = {"logging_steps": 4, "logging_strategy": birl.LoggingStrategy.STEPS, "callback": Idle(4), **QUIET}
+    algorithm = dqn(reset_interval=4)
+    algorithm.fit(data(), 4, go_on=True, checkpoint=tmp_path, **options)
+    algorithm = dqn(reset_interval=7)
+    with pytest.warns(UnusedOptionWarning, match="reset_interval=7"):
+        algorithm.fit(data(), 4, **QUIET)
+    algorithm.fit(data(), 4, **options)  # its last updates are number 5 to 8
+
+
+def test_intervals_longer_than_a_run_in_an_environment() -> None:
+    with pytest.warns(UnusedOptionWarning) as found:
+        dqn(reset_interval=9).fit_online("CartPole-v1", n_steps=8, callback=Idle(9), **QUIET)
+    assert {str(each.message)[:16] for each in found} == {"the hook Idle is", "reset_interval=9"}
+
+
+def test_explorers_win_over_greedy_actions() -> None:
+    explorer, env = birl.algos.ConstantEpsilonGreedy(0.5), birl.envs.make_env("CartPole-v1")
+    with pytest.warns(UnusedOptionWarning, match="deterministic=True has no effect, because the ConstantEpsilonGreedy"):
+        dqn().collect(env, explorer=explorer, deterministic=True, n_steps=5, show_progress=False)
+    with pytest.warns(UnusedOptionWarning, match="deterministic=True has no effect"):
+        dqn().agent(explorer=explorer, deterministic=True, env=env)
+
+
+def test_lengths_and_updates_that_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match="n_steps=5 and n_episodes=2 both set the length of the collection"):
+        dqn().collect("CartPole-v1", n_steps=5, n_episodes=2)
+    with pytest.raises(ConfigError, match="n_updates, update_start_step cannot be used with update_interval=None"):
+        dqn().agent(env=birl.envs.make_env("CartPole-v1"), update_interval=None, n_updates=3, update_start_step=4)
 
 
 @pytest.mark.parametrize("fields", [{"burn_in": 2}, {"sequence_length": 7}, {"burn_in": 2, "sequence_length": 7}])
