@@ -13,9 +13,10 @@ import torch
 from birl.dataset.arrays import HOST
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
-from birl.errors import ShapeError, UnsupportedError
+from birl.errors import NonFiniteError, ShapeError, UnsupportedError
+from birl.spaces import all_finite
 from birl.spaces.conversion import to_array
-from birl.types import Array, ArrayOrTensor, Shape, Tree, tree_map
+from birl.types import FLOAT32_MAX, Array, ArrayOrTensor, Shape, Tree, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,26 @@ def _concatenate(axis: int, *leaves: ArrayOrTensor | None) -> ArrayOrTensor | No
         return torch.cat([torch.as_tensor(leaf, device=first.device) for leaf in leaves], axis)
     arrays = [leaf.cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in leaves]
     return np.concatenate(arrays, axis)
+
+
+def _picked(name: str, values: Sequence[object]) -> Array:
+    """Return one of the values of each transition as an array ``[B, …]``."""
+    name = f"the {name} of transitions"
+    array = np.stack([to_array(f"{name}[{index}]", value) for index, value in enumerate(values)])
+    if array.dtype.kind == "f" and not all_finite(array):
+        index = int(np.flatnonzero(~(np.abs(array) <= FLOAT32_MAX).reshape(len(array), -1).all(1))[0])
+        raise NonFiniteError(
+            f"{name}[{index}] is {array[index].tolist()!s:.80}; it must be finite in float32: correct the transition "
+            "picker that returned it"
+        )
+    return array
+
+
+def _picked_observations(name: str, transitions: Sequence[Transition]) -> Tree:
+    trees = [getattr(each, name) for each in transitions]
+    columns = zip(*map(tree_leaves, trees), strict=True)
+    stacked = iter([HOST.to_network(_picked(name, leaves)) for leaves in columns])
+    return tree_map(lambda _: next(stacked), trees[0])
 
 
 def _ones_like(like: ArrayOrTensor) -> ArrayOrTensor:
@@ -241,19 +262,22 @@ class TransitionMiniBatch(MiniBatch):
         """Stack single transitions.
 
         If all have a ``next_action``, ``extra`` has it too; it counts as known except in terminal transitions.
+
+        Raises:
+            ShapeError, DataError, NonFiniteError: for values that a user's picker may return, but datasets refuse.
         """
-        terminals = np.array([[t.terminal] for t in transitions], np.float32)
+        terminals = _picked("terminal", [t.terminal for t in transitions]).astype(np.float32).reshape(-1, 1)
         actions, following = _optional_field(transitions, "next_action"), {}
         if actions:
             stacked = HOST.to_action(np.stack([np.atleast_1d(action) for action in actions]))
             following = {"next_action": stacked, "next_action_known": 1 - terminals}
         return cls(
-            tree_map(HOST.to_network, stack_trees(t.observation for t in transitions)),
-            HOST.to_action(np.stack([np.atleast_1d(t.action) for t in transitions])),
-            np.array([np.reshape(t.reward, 1) for t in transitions], np.float32),
-            tree_map(HOST.to_network, stack_trees(t.next_observation for t in transitions)),
+            _picked_observations("observation", transitions),
+            HOST.to_action(_picked("action", [np.atleast_1d(t.action) for t in transitions])),
+            _picked("reward", [t.reward for t in transitions]).astype(np.float32).reshape(-1, 1),
+            _picked_observations("next_observation", transitions),
             terminals,
-            np.array([[t.interval] for t in transitions], np.float32),
+            _picked("interval", [t.interval for t in transitions]).astype(np.float32).reshape(-1, 1),
             extra=following,
             transitions=transitions,
         )

@@ -35,7 +35,7 @@ from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episodes import episode_at, locate
 from birl.dataset.transitions import Columns
 from birl.dataset.views import SequenceView, TransitionView
-from birl.errors import ConfigError, UnsupportedError
+from birl.errors import ConfigError, DataError, UnsupportedError
 from birl.logging import NoopAdapterFactory
 
 EPISODES = st.lists(st.tuples(st.integers(1, 7), st.booleans(), st.booleans()), min_size=1, max_size=6)
@@ -495,3 +495,25 @@ def test_custom_slicers_work_one_by_one() -> None:
 def test_options_out_of_range(make_it: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
         make_it()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array([np.nan]), "is .*nan.*finite"),
+        (np.array([1e39]), "finite in float32"),
+        (None, "NoneType"),
+        ("1", "text"),
+        (np.ma.masked_array([1.0], mask=[True]), "is masked"),
+    ],
+)
+@pytest.mark.parametrize("field", ["reward", "observation"])
+def test_what_a_picker_returns_is_checked_like_data(field: str, value: Any, message: str) -> None:
+    class Own(BasicTransitionPicker):
+        def __call__(self, episode: Any, index: int) -> Any:
+            return replace(super().__call__(episode, index), **{field: value})
+
+    ends = np.arange(8) % 4 == 3
+    data = MDPDataset(np.zeros((8, 1)), np.zeros((8, 1)), np.ones(8), ends, np.zeros(8), transition_picker=Own())
+    with pytest.raises(DataError, match=rf"the {field} of transitions\[0\].*{message}"):
+        data.sample_transition_batch(2)
