@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -74,6 +75,8 @@ class Allowed:
             kind = _KINDS.get(self.kind, self.kind)
             return isinstance(value, kind) and (not isinstance(value, type) or kind in (object, type))
         if isinstance(value, bool) or not isinstance(value, _KINDS[self.kind]):
+            return False
+        if self.kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
             return False
         return bool(self.low <= value <= self.high and self.above < value < self.below)  # excludes NaN and infinity
 

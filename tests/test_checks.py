@@ -25,6 +25,7 @@ from birl.errors import ConfigError, DataError
         ("1", float, {"optional": True}, "n is '1'; it must be a float or None"),
         (math.nan, float, {"above": 0}, "n is nan; it must be a finite float > 0"),
         (math.inf, float, {}, "n is inf; it must be a finite float"),
+        (10**309, float, {}, f"n is {10**79}; it must be a float"),
         (-math.inf, float, {}, "n is -inf; it must be a finite float"),
         (1, bool, {}, "n is 1; it must be a bool"),
         ("on", bool, {"choices": ("auto",)}, "n is 'on'; it must be a bool or 'auto'"),

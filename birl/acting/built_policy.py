@@ -131,6 +131,11 @@ class BuiltPolicy:
         """Whether the network that acts explores by noise in its layers."""
         return bool(self._noise)
 
+    @property
+    def explores(self) -> bool:
+        """Whether sampled actions differ from greedy ones, by a distribution or by noise in layers."""
+        return self.policy.explores or self.noisy
+
     def function(self, greedy: bool) -> PolicyFunction[Any]:
         """Return the policy's greedy or sampling function."""
         return self.policy.greedy if greedy else self.policy.sample

@@ -33,6 +33,7 @@ from birl.run.options import ONLINE_DEFAULTS
 from birl.spaces import Actions, Composite, Continuous, parse_actions
 from birl.spaces.observations import (
     Choices,
+    Numbers,
     accepts_observations,
     choices_to_json,
     leaf_spaces,
@@ -292,7 +293,7 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
         # actions may span less than the range
         _warn_of_range(kind, np.minimum(minimum, -1), np.maximum(maximum, 1), "the dataset")
     if not trained:
-        _warn_of_bytes(config, spec, dataset.dataset_info.observation_signature.tree, "the dataset")
+        _check_bytes(config, spec, dataset.dataset_info.observation_signature.tree, "the dataset")
     return spec
 
 
@@ -354,7 +355,7 @@ def fit_to_env(
     if spec.actions.bounds is not None and config.action_scaler is None:
         _warn_of_range(kind, *spec.actions.bounds, "the environment")
     if not built:
-        _warn_of_bytes(config, spec, leaf_spaces(space), "the environment")
+        _check_bytes(config, spec, leaf_spaces(space), "the environment")
 
 
 def _needs_bounds(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:
@@ -428,7 +429,14 @@ def _unscaled_images(config: AlgorithmConfig, spec: Spec, leaves: Tree) -> list[
     return images
 
 
-def _warn_of_bytes(config: AlgorithmConfig, spec: Spec, leaves: Tree, source: str) -> None:
+def _check_bytes(config: AlgorithmConfig, spec: Spec, leaves: Tree, source: str) -> None:
+    """Warn of images that nothing scales.
+
+    Raises:
+        ConfigError: if `PixelObservationScaler` would also scale parts of observations that are no bytes.
+    """
+    if isinstance(config.observation_scaler, PixelObservationScaler) and not is_shape(spec.encoder_shape):
+        _refuse_numbers(spec, leaves, source)
     for name in _unscaled_images(config, spec, leaves)[:1]:
         single = is_shape(spec.encoder_shape)
         remedy = "set observation_scaler=birl.preprocessing.PixelObservationScaler(), which divides them by 255"
@@ -439,6 +447,21 @@ def _warn_of_bytes(config: AlgorithmConfig, spec: Spec, leaves: Tree, source: st
             ObservationRangeWarning,
             stacklevel=4,
         )
+
+
+def _refuse_numbers(spec: Spec, leaves: Tree, source: str) -> None:
+    """Raise `ConfigError` if a part of observations is neither bytes nor an image."""
+
+    def look(leaf: Any, space: Any, name: str) -> None:
+        if isinstance(leaf, Numbers) and len(leaf.shape) != 3 and getattr(space, "dtype", None) != np.uint8:
+            raise ConfigError(
+                f"PixelObservationScaler divides all parts of observations by 255, but the part {name!r} of {source} "
+                "holds no bytes: give birl.preprocessing.DictObservationScaler({'image': PixelObservationScaler()}) "
+                "with the names of the images (TupleObservationScaler for tuples)"
+            )
+
+    named = map_named_leaves(lambda leaf, name: (leaf, name), match_parts(spec.observations, leaves))
+    tree_map(lambda leaf, pair: look(leaf, *pair), spec.observations, named)
 
 
 def check_env(kind: Definition, expected: Spec, spec: Spec) -> None:

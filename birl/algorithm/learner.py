@@ -35,6 +35,7 @@ from birl.errors import (
 )
 from birl.files.reading import MAX_NETWORK_ARRAYS
 from birl.incompatible import check_compatible, prioritised_without_errors
+from birl.logging.logger import LOG
 from birl.models import set_acting
 from birl.models.networks import batch_statistics, normalises_by_batch
 from birl.preprocessing.running_scalers import freeze_statistics
@@ -49,6 +50,9 @@ COMPILE_FROM = 10_000
 
 LOAD_FROM = 2_000
 """The same for an update whose compiled program is already on disk."""
+
+_TRIAL: Final = 1_000
+"""Number of updates up to which a run is a trial, whose target networks need no update."""
 
 UPDATES_AT_ONCE = 10
 """Number of updates in one recording, on devices that replay recordings (CUDA graphs)."""
@@ -550,6 +554,13 @@ class Learner:
                 "smaller number, or more steps",
                 UnusedOptionWarning,
                 stacklevel=outside_birl(),
+            )
+        interval = getattr(self.config, "target_update_interval", None)
+        if interval is not None and _TRIAL < updates < interval - self.engine.grad_step % interval:
+            LOG.warning(
+                "%s never updates its target networks in this run, because target_update_interval=%d exceeds its %d "
+                "updates: give a smaller number",
+                *(self.name, interval, updates),
             )
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # compiled programs depend on the mode

@@ -65,6 +65,7 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # h5py provides the last one
 _DEFLATE, _LZF, _MOST_DEFLATED = 1, 32000, 1032  # deflate shrinks to 1/1032 at best
 _HEAP = 16  # bytes of the header of a heap of texts, of the header of each text in it, and of a reference to one
+_CHUNK = 1024  # bytes that HDF5 takes for each chunk of an array that it reads, stored or not
 _EPISODE = 1024  # bytes of the objects of an episode, without its arrays
 
 _BLOCK = 2**24  # bytes that are copied at a time
@@ -495,7 +496,8 @@ class HDF5File:
             )
         chunk, itemsize = made.get_chunk() if layout == h5py.h5d.CHUNKED else (), dataset.dtype.itemsize
         largest = max(math.prod(dataset.shape), math.prod(chunk))  # HDF5 decodes a chunk as a whole
-        self.budget.spend(largest * itemsize, name)
+        pieces = zip(dataset.shape, chunk, strict=True) if chunk else ()
+        self.budget.spend(largest * itemsize + _CHUNK * math.prod(-(-length // each) for length, each in pieces), name)
         stored = dataset.get_storage_size()
         if stored > self.budget.size:  # HDF5 would allocate that before it reads
             raise CorruptFileError(

@@ -51,6 +51,8 @@ SchemaPart: TypeAlias = "ObservationColumn | ActionColumns | RewardColumn | Prop
 MISSING: Final = ("error", "drop", "fill", "forward")
 KINDS: Final = ("probability", "log", "vector", "density", "log_density")
 _DENSITIES: Final = ("density", "log_density")
+_LARGEST: Final = 3.4028234663852886e38
+"""The largest number of float32, in which observations and rewards are stored."""
 _MAX_VALUES: Final = 1000
 _MAX_BYTES: Final = 2**22
 _LONG_KEY: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
@@ -87,7 +89,7 @@ class ObservationColumn:
         check(f"{name}missing", self.missing, str, choices=MISSING)
         check(f"{name}unknown", self.unknown, bool)
         check(f"{name}indicator", self.indicator, bool)
-        check(f"{name}fill", self.fill, float, optional=True)
+        check(f"{name}fill", self.fill, float, low=-_LARGEST, high=_LARGEST, optional=True)
         if (self.missing in ("fill", "forward")) != (self.fill is not None):
             raise ConfigError(f"{name}missing is {self.missing!r}, fill is {self.fill}: 'fill' and 'forward' need fill")
         if self.values and (self.indicator or self.missing in ("fill", "forward")):
@@ -169,8 +171,9 @@ class RewardColumn:
 
     def __post_init__(self) -> None:
         _check_name("reward: column", self.column)
-        for name in ("lower", "upper", "fill"):
+        for name in ("lower", "upper"):
             check(f"reward: {name}", getattr(self, name), float, optional=True)
+        check("reward: fill", self.fill, float, low=-_LARGEST, high=_LARGEST, optional=True)
         check("reward: missing", self.missing, str, choices=MISSING[:3])
         if (self.missing == "fill") != (self.fill is not None):
             raise ConfigError(f"reward: missing is {self.missing!r}, fill is {self.fill}: 'fill' needs fill")

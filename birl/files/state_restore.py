@@ -97,20 +97,23 @@ def restore_states(
             parts[name].set_state(state)
 
 
-def compare_states(saved: object, present: object, where: str, label: object) -> None:
+def compare_states(saved: object, present: object, where: str, label: object, *, complete: bool = False) -> None:
     """Compare types, dtypes and shapes in a saved state with a valid state.
 
     Dicts are compared by their common keys, tensors by dtype and shape, and arrays by dtype and number of dimensions,
-    because arrays of data grow. Lists may have any items, and ``None`` in the valid state matches anything.
+    because arrays of data grow. Lists may have any items, and ``None`` in the valid state matches anything. ``None`` in
+    the saved state may stand for a text, a number or a list that was not set, unless ``complete`` is true.
 
     Raises:
         CorruptFileError: naming the value that does not fit.
     """
-    if present is None or (saved is None and not isinstance(present, dict | torch.Tensor | np.ndarray)):
+    if present is None:
+        return
+    if saved is None and not complete and not isinstance(present, dict | torch.Tensor | np.ndarray):
         return
     if isinstance(present, dict) and isinstance(saved, dict):
         for key in present.keys() & saved.keys() - {*_UNCOMPARED}:
-            compare_states(saved[key], present[key], f"{where}.{key}", label)
+            compare_states(saved[key], present[key], f"{where}.{key}", label, complete=complete)
         return
     if not _matches(saved, present):
         raise CorruptFileError(

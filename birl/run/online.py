@@ -10,12 +10,14 @@ import numpy as np
 
 from birl.envs import single_spaces
 from birl.errors import ShortRunWarning, UnusedOptionWarning, outside_birl
+from birl.logging.logger import LOG
 from birl.run.agent_core import ReplayAgentCore, default_buffer, determine_shapes, observation_spec, start_schedule
 from birl.run.environment_run import EnvironmentRun
 from birl.run.fingerprint import buffer_settings, replay_settings
 from birl.run.options import OnlineOptions
 from birl.run.protocols import EnvironmentLike, ExplorerProtocol, StepBuffer, Trainable
 from birl.run.session import SamplerPart
+from birl.spaces import actions_from_space
 from birl.types import Tree
 
 
@@ -36,8 +38,9 @@ def online_fitter(
         algorithm: off-policy algorithm; its networks are built if they do not exist.
         env: environment, or vector environment in any autoreset mode, or the name of one (see `birl.envs.make_env`).
         buffer: replay buffer with one lane per environment; by default the newest million steps are kept.
-        explorer: turns greedy actions into exploratory ones; by default the policy samples. With a cluster, it may be a
-            list with one for each collector.
+        explorer: turns greedy actions into exploratory ones; by default the policy samples. A policy without noise,
+            such as that of `DQN` or `TD3`, needs one to explore. With a cluster, it may be a list with one for each
+            collector.
         n_steps: exact number of environment steps to train on. (A vector environment may make up to ``n - 1`` more.)
         **options: see `OnlineOptions`.
 
@@ -66,6 +69,7 @@ def online_fitter(
         buffer = default_buffer(algorithm, env, lanes=run.execution.lanes(env))
     determine_shapes(buffer, algorithm, env, run.execution.lanes(env))
     _warn_of_short_run(run, explorer, buffer.transition_count, batch_size)
+    _report_greedy_actions(run, explorer)
     updates = run.execution.replay_updates(algorithm, buffer)
     assert updates.source is not None
     length = run.n_steps if updates.compilable else 0
@@ -93,6 +97,17 @@ def online_fitter(
     steps.attach(session)
     yield from run.epochs(session, steps, updates, exact=False, timed=True)
     steps.agent.close_episodes()
+
+
+def _report_greedy_actions(run: EnvironmentRun, explorer: object) -> None:
+    """Log a warning if a run does not explore."""
+    algorithm = run.algorithm
+    if explorer is None and not algorithm.learner.policy.explores:
+        LOG.warning(
+            "%s selects greedy actions only, because it has no explorer: give explorer=birl.algos.%s to explore",
+            type(algorithm).__name__,
+            "LinearDecayEpsilonGreedy()" if actions_from_space(single_spaces(run.env)[1]).discrete else "NormalNoise()",
+        )
 
 
 def _warn_of_short_run(run: EnvironmentRun, explorer: object, stored: int, batch_size: int) -> None:

@@ -117,6 +117,10 @@ class BehaviorPolicy(Protocol):
     def columns(self) -> Columns:
         """The names of the columns of the tables that the algorithm has learned from."""
 
+    @property
+    def explores(self) -> bool:
+        """Whether sampled actions differ from greedy ones."""
+
     def add_columns(self, columns: Columns, what: str) -> None:
         """Take the names of the columns of further data, called ``what``; see `merge_columns`, which raises errors."""
 

@@ -526,7 +526,7 @@ class Session:
         }
         with convert_to_corrupt_error(label):
             session = state["session"]
-            compare_states({name: session[name] for name in like}, like, "session", label)
+            compare_states({name: session[name] for name in like}, like, "session", label, complete=True)
             best, name = session["best"], str(session["experiment_name"])
             step, closed = int(session["step"]), int(session["closed"])
             outside = name != experiment_name and (PurePath(name).is_absolute() or ".." in PurePath(name).parts)
@@ -535,7 +535,8 @@ class Session:
                     f"{label} has made {step} steps, {closed} of them in whole epochs, as {name!r:.80}: use a copy"
                 )
             if best is not None:
-                compare_states(best, {"metric": "", "score": 0.0, "step": 0, "direction": ""}, "best", label)
+                kinds = {"metric": "", "score": 0.0, "step": 0, "direction": ""}
+                compare_states(best, kinds, "best", label, complete=True)
                 same = self._score is not None and best["metric"] == self._score.metric
                 best = {key: best[key] for key in ("metric", "score", "step", "direction")} if same else None
         if best is not None and best["direction"] != self._direction:

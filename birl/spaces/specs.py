@@ -133,6 +133,7 @@ def number_of_environments(env: object) -> int:
         EnvironmentMismatchError: if ``env`` is neither.
     """
     if isinstance(env, VectorEnv):
+        _check_distinct(env)
         return int(env.num_envs)
     if isinstance(env, Env):
         return 1
@@ -145,6 +146,19 @@ def number_of_environments(env: object) -> int:
         raise EnvironmentMismatchError(_no_environment(env, kind))
     _warn_of_gym(kind)
     return 1
+
+
+def _check_distinct(env: VectorEnv[Any, Any, Any]) -> None:
+    """Raise `EnvironmentMismatchError` if one object is several of the environments, whose steps would interleave."""
+    found = getattr(env, "envs", None)
+    envs = [each.unwrapped for each in found if isinstance(each, Env)] if isinstance(found, list | tuple) else []
+    if len({id(each) for each in envs}) < len(envs):
+        first = next(k for k, each in enumerate(envs) if any(each is other for other in envs[:k]))
+        raise EnvironmentMismatchError(
+            f"environment {first} of the vector environment is the same object as an earlier one, so that their steps "
+            "would interleave: give functions that create a new environment in each call, such as "
+            "lambda: gymnasium.make(name)"
+        )
 
 
 def _no_environment(env: object, kind: str) -> str:

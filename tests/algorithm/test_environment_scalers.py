@@ -15,7 +15,7 @@ from gymnasium import spaces
 from birl import algos, load_learnable
 from birl.dataset import MDPDataset
 from birl.envs import ExternalEnv
-from birl.errors import ActionRangeWarning, EnvironmentMismatchError, ObservationRangeWarning
+from birl.errors import ActionRangeWarning, ConfigError, EnvironmentMismatchError, ObservationRangeWarning
 from birl.logging import NoopAdapterFactory
 from birl.models import (
     BetaFactory,
@@ -25,7 +25,7 @@ from birl.models import (
     SquashedNormalFactory,
     VectorEncoderFactory,
 )
-from birl.preprocessing import MinMaxActionScaler, PixelObservationScaler
+from birl.preprocessing import DictObservationScaler, MinMaxActionScaler, PixelObservationScaler
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SMALL = VectorEncoderFactory([8])
@@ -175,3 +175,19 @@ def test_logged_bytes_are_left_as_they_are_with_a_warning() -> None:
         dqn.fit(data, n_steps=1, n_steps_per_epoch=1, **QUIET)  # it has learned so
         scaled = algos.DQNConfig(encoder_factory=SHALLOW, observation_scaler=PixelObservationScaler()).create()
         scaled.build_with_dataset(data)
+
+
+def test_parts_that_are_no_bytes_are_not_divided_by_255() -> None:
+    camera, ram = spaces.Box(0, 255, (1, 36, 36), np.uint8), spaces.Box(0, 255, (128,), np.uint8)
+    pixels = PixelObservationScaler()
+    with pytest.raises(ConfigError, match="the part 'pose' of the environment holds no bytes: give .*DictObs"):
+        env = env_of(spaces.Dict(camera=camera, pose=VECTOR))
+        algos.DQNConfig(observation_scaler=pixels).create().build_with_env(env)
+    with pytest.raises(ConfigError, match="the part 'pose' of the dataset holds no bytes"):
+        images = {"camera": np.zeros((4, 1, 36, 36), np.uint8), "pose": np.zeros((4, 1), np.float32)}
+        data = MDPDataset(images, np.zeros(4, int), np.zeros(4), np.array([0, 0, 0, 1]), action_size=2)
+        algos.DQNConfig(observation_scaler=pixels).create().build_with_dataset(data)
+    parts = DictObservationScaler({"camera": pixels})
+    algos.DQNConfig(observation_scaler=parts).create().build_with_env(env)
+    algos.DQNConfig(observation_scaler=pixels).create().build_with_env(env_of(spaces.Dict(camera=camera, ram=ram)))
+    algos.DQNConfig(observation_scaler=pixels).create().build_with_env(env_of(VECTOR))  # the user's choice

@@ -320,6 +320,16 @@ def test_a_chunk_that_holds_more_than_its_shape_is_not_read(also: dict[str, bool
     refused(edited(put, observations_0=None), "holds more than its shape|damaged")
 
 
+def test_many_chunks_of_which_none_is_stored_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HDF5 library would allocate about 1 kB for each."""
+    monkeypatch.setattr("birl.files.reading._ALWAYS_ALLOWED", 2**20)
+    options: Any = {"shape": (40_000, 1), "dtype": "f4", "chunks": (4, 1)}
+    refused(
+        edited(lambda h5: h5.create_dataset("observations_0", **options), observations_0=None),
+        "observations_0 it takes",
+    )
+
+
 @pytest.mark.parametrize("compression", ["gzip", "lzf"])
 def test_a_chunk_that_is_said_to_be_longer_than_the_file_is_not_read(compression: str) -> None:
     steps = np.arange(500, dtype=np.float32)[:, None] // 7

@@ -433,3 +433,12 @@ WRAPPERS = [ChannelFirst, lambda env: FrameStack(env, 2), GoalConcatWrapper, Ata
 def test_wrappers_say_what_they_need(wrapper: Any, given: Any) -> None:
     with pytest.raises(EnvironmentMismatchError, match=r"(ChannelFirst|FrameStack|Wrapper|Preprocessing) wraps .*gym"):
         wrapper(given)
+
+
+def test_one_object_is_not_several_environments() -> None:
+    same = Drift()
+    vector = SyncVectorEnv([lambda: same, lambda: TimeLimit(same, 5)])
+    for use in (check_environment, lambda env: DQNConfig().create().fit_online(env, n_steps=1)):
+        with pytest.raises(EnvironmentMismatchError, match="environment 1 .* is the same object"):
+            use(vector)
+    check_environment(SyncVectorEnv([Drift, Drift]))

@@ -81,6 +81,12 @@ def test_states_that_do_not_fit(other: Any) -> None:
         compare_states(other, OWN, "state", "file")
 
 
+def test_values_that_are_always_set() -> None:
+    compare_states({"f": {}, "b": 3}, OWN, "state", "file", complete=True)
+    with pytest.raises(CorruptFileError, match=r"state\.b is None; it must be like"):
+        compare_states({"b": None}, OWN, "state", "file", complete=True)
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +144,8 @@ CHANGES: dict[str, Any] = {
     "a scaler of another shape": lambda state: scalers(state)["observation_scaler"].update(mean=[1.0]),
     "parameters of no scaler": lambda state: scalers(state).update(optim_factory={}),
     "gradients without names": lambda state: state["parts"].update(gradients={"critic": {}}),
+    "no description": lambda state: state["session"].update(description=None),
+    "no reason": lambda state: state["session"].update(ended=None),
     "no logger": lambda state: state["session"].pop("logger"),
 }
 

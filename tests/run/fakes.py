@@ -165,7 +165,7 @@ class FakeLearner:
         return self.config.gamma
 
     reward_scaler = None
-    policy: Any = SimpleNamespace(columns={})
+    policy: Any = SimpleNamespace(columns={}, explores=True)
 
     def describe(self) -> dict[str, Any]:
         return {"observation_shape": (2,), "action_size": self.action_size, "config": self.config.serialize()}

@@ -159,3 +159,29 @@ def test_an_explorer_that_never_acts() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dqn().fit_online("CartPole-v1", explorer=explorer, n_steps=20, random_steps=19, **QUIET)
+
+
+def test_a_policy_without_noise_and_without_an_explorer_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    options: Any = {"n_steps": 8, **QUIET}
+    dqn().fit_online("CartPole-v1", **options)
+    assert "DQN selects greedy actions only" in caplog.text and "LinearDecayEpsilonGreedy()" in caplog.text
+    td3 = birl.algos.TD3Config(batch_size=4, action_scaler=birl.preprocessing.MinMaxActionScaler()).create()
+    td3.fit_online("Pendulum-v1", **options)
+    assert "TD3 selects greedy actions only" in caplog.text and "NormalNoise()" in caplog.text
+    caplog.clear()
+    dqn().fit_online("CartPole-v1", explorer=birl.algos.Greedy(), **options)
+    dqn(encoder_factory=birl.models.VectorEncoderFactory([4], noisy=True)).fit_online("CartPole-v1", **options)
+    birl.algos.DiscreteSACConfig(batch_size=4).create().fit_online("CartPole-v1", **options)
+    assert "greedy actions only" not in caplog.text
+
+
+def test_target_networks_that_are_never_updated_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    algorithm = dqn(target_update_interval=1500, compile_graph=False)
+    algorithm.build_with_dataset(data())
+    learner = algorithm.learner
+    for count in (1000, 1500):  # a trial, and the first update of the target
+        learner.start_run(data(), count)
+    assert not caplog.text
+    learner.start_run(data(), 1499)
+    assert "DQN never updates its target networks in this run" in caplog.text
+    assert "target_update_interval=1500 exceeds its 1499 updates" in caplog.text

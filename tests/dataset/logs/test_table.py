@@ -359,6 +359,10 @@ def test_continuous_actions() -> None:
         ),
         (PLAIN.replace("[[observation]]", "[observation]"), r"write \[\[observation\]\]"),
         (PLAIN.replace('column = "x"', 'column = "x"\nmissing = "fill"'), "missing is 'fill', fill is None"),
+        (
+            PLAIN.replace('column = "x"', 'column = "x"\nmissing = "fill"\nfill = 1e39'),
+            "fill is 1e.39; it must be",
+        ),
         (PLAIN.replace('column = "x"', 'column = "x"\nvalues = ["a", 1]'), "they must be all text"),
         (PLAIN.replace('column = "x"', 'column = "a"'), "action: the column 'a' is named twice"),
         (PLAIN.replace('episode = "trip"', "episode = 3"), "episode is 3; it must be a str"),
