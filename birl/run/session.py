@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -316,9 +316,10 @@ class Session:
         self._read_averages()
         rates = getattr(self._algorithm.learner, "learning_rates", None)  # learners of several seeds have none
         clock = self._clock.metrics(self.step, self.left)
-        metrics = self.run.metrics = {**({} if rates is None else rates()), **self.averages.means(), **clock}
+        metrics = {**({} if rates is None else rates()), **self.averages.means(), **clock}
         self._warn_of_missing_successes()
         self._evaluate(metrics)
+        self.run.metrics = dict(metrics)
         self._write(metrics)
         self._write_retuned_params()
         self._progress.show(epoch, metrics)
@@ -385,6 +386,7 @@ class Session:
         try:
             with preserve_random_state(), self._interrupt.abandonable():
                 for name, evaluator in self._evaluators.items():
+                    self.run.metrics = dict(metrics)  # a copy: what an evaluator changes there is its own
                     results = evaluate_with(name, evaluator, self._algorithm, self._dataset, self.run)
                     check_new_names(name, results, metrics)
                     metrics |= results
@@ -594,8 +596,16 @@ def requests_stop(result: object) -> bool:
     """Return whether a callback returned ``False`` as a boolean of Python, NumPy or PyTorch.
 
     Raises:
-        ConfigError: if it returned text or several booleans, which look like a decision. Other values mean nothing.
+        ConfigError: if it returned text or several booleans, which look like a decision, or a generator or coroutine,
+            which has not run. Other values mean nothing.
     """
+    if result is None:
+        return False
+    if isinstance(result, Coroutine | Generator | AsyncGenerator):
+        raise ConfigError(
+            f"a callback returned {result!r:.80}, which has not run; it must return False to end the run, or True or "
+            "None to go on: call plain functions in it, without async or yield"
+        )
     several = False
     if isinstance(result, Tensor | np.ndarray) and result.dtype in (torch.bool, np.dtype(bool)):
         if result.ndim == 0:

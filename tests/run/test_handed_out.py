@@ -152,6 +152,21 @@ class InPlaceFactory(EncoderFactory, type="writes_to_its_input"):
         return InPlace(observation_shape[0])
 
 
+def test_evaluators_may_write_into_the_metrics() -> None:
+    def clear(algo: Any, dataset: Any, run: Any) -> float:
+        seen.append(set(run.metrics))
+        run.metrics.clear()
+        run.metrics["mine"] = "text"
+        return 1.0
+
+    seen: list[set[str]] = []
+    episode = MDPDataset(np.zeros((9, 1), np.float32), np.arange(9) % 2, np.ones(9), np.arange(9) == 8, np.zeros(9))
+    algorithm = algos.DQNConfig(batch_size=2, encoder_factory=SMALL).create()
+    ((_, metrics),) = algorithm.fit(episode, 3, n_steps_per_epoch=3, evaluators={"a": clear, "b": clear}, **QUIET)
+    assert {"loss", "a", "b"} <= set(metrics) and "mine" not in metrics
+    assert "loss" in seen[0] & seen[1] and seen[1] - seen[0] == {"a"}
+
+
 def test_encoders_that_change_their_minibatch_are_refused() -> None:
     data = MDPDataset(np.ones((8, 1), np.float32), np.arange(8) % 2, np.zeros(8), np.eye(8)[7])
     algorithm = dqn(encoder_factory=InPlaceFactory(), compile_graph=False)

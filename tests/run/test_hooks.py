@@ -76,6 +76,14 @@ def test_text_and_several_booleans_are_no_decision(option: str, value: Any) -> N
         run(**{"callback": None, option: lambda algo, epoch, step: value})
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'coroutine' was never awaited")
+@pytest.mark.parametrize("function", [generator, coroutine])
+@pytest.mark.parametrize("option", ["callback", "epoch_callback"])
+def test_results_that_have_not_run_are_refused(option: str, function: Any) -> None:
+    with pytest.raises(ConfigError, match="a callback returned .*, which has not run; .* without async or yield"):
+        run(**{"callback": None, option: lambda *arguments: function(*arguments)})
+
+
 def test_hooks_have_rhythms() -> None:
     seven, each, steps = Counting(7), Counting(), []
     run([seven, lambda algo, epoch, step: steps.append(step), each])
