@@ -25,7 +25,7 @@
     └── WorkerError                   (RuntimeError)  a worker process has ended
 
     ActionRangeWarning                (UserWarning)   actions are outside the range of an unscaled policy
-    ObservationRangeWarning           (UserWarning)   networks read images as bytes from 0 to 255
+    ObservationRangeWarning           (UserWarning)   networks read bytes from 0 to 255, or badly scaled numbers
     EpisodeCutWarning                 (UserWarning)   steps do not follow one another, so that episodes are cut
     ResolutionWarning                 (UserWarning)   float32 cannot tell the values of a column apart
     UnloadableModelWarning            (UserWarning)   a saved model cannot be loaded with its configuration
@@ -175,7 +175,7 @@ class WorkerError(BirlError, RuntimeError):
 
 
 class ActionRangeWarning(UserWarning):
-    """Actions are outside the range ``[-1, 1]`` of the policy, and no action scaler is set."""
+    """Actions are outside the range ``[-1, 1]`` of the policy: no action scaler is set, or it does not fit the data."""
 
 
 class EvaluationWarning(UserWarning):
@@ -183,7 +183,7 @@ class EvaluationWarning(UserWarning):
 
 
 class ObservationRangeWarning(UserWarning):
-    """Networks read images as bytes from 0 to 255, because no observation scaler is set."""
+    """Networks read images as bytes from 0 to 255, because no observation scaler is set, or the scaler does not fit."""
 
 
 class ResolutionWarning(UserWarning):

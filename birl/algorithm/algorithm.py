@@ -263,6 +263,7 @@ class Algorithm(PolicyAPI, Generic[ConfigT, NetsT]):
         trained = self.grad_step > 0
         spec = building.fit_to_dataset(self.definition(), self.config, dataset, trained)
         self._build_or_check(spec, building.check_dataset)
+        building.warn_of_other_ranges(self.definition(), self.config, spec, dataset)
         self.learner.logs = logs
         self.learner.policy.columns.update(self.spec.fitting_columns(columns))
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from birl.algorithm.learner import KNOWN, Definition, Learner
@@ -16,6 +17,7 @@ from birl.algorithm.protocols import OnlineAlgorithm
 from birl.checks import check
 from birl.config import AlgorithmConfig
 from birl.dataset import ReplayBufferBase
+from birl.dataset.flags import UNKNOWN
 from birl.dataset.reader import Reader
 from birl.envs import ExternalEnv
 from birl.errors import (
@@ -40,11 +42,19 @@ from birl.spaces.observations import (
     map_named_leaves,
     match_parts,
     minibatch_observations,
+    part_names,
     select_parts,
 )
 from birl.spaces.specs import Spec, environment_spec, single_spaces
 from birl.types import ActionSize, ActionSpace, Array, Environment, Shape, Tree, is_shape, tree_leaves, tree_map
 
+_BEYOND: Final = 1.25
+"""Largest absolute value of scaled actions of other data that is not warned of, as samples of one range differ."""
+
+_FAR: Final = 10.0
+"""Observations whose scaled mean is further from 0 than this are not those that the scaler was fitted to."""
+
+_LOOK: Final = 256
 _LEAST_SIDE: Final = 32
 """Smallest side of images whose bytes are surely brightness."""
 
@@ -297,6 +307,72 @@ def fit_to_dataset(kind: Definition, config: AlgorithmConfig, dataset: ReplayBuf
     return spec
 
 
+def warn_of_other_ranges(kind: Definition, config: AlgorithmConfig, spec: Spec, dataset: ReplayBufferBase) -> None:
+    """Warn if scalers that were given, or fitted to other data, do not fit the actions and observations of a dataset.
+
+    Args:
+        kind: the algorithm.
+        config: its configuration, with scalers that are fitted.
+        spec: the spec of the dataset.
+        dataset: the dataset; some hundred of its observations are read.
+    """
+    scaler = config.action_scaler
+    if isinstance(scaler, MinMaxActionScaler) and isinstance(spec.actions, Continuous) and kind.acts.bounded:
+        low, high = dataset.action_bounds()
+        scaled = scaler.transform(torch.tensor(np.stack([low, high]), dtype=torch.float64))
+        if bool((scaled.abs() > _BEYOND).any()):
+            warnings.warn(
+                f"actions of the dataset reach from {low.min():g} to {high.max():g}, beyond the range of the action "
+                f"scaler, which was fitted to other data or given ({scaler.minimum.min():g} to "
+                f"{scaler.maximum.max():g} at most): {kind.name}'s policy never acts there. Give bounds of all data, "
+                "MinMaxActionScaler(minimum=…, maximum=…), to a new algorithm",
+                ActionRangeWarning,
+                stacklevel=outside_birl(),
+            )
+    found = _far_observation(config, spec, dataset)
+    if found:
+        warnings.warn(found, ObservationRangeWarning, stacklevel=outside_birl())
+
+
+def _far_observation(config: AlgorithmConfig, spec: Spec, dataset: ReplayBufferBase) -> str:
+    """Return why scaled observations of a dataset are far from the range that networks expect; ``""`` if they fit."""
+    scaler, shape = config.observation_scaler, dataset.dataset_info.observation_signature.tree_shape
+    own = scaler is not None and type(scaler).__module__.startswith("birl.") and not scaler.running
+    if scaler is None or not own or dataset.observation_shape != shape:  # a scaler for stacks does not fit frames
+        return ""
+    for storage in dataset.reader.storages:
+        rows = storage.rows(*storage.live())
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _LOOK)).astype(np.int64)]
+        rows = rows[(storage.flags[rows] & UNKNOWN) == 0]
+        if not len(rows):
+            continue
+        sample = select_parts(storage.observation(storage.place.indices(rows)), config.observation_keys)
+        given = tree_map(lambda leaf: torch.as_tensor(leaf).cpu(), spec.encoder_observation(sample))
+        leaves = zip(part_names(given) or ("",), tree_leaves(given), tree_leaves(scaler.transform(given)), strict=True)
+        for name, leaf, scaled in leaves:
+            where = f"observations{f'[{name!r}]' if name else ''}"
+            if isinstance(scaler, PixelObservationScaler):
+                if leaf.is_floating_point() and float(leaf.max()) <= 1.0:
+                    return _scaled_twice(f"{where} of the dataset")
+                continue
+            mean = scaled.double().mean(0)
+            if float(mean.abs().max()) > _FAR and not torch.equal(scaled, leaf.to(scaled.dtype)):
+                return (
+                    f"{where} of the dataset are {float(mean.flatten()[mean.abs().argmax()]):.3g} on average after the "
+                    f"{type(scaler).__name__}, which was fitted to other data or given, so that it does not bring them "
+                    "near the range of -1 to 1: make a new algorithm, whose scaler is fitted to these data, or give "
+                    "the scaler parameters for all data"
+                )
+    return ""
+
+
+def _scaled_twice(what: str) -> str:
+    return (
+        f"{what} are floats up to 1, which PixelObservationScaler, made for bytes, divides by 255: leave "
+        "observation_scaler out"
+    )
+
+
 def check_dataset(kind: Definition, expected: Spec, spec: Spec) -> None:
     """Raise `ShapeError` if a dataset does not fit the networks. The data may lack the last discrete actions."""
     if not expected.accepts(spec):
@@ -356,6 +432,11 @@ def fit_to_env(
         _warn_of_range(kind, *spec.actions.bounds, "the environment")
     if not built:
         _check_bytes(config, spec, leaf_spaces(space), "the environment")
+    if isinstance(config.observation_scaler, PixelObservationScaler):
+        read = tree_leaves(spec.encoder_observation(match_parts(spec.observations, leaf_spaces(space))))
+        if any(each.dtype.kind == "f" and np.max(each.high) <= 1 for each in read if isinstance(each, spaces.Box)):
+            text = _scaled_twice("observations of the environment")
+            warnings.warn(text, ObservationRangeWarning, stacklevel=outside_birl())
 
 
 def _needs_bounds(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:

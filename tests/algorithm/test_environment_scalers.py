@@ -25,7 +25,13 @@ from birl.models import (
     SquashedNormalFactory,
     VectorEncoderFactory,
 )
-from birl.preprocessing import DictObservationScaler, MinMaxActionScaler, PixelObservationScaler
+from birl.preprocessing import (
+    DictObservationScaler,
+    MinMaxActionScaler,
+    MinMaxObservationScaler,
+    PixelObservationScaler,
+    StandardObservationScaler,
+)
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SMALL = VectorEncoderFactory([8])
@@ -190,4 +196,47 @@ def test_parts_that_are_no_bytes_are_not_divided_by_255() -> None:
     parts = DictObservationScaler({"camera": pixels})
     algos.DQNConfig(observation_scaler=parts).create().build_with_env(env)
     algos.DQNConfig(observation_scaler=pixels).create().build_with_env(env_of(spaces.Dict(camera=camera, ram=ram)))
-    algos.DQNConfig(observation_scaler=pixels).create().build_with_env(env_of(VECTOR))  # the user's choice
+
+
+# -- scalers that were given or fitted to other data -----------------------------------------------------------
+
+
+def logged(observations: Any, actions: Any = None) -> MDPDataset:
+    n = len(observations["b"] if isinstance(observations, dict) else observations)
+    actions = np.arange(n) % 2 if actions is None else actions
+    return MDPDataset(observations, actions, np.zeros(n), np.arange(n) == n - 1, np.zeros(n))
+
+
+def test_a_second_dataset_far_from_the_first_is_warned_of() -> None:
+    random = np.random.default_rng(0)
+    near, actions = random.normal(size=(60, 3)), random.uniform(-1, 1, (60, 2))
+    near[:, 1] = 5  # constant
+    scaled: dict[str, Any] = {"action_scaler": MinMaxActionScaler(), "observation_scaler": StandardObservationScaler()}
+    algorithm = td3(**scaled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        algorithm.build_with_dataset(logged(near, actions))
+        others = near[::2] + np.array([1, 0, 3])  # of about the same range
+        algorithm.build_with_dataset(logged(others, 1.1 * actions[::2]))
+    with pytest.warns(ActionRangeWarning, match=r"reach from -4.* to 4.*beyond the range of the action scaler"):
+        algorithm.build_with_dataset(logged(near, 5 * actions))
+    with pytest.warns(ObservationRangeWarning, match=r"are 1.* on average after the StandardObservationScaler"):
+        algorithm.build_with_dataset(logged(near + np.array([0, 0, 100]), actions))
+    parts = {"a": near, "b": near + 100}
+    by_part = DictObservationScaler({"a": None, "b": MinMaxObservationScaler([-2] * 3, [2] * 3)})
+    with pytest.warns(ObservationRangeWarning, match=r"observations\['b'\] of the dataset are 52.5 on average"):
+        algos.DQNConfig(observation_scaler=by_part).create().build_with_dataset(logged(parts))
+
+
+def test_images_that_are_scaled_twice_are_warned_of() -> None:
+    pixels = algos.DQNConfig(observation_scaler=PixelObservationScaler())
+    images = np.random.default_rng(0).integers(0, 255, (4, 1, 36, 36), np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pixels.create().build_with_dataset(logged(images))
+        pixels.create().build_with_dataset(logged(images.astype(np.float32)))
+        pixels.create().build_with_env(env_of(spaces.Box(0, 255, (1, 36, 36), np.float32)))
+    with pytest.warns(ObservationRangeWarning, match="observations of the dataset are floats up to 1"):
+        pixels.create().build_with_dataset(logged(images / np.float32(255)))
+    with pytest.warns(ObservationRangeWarning, match="observations of the environment are floats up to 1"):
+        pixels.create().build_with_env(env_of(spaces.Box(0, 1, (1, 36, 36), np.float32)))
