@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 import numpy as np
 
 from birl.errors import ArgumentError, BirlError, ConfigError, argument_here
+from birl.habits import value_hint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -166,7 +167,8 @@ def _wrong_arguments(
         near = argument_here(unknown[0], single) or f": did you mean {missing[0]!r}?"
         text = f"got no argument {missing[0]!r}, and has none called {unknown[0]!r}{near}"
     elif missing:
-        text = f"got no argument {missing[0]!r}: give it."
+        environment = value_hint(args[1]) if function.__name__ == "fit" and len(args) > 1 else ""
+        text = f"got no argument {missing[0]!r}: give it{environment}."
     elif unknown and not variadic:
         text = f"has no argument {unknown[0]!r}{argument_here(unknown[0], single) or '.'}"
     else:

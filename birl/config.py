@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass
@@ -230,8 +232,11 @@ def _convert(name: str, rows: Mapping[str, Hyperparameter], value: object) -> ob
         value = tuple(value)
     if row.items is not None and isinstance(value, tuple):
         value = tuple(check(f"an item of {name}", row.items.from_shorthand(item), row.items) for item in value)
-    schedule = _schedule_hint(name.rpartition(".")[2], rows) if callable(value) and kind in (int, float) else ""
-    return row.allowed.check(name, value, f"{schedule}. ({row.meaning})" if row.meaning else schedule)
+    hint = _schedule_hint(name.rpartition(".")[2], rows) if callable(value) and kind in (int, float) else ""
+    if kind is tuple and isinstance(value, str):
+        words, last = re.findall(r"[\w.-]+", value), name.rpartition(".")[2]
+        hint = f": {tuple(words)!r:.200}, or on the command line --set '{last}={json.dumps(words):.200}'"
+    return row.allowed.check(name, value, f"{hint}. ({row.meaning})" if row.meaning else hint)
 
 
 def _schedule_hint(name: str, rows: Mapping[str, Hyperparameter]) -> str:
@@ -510,8 +515,6 @@ def read_json_config(path: str | Path) -> dict[str, Any]:
         ForeignFileError: if the file is something else.
         FileError: if it cannot be read.
     """
-    import json
-
     from birl.errors import ForeignFileError
     from birl.files import open_binary
     from birl.files.reading import MAX_JSON_BYTES, bytes_left, read_exactly

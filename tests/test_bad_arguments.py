@@ -194,6 +194,17 @@ def test_datasets_and_environments_given_as_text() -> None:
     algorithm = algos.DQNConfig().create()
     with pytest.raises(ConfigError, match="fit takes a dataset, got the text 'CartPole-v1': .*get_dataset.*fit_online"):
         algorithm.fit("CartPole-v1", n_steps=1)
+    env = gymnasium.make("CartPole-v1")
+    with pytest.raises(ConfigError, match="fit takes a dataset, got the environment .*: call fit_online"):
+        algorithm.fit(env, n_steps=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the environment is an argument of fit_online"):
+        algorithm.fit(env)  # type: ignore[arg-type,call-arg]
+    with pytest.raises(EnvironmentMismatchError, match="a dataset .MDPDataset. is not an environment: call fit"):
+        algorithm.fit_online(logged())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="only fit takes evaluators: fit_online evaluates in eval_env="):
+        algorithm.fit_online(env, evaluators={})  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="here that is birl.metrics.EnvironmentEvaluator"):
+        algorithm.fit(logged(), n_steps=1, eval_env=env)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="build_with_dataset takes a dataset, got the text 'logs.h5'"):
         algorithm.build_with_dataset("logs.h5")  # type: ignore[arg-type]
     with pytest.raises(

@@ -39,6 +39,7 @@ from birl.types import (
     is_shape,
     leaf_shapes,
     parts_like,
+    shape_map,
     tree_leaves,
     tree_map,
 )
@@ -387,12 +388,11 @@ class BuiltPolicy:
         leaves, shapes = list(tree_leaves(x)), list(leaf_shapes(shape))
         got = [np.shape(leaf) for leaf in leaves] or [()]
         if len(got) != len(shapes) or any(tuple(g[1:]) != tuple(s) for g, s in zip(got, shapes, strict=True)):
-            wanted = [("batch", *s) for s in shapes]
             single = len(got) == len(shapes) and all(len(g) == len(s) for g, s in zip(got, shapes, strict=True))
-            hint = ". A single observation needs a batch dimension: x[None]" if single else ": give these"
+            hint = f". A single observation needs a batch dimension: {_batched(x)}" if single else ": give these"
             raise ShapeError(
-                f"observations of shape {got if len(got) > 1 else got[0]} were given; {self.name} takes "
-                f"{wanted if len(wanted) > 1 else wanted[0]}{hint}"
+                f"observations of shape {tree_map(np.shape, x)} were given; {self.name} takes "
+                f"{shape_map(lambda part: ('batch', *part), shape)}{hint}"
             )
         for leaf in leaves:
             if leaf.dtype.kind == "f" and not all_finite(leaf):
@@ -406,6 +406,17 @@ class BuiltPolicy:
             if chooses:
                 read_action_mask(self.spec.actions, x, "the observation", ShapeError)
         return x
+
+
+def _batched(x: Tree) -> str:
+    """Return code that makes a batch of a single observation ``x``."""
+    if isinstance(x, dict | tuple) and any(
+        isinstance(part, dict | tuple) for part in (x.values() if isinstance(x, dict) else x)
+    ):
+        return "birl.types.tree_map(lambda part: np.asarray(part)[None], x)"
+    if isinstance(x, dict):
+        return "{name: np.asarray(part)[None] for name, part in x.items()}"
+    return "tuple(np.asarray(part)[None] for part in x)" if isinstance(x, tuple) else "x[None]"
 
 
 def as_values(scores: Tensor) -> Array:

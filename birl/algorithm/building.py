@@ -112,6 +112,11 @@ def check_source(name: str, dataset: object, *, or_reader: bool = False) -> None
             f"{name} takes a dataset, got the text {dataset!r:.80}: birl.datasets.get_dataset(name) gives a published "
             "one, ReplayBuffer.load(file) reads a file; to learn in an environment, call fit_online(env)"
         )
+    if hasattr(dataset, "reset") and hasattr(dataset, "step"):
+        raise ConfigError(
+            f"{name} takes a dataset, got the environment {dataset!s:.80}: call fit_online(env) to learn in it, or "
+            "collect(env) for a dataset of its episodes"
+        )
     if not isinstance(dataset, ReplayBufferBase):
         raise ConfigError(
             f"{name} takes a dataset, got {type(dataset).__name__}: make one with birl.dataset.MDPDataset("

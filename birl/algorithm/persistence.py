@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,8 +25,10 @@ from birl.checks import check, named_arguments
 from birl.config import AlgorithmConfig, read_json_config
 from birl.dataset.log_record import LogRecord
 from birl.errors import (
+    BirlError,
     ConfigError,
     CorruptFileError,
+    FileError,
     ForeignFileError,
     ShapeError,
     UnloadableModelWarning,
@@ -34,6 +37,7 @@ from birl.errors import (
 )
 from birl.files import load_archive, save_archive
 from birl.files.reading import MAX_NETWORK_ARRAYS
+from birl.files.serializable import Serializable
 from birl.files.state_restore import convert_to_corrupt_error, restore_on_error
 from birl.run.checkpoint import differences
 from birl.spaces.observations import columns_from_json, merge_columns, observations_from_json
@@ -215,16 +219,39 @@ def rebuild(data: dict[str, Any], device: bool | int | str | None, state: State 
     given = (_evaluated(kind, data, device, state),) if kind.evaluates else ()
     algorithm = kind(*given, config, device)
     # sizes are compared before anything is allocated
-    planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
+    with _name_factory():
+        planned = planned_networks(algorithm.config, spec, MAX_NETWORK_ARRAYS if state is None else len(state["nets"]))
     if state is not None and (problem := network_difference(planned, state["nets"])):
         raise CorruptFileError(
             f"its parameters are not those of the networks that its configuration describes: {problem}"
         )
-    with contextlib.nullcontext() if state is None else skip_addon_parameters():
+    with _name_factory(), contextlib.nullcontext() if state is None else skip_addon_parameters():
         algorithm.create_impl(spec.observations, spec.actions)
     algorithm.learner.logs = LogRecord.from_json(data["logs"]) if "logs" in data else None
     algorithm.learner.policy.columns.update(spec.fitting_columns(columns_from_json(data.get("columns"))))
     return algorithm
+
+
+@contextlib.contextmanager
+def _name_factory() -> Iterator[None]:
+    """Raise an error that names the user's factory in place of an error of this factory: the model file is sound."""
+    try:
+        yield
+    except BirlError:
+        raise
+    except Exception as error:
+        callers = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        own = [type(each) for each in callers if isinstance(each, Serializable)]
+        if not own or own[-1].__module__.partition(".")[0] == "birl":
+            raise
+        text = (
+            f"the factory {own[-1].__qualname__}, which the model names, raised {type(error).__name__}: {error!s:.300}"
+        )
+        if isinstance(error, OSError):
+            raise FileError(f"{text}. Make this file available, as when the model was saved") from error
+        raise ConfigError(
+            f"{text}. The model file is undamaged: the factory must make the saved networks again"
+        ) from error
 
 
 def read_description(data: dict[str, Any]) -> tuple[AlgorithmConfig, Spec]:

@@ -7,7 +7,9 @@ from birl.cli import lazy_torch as lazy_torch  # first, before anything imports 
 # isort: split
 import contextlib
 import functools
+import json
 import logging
+import re
 import signal
 import sys
 import traceback
@@ -290,8 +292,12 @@ _OPTIONS = {
 }
 
 
+_TUPLE: Final = re.compile(r"\b(observation_keys)=\(((?:'[^']*',? ?)+)\)")
+_QUOTED: Final = r"'([^']*)'"
+
+
 def _in_options(text: str) -> str:
     """Replace Python code in a message by options of the command line."""
     for code, option in _OPTIONS.items():
         text = text.replace(code, option)
-    return text
+    return _TUPLE.sub(lambda match: f"--set '{match[1]}={json.dumps(re.findall(_QUOTED, match[2]))}'", text)

@@ -21,8 +21,8 @@ from birl.types import Environment
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
 
 _NO_BEST = (
-    "the folder {} has no model_best.d3: only runs that are evaluated in an environment (--env-id), without --no-best, "
-    "keep one"
+    "the folder {} has no model_best.d3: a run keeps one if it is evaluated in an environment (--env-id), without "
+    "--no-best, and is not one of several seeds on logged data (--seeds). Leave --best out for the newest model"
 )
 _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
 

@@ -189,6 +189,8 @@ class RunFolder(LoggerAdapterFactory):
                 saved |= {name: settings.get(name) for name in ("n_steps", "stop_at") if name in {**saved, **settings}}
                 settings = {"stop_at": None, **settings} if "stop_at" in saved else settings
             different = differences(saved, json.loads(json.dumps(settings)))
+            # another algorithm has other fields and defaults, which say nothing further
+            different = [line for line in different if line.startswith("algorithm.type ")] or different
             changes = "; ".join(different).replace("algorithm.params.", "")
             if different:
                 longer = settings["n_steps"] > saved["n_steps"]

@@ -19,6 +19,7 @@ import typer
 from birl.algorithm import Algorithm
 from birl.algorithm.building import dataset_spec, has_pixels
 from birl.algorithm.multi_seed import check_many, checked_seeds, fit_many
+from birl.algorithm.persistence import network_difference, planned_networks
 from birl.cli.common import (
     flags,
     import_user_module,
@@ -66,7 +67,7 @@ from birl.logging import LoggingStrategy
 from birl.metrics import EnvironmentEvaluator
 from birl.preprocessing import MinMaxActionScaler, PixelObservationScaler
 from birl.recipes import Recipe, find
-from birl.run.checkpoint import checkpoint_step
+from birl.run.checkpoint import checkpoint_step, differences
 from birl.run.cluster import Cluster
 from birl.run.protocols import EnvironmentLike
 from birl.seeding import preserve_random_state
@@ -644,12 +645,26 @@ def check_same_networks(probe: Algorithm[Any, Any], initial: Algorithm[Any, Any]
     try:
         probe.engine.load_networks(initial.nets.state_dict())
     except CorruptFileError as error:
-        own, asked = vars(initial.config), vars(probe.config)
-        changed = [f"{name} {own[name]!r:.80} against {asked[name]!r:.80}" for name in own if own[name] != asked[name]]
+        own, asked = (config.serialize()["params"] for config in (initial.config, probe.config))
+        changed = [
+            f"--set {each.replace('.params', '')}"
+            for each in differences(own, asked)
+            if _rebuilds(each, probe, initial)
+        ]
         raise ConfigError(
-            f"--init-from: the model has other networks than the settings ask for ({'; '.join(changed)}): leave out "
-            "those settings that change networks, because a model brings its own"
+            f"--init-from: the model has other networks than the settings ask for ({'; '.join(changed)}): leave these "
+            "settings out, because a model brings its own networks"
         ) from error
+
+
+def _rebuilds(difference: str, probe: Algorithm[Any, Any], initial: Algorithm[Any, Any]) -> bool:
+    """Return whether the field of a difference changes the networks of the initial model."""
+    field = re.split("[. [=]", difference)[0]
+    try:
+        config = dataclasses.replace(initial.config, **{field: getattr(probe.config, field)})
+        return bool(network_difference(planned_networks(config, initial.spec), initial.nets.state_dict()))
+    except ConfigError:  # the field does not fit the model's others
+        return True
 
 
 def copy_networks(

@@ -211,7 +211,7 @@ class TrainOptions:
     seed: int = _run("Random seed.", value=0, min=0, max=2**32 - 1, feeds="fit_online")
     seeds: str | None = _run(
         "Train N seeds (0, 1, …), or the listed ones, in DIR/seed_<seed>. Each ends as it would alone. On logged data "
-        "all train in one process; in environments each has its own, see --jobs.",
+        "all train in one process and save no best models; in environments each has its own process, see --jobs.",
         metavar="N|S1,S2,…",
     )
     jobs: int | None = _run(
@@ -291,7 +291,11 @@ class TrainOptions:
         feeds="fit",
     )
     no_best: bool = _schedule(
-        "Do not save the best model.", value=False, needs="env_id", single_seed=_TO_THE_END, saved=False
+        "Do not save the best model; several --seeds on logged data never do.",
+        value=False,
+        needs="env_id",
+        single_seed=_TO_THE_END,
+        saved=False,
     )
     keep_models: int | None = _schedule(
         "Number of newest models to keep, in addition to the best one.",

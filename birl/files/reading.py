@@ -19,6 +19,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
 
 from birl.errors import ConfigError, CorruptFileError, FileError, ForeignFileError
@@ -135,6 +136,10 @@ def open_binary(path: PathOrFile) -> Iterator[tuple[BinaryIO, str]]:
             yield path, str(getattr(path, "name", type(path).__name__))
     except FileError:
         raise
+    except IsADirectoryError as error:
+        models = [*Path(str(path)).glob("*.d3")] or [*Path(str(path)).glob("*/*.d3")]
+        newest = f", such as {max(models, key=os.path.getmtime)}, its newest model" if models else ""
+        raise FileError(f"cannot read {path!s}: it is a folder; give a file in it{newest}") from error
     except io.UnsupportedOperation as error:
         raise FileError(f"cannot read {path!r}: {error} (give a path, or a file that can seek)") from error
     except OSError as error:

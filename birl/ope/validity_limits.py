@@ -43,6 +43,7 @@ class Limit:
         remedy: advice that would help.
         warn, refuse: values beyond which an estimate is doubtful and refused; ``None`` for never.
         too_low: whether small numbers, not large ones, are bad.
+        infinite: what takes the place of ``meaning`` if the number is infinite; empty for nothing else.
     """
 
     fact: str
@@ -52,6 +53,7 @@ class Limit:
     warn: float | None = None
     refuse: float | None = None
     too_low: bool = False
+    infinite: str = ""
 
     @property
     def labels(self) -> tuple[str, str, str]:
@@ -137,6 +139,7 @@ def check_limits(facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
             if number == "1" and limit.meaning.startswith("{} of the"):
                 number = "all" if value == 1 else "nearly all"
             text = f"{limit.meaning.format(number)}; {side} {end:g} is {'allowed' if refused else 'safe'}"
+            text = limit.infinite if limit.infinite and math.isinf(value) else text
             findings += [
                 Finding(family, refused, limit.fact, float(value), text, limit.remedy) for family in limit.families
             ]

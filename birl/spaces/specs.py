@@ -178,6 +178,8 @@ def _no_environment(env: object, kind: str) -> str:
             f"a {type(env).__name__}, which is not an environment, is in its place: the algorithm comes first, as "
             "in birl.metrics.evaluate(algo, env)"
         )
+    if hasattr(env, "transition_count"):
+        return f"a dataset ({type(env).__name__}) is not an environment: call fit(dataset) to learn from it"
     return f"an object of type {kind} is not an environment: give a gymnasium.Env or a gymnasium.vector.VectorEnv"
 
 

@@ -220,6 +220,31 @@ def test_observations_of_another_shape_are_refused(shape):
     assert ("x[None]" in str(error.value)) == (shape == (4,))  # only there does it help
 
 
+@pytest.mark.parametrize(
+    ("shape", "single", "words"),
+    [
+        (
+            {"image": (3,), "goal": (2,)},
+            {"image": np.zeros(3), "goal": np.zeros(2)},
+            r"\{'image': \(3,\), 'goal': \(2,\)\} were .* \{name: np.asarray\(part\)\[None\] for name, part in x.items",
+        ),
+        (
+            ((3,), (2,)),
+            (np.zeros(3), np.zeros(2)),
+            r"\(\('batch', 3\), \('batch', 2\)\).*tuple\(np.asarray\(part\)\[None\] for",
+        ),
+        ({"a": {"b": (3,)}}, {"a": {"b": np.zeros(3)}}, r"tree_map\(lambda part: np.asarray\(part\)\[None\], x\)"),
+    ],
+)
+def test_the_advice_for_a_single_observation_works(shape, single, words):
+    dqn = small_dqn()
+    dqn.create_impl(shape, 2)
+    with pytest.raises(ShapeError, match=words) as error:
+        dqn.predict(single)
+    code = str(error.value).partition("batch dimension: ")[2]
+    assert len(dqn.predict(eval(code, {"np": np, "birl": birl, "x": single}))) == 1  # noqa: S307
+
+
 def test_values_want_one_action_for_each_observation():
     sac = small_sac()
     sac.create_impl((3,), 2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import birl
 from birl.algos import BCConfig, DQNConfig
-from birl.errors import CorruptFileError, UnloadableModelWarning
+from birl.errors import ConfigError, CorruptFileError, FileError, UnloadableModelWarning
 from birl.models import EncoderFactory
 from birl.testing.data import build_algorithm
 
@@ -56,7 +56,7 @@ def _save(algorithm: Any, path: Path, words: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         algorithm.save(path)  # once for the same networks
-    with pytest.raises(CorruptFileError):
+    with pytest.raises((CorruptFileError, ConfigError)):
         birl.load_learnable(path)
 
 
@@ -112,3 +112,36 @@ def test_encoders_that_load_weights_are_saved_and_loaded_without_a_warning(tmp_p
         again = birl.load_learnable(tmp_path / "model.d3")
     loaded = [tensor for name, tensor in again.nets.state_dict().items() if name.endswith("layer.weight")]
     assert loaded and all(tensor.eq(1).all() for tensor in loaded)
+
+
+@dataclass
+class BackboneFactory(EncoderFactory, type="backbone_of_test_round_trip"):
+    """Reads a file of weights."""
+
+    file: str = "backbone.npy"
+
+    def create(self, observation_shape: Any) -> nn.Module:
+        return Flat(observation_shape[0], len(np.load(self.file)))
+
+
+def test_a_factory_whose_file_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("backbone.npy", np.ones(4))
+    build_algorithm(DQNConfig(encoder_factory=BackboneFactory())).save("model.d3")
+    Path("backbone.npy").unlink()
+    with pytest.raises(
+        FileError, match=r"the factory BackboneFactory, .* FileNotFoundError: .*'backbone\.npy'"
+    ) as caught:
+        birl.load_learnable("model.d3")
+    assert "damaged" not in str(caught.value)
+    Path("backbone.npy").write_bytes(b"")
+    with pytest.raises((FileError, ConfigError), match="the factory BackboneFactory, .* raised EOFError") as caught:
+        birl.load_learnable("model.d3")
+
+
+def test_a_folder_names_its_newest_model(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="it is a folder; give a file in it$"):
+        birl.load_learnable(tmp_path)
+    build_algorithm(DQNConfig()).save(tmp_path / "model_20.d3")
+    with pytest.raises(FileError, match=r"give a file in it, such as .*model_20\.d3, its newest model"):
+        birl.load_learnable(tmp_path)

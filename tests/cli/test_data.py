@@ -131,6 +131,9 @@ def test_fresh_replaces_imports_and_all_earlier_parts(birl_: Any, logs: pyarrow.
     parts = [len(ReplayBuffer.open(f"data/{name}").episodes) for name in "bc"]
     assert parts == [60, 80] and len(episodes) == 200
 
+    Path("data/c/queries.json").write_text("[]")
+    assert "it records the questions that these episodes have answered" in birl_(*command, "--fresh", status=1)
+    Path("data/c/queries.json").unlink()
     for own in (Path("data/c/notes.txt"), Path("data/c/notes.json")):
         own.write_text("mine")
         for words in (command, ["data", "split", "data", "--shares", "b=.5"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from cli.conftest import Shell
@@ -12,8 +13,15 @@ import birl.cli
 
 def test_parts_of_observations_are_named_with_set(birl_: Shell, tmp_path: Path) -> None:
     words = ["train", "DQN", "--env-id", "run.fakes:MissionGrid", "--n-steps", 20, "--out", tmp_path / "run"]
-    assert "the part 'mission' of the observation is Text" in birl_(*words, status=1)
-    birl_(*words, "--set", 'observation_keys=["direction", "image"]', "--set", "batch_size=4")
+    said = birl_(*words, status=1)
+    assert "the part 'mission' of the observation is Text" in said
+    keys = re.search(r"here --set '(observation_keys=\[[^']*\])'", said)
+    assert keys is not None
+    json_form = """--set 'observation_keys=["direction", "image"]'"""
+    for wrong in ("direction,image", "('direction', 'image')", "[direction,image]"):
+        assert json_form in birl_(*words, "--set", f"observation_keys={wrong}", status=1)
+    birl_(*words, "--set", keys[1], "--set", "batch_size=4")
+    birl_(*words, "--fresh", "--set", 'observation_keys=["direction", "image"]', "--set", "batch_size=4")
     assert "episodes" in birl_("evaluate", tmp_path / "run", "--env-id", "run.fakes:MissionGrid", "--n-episodes", 2)
 
 

@@ -215,6 +215,8 @@ def test_priorities(birl_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_priorities_of_logged_data(birl_: Any, tmp_path: Path) -> None:
     words = ["--n-steps", 5, "--prioritized", "batch_size=4", "--out"]
     birl_("train", "DiscreteCQL", "--dataset", "cartpole-random", *words, tmp_path / "a", "--seeds", 2)
+    said = birl_("evaluate", tmp_path / "a" / "seed_0", "--best", "--env-id", "CartPole-v1", status=1)
+    assert "and is not one of several seeds on logged data (--seeds). Leave --best out" in said
     assert (tmp_path / "a" / "seed_1" / "model_5.d3").exists()
     message = birl_("train", "BC", "--dataset", "pendulum-random", *words, tmp_path / "b", status=1)
     assert message.endswith("a prioritised sampler: nothing sets priorities; leave out --prioritized")
@@ -413,8 +415,8 @@ def test_a_run_begins_with_a_model(birl_: Any, tmp_path: Path) -> None:
     several = [*offline, "--out", tmp_path / "x", "--seeds", 2, "--init-from", first]
     assert "--init-from: not with --seeds" in birl_(*several, status=1)
     other = [*online, "--init-from", first, "--fresh"]
-    said = birl_(*other, "--set", "encoder_factory.hidden_units=[16]", status=1)
-    assert "encoder_factory VectorEncoderFactory(hidden_units=[8]" in said and "(hidden_units=[16]" in said
+    said = birl_(*other, "--set", "encoder_factory.hidden_units=[16]", "gamma=0.5", status=1)
+    assert "--set encoder_factory.hidden_units was [8], now [16]" in said and "gamma" not in said
     other[3] = "Acrobot-v1"
     assert "made for observations (4,) and 2 discrete actions, but this run has observations (6,)" in birl_(
         *other, status=1

@@ -34,6 +34,9 @@ def test_a_refused_command_leaves_another_run_as_it_is(birl_: Any, tmp_path: Pat
     birl_(*words)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     assert "other settings" in birl_(*words, "--seed", 3, status=1)
+    words[1] = "PPO"
+    said = birl_(*words[:-4], "--out", out, status=1)
+    assert "other settings: algorithm.type was 'DQN', now 'PPO'. Give" in said
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 

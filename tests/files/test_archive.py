@@ -393,7 +393,7 @@ def test_foreign_files_are_named(data: bytes, message: str) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No such file"):
         load_archive(tmp_path / "none.d3", "model")
-    with pytest.raises(FileError, match="directory"):
+    with pytest.raises(FileError, match="it is a folder; give a file in it"):
         load_archive(tmp_path, "model")
     reader, writer = os.pipe()
     os.close(writer)

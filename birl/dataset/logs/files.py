@@ -172,6 +172,11 @@ def check_replaceable(folder: Path) -> None:
     for entry in folder.iterdir():
         if entry.is_dir():
             check_replaceable(entry)
+        elif entry.name == "queries.json":
+            raise WriteError(
+                f"{entry} would be removed with {folder}: it records the questions that these episodes have answered, "
+                "for which reports correct their confidence. Give another folder, or move it and start a new record"
+            )
         elif not any(map(entry.match, _OWN_FILES)):
             raise WriteError(
                 f"{entry} would be removed with {folder}, and no import or split has written it: move it, or give "
