@@ -29,8 +29,9 @@ _NAMES: Final = {
     "reward": "rewards?|r|_?label_?reward|next[._]rewards?",
     "terminated": "next[._](done|terminated)|terminated|terminateds|terminals?|is_?terminal|dones?|_?done_?",
     "truncated": "next[._]truncated|truncated|truncateds|truncations?|time_?outs?|is_?last",
-    "propensity": "propensity|propensities|p_?scores?|pscore|action_?prob(ability)?|prob(ability)?|p"
-    "|behaviou?r_?prob(ability)?|action_?logp|log_?p(rob)?|action_?log_?prob|_?label_?probability",
+    "propensity": "propensity(_?scores?)?|propensities|p_?scores?|pscore|action_?prob(ability)?|prob(ability)?|p"
+    "|p_?action|pi_?b|behaviou?r_?prob(ability)?|logging_?prob(ability)?|action_?logp|log_?p(rob)?|action_?log_?prob"
+    "|_?label_?probability",
     "mask": "action_?mask|possible_?actions_?mask|allowed(_?actions)?|legal_?actions(_?mask)?",
     "logger": "logger|policy(_?(id|name|version))?|model_?(id|version)|behaviou?r_?policy",
     "cluster": "cluster|user(_?id)?|customer(_?id)?|patient(_?id)?|machine(_?id)?|device(_?id)?|uid",
@@ -192,6 +193,12 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     for name in (name for name in profiles if name not in assigned):
         roles = [word for role, word in (("terminated", "end"), ("action", "action")) if name in candidates[role]]
         proposed = [] if name in candidates["time"] else _observation_lines(name, profiles[name], rows)
+        if name in candidates["propensity"] and not roles:
+            proposed.insert(
+                0,
+                f"# if {_comment(name)} is the probability of the logged action, remove it here and name it in "
+                "[propensity]",
+            )
         if name in candidates["reward"] and not roles:
             proposed.insert(0, f"# if {_comment(name)} is the reward, remove it here and name it in [reward]")
         if roles:  # effects of an action must not become observations by mistake
@@ -221,6 +228,11 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
         lines += ["# [propensity]", *_role_lines("propensity", "column", found["propensity"], profiles, False)]
     else:
         lines.append("# No column is named like probabilities of the logged actions: evaluation then relies on models.")
+        if candidates["propensity"]:
+            lines += [
+                "# [propensity]",
+                *_role_lines("propensity", "column", [], profiles, False, candidates["propensity"]),
+            ]
     for name, why in ((name, why) for role, why in _UNUSED.items() for name in found[role]):
         lines.append(f"# not used: {to_toml(name)}, {_comment(profiles[name])}: {why}")
     return "\n".join(lines) + "\n"
@@ -258,6 +270,14 @@ _CONTENT_RULES: Final[dict[str, Callable[[Profile, int], bool]]] = {
             profile.kind in ("numbers", "true/false")
             or (profile.kind == "whole numbers" and len(profile.values) < rows)
         )
+    ),
+    "propensity": lambda profile, rows: (
+        profile.kind == "numbers"
+        and not profile.whole
+        and profile.low is not None
+        and profile.low != profile.high
+        and profile.low > 0
+        and profile.high <= 1
     ),
 }
 """Checks whether a column could have a role by its contents, for roles that no name matches."""

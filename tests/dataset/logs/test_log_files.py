@@ -436,6 +436,22 @@ def test_integer_columns_are_reward_candidates(paid: list[Any], tmp_path: Path) 
     assert "no column is named like the reward" not in named and "if same is the reward" not in named
 
 
+def test_probabilities_are_propensity_candidates(tmp_path: Path) -> None:
+    rows = {"episode": [1, 1, 2], "action": [0, 1, 0], "reward": [1.0, 2.5, 3.0], "chance": [0.3, 0.7, 1.0]}
+    lines = propose([write(pyarrow.table(rows), tmp_path / "log.parquet")]).text.splitlines()
+    assert any(line.startswith('# column = "chance"   # it may be: numbers, from 0.3 to 1') for line in lines)
+    place = lines.index(
+        "# if chance is the probability of the logged action, remove it here and name it in [propensity]"
+    )
+    assert lines[place + 1] == "[[observation]]" and "# [propensity]" in lines
+    for name in ("p_action", "pi_b", "propensity_score"):
+        named = pyarrow.table(rows).rename_columns(["episode", "action", "reward", name])
+        text = propose([write(named, tmp_path / f"{name}.parquet")]).text
+        assert f'[propensity]\ncolumn = "{name}"' in text and "[[observation]]" not in text
+    rows["chance"] = [0.3, 0.7, 1.5]
+    assert "propensity]" not in propose([write(pyarrow.table(rows), tmp_path / "other.parquet")]).text
+
+
 @pytest.mark.parametrize("role", ["reward", "terminated", "propensity"])
 def test_effects_of_actions_cannot_be_observations(role: str) -> None:
     text = (
