@@ -114,8 +114,18 @@ def argument_hint(name: str, known: Iterable[str]) -> str:
     found = [listed(map(repr, names)) + _bracketed(_NOT_HERE.sub("", row.note)) for row, names in (whole or here)[:1]]
     if not found and not rows[0].call:
         return f"; {rows[0].note}."
-    found = found or [f"{row}{_bracketed(row.note)}" for row in rows if row.call]
+    found = found or [f"{row}{_bracketed(_with_fields(row.note, known))}" for row in rows if row.call]
     return f"; here that is {' or '.join(found)}."
+
+
+def _encoder_fields(known: Iterable[str]) -> list[str]:
+    return sorted(each for each in known if each.endswith("encoder_factory"))
+
+
+def _with_fields(note: str, known: set[str]) -> str:
+    """Return a note whose example of an encoder names the encoders that are known."""
+    fields = _encoder_fields(known) or ["encoder_factory"]
+    return re.sub(r"\bencoder_factory(=\[.*\])", lambda match: ", ".join(f"{each}{match[1]}" for each in fields), note)
 
 
 _NOT_HERE: Final = re.compile("(; )?fit_online takes it as .*|; n_steps_per_epoch sets .*")
@@ -130,10 +140,12 @@ def option_hint(name: str, options: Iterable[str], fields: Iterable[str] = ()) -
         options: arguments of the command's options.
         fields: hyper-parameters that follow ``--set``.
     """
-    options, rows = set(options), arguments().get(plain(name), ())
+    options, rows, fields = set(options), arguments().get(plain(name), ()), list(fields)
     found = [row.note for row in rows if row.note.startswith("--") and row.note[2:].replace("-", "_") in options]
     found = found or [f"--{each.replace('_', '-')}" for row in rows for each in row.arguments if each in options]
     found = found or [f"--set {each}=…" for row in rows for each in row.arguments if each in fields]
+    if any("encoder_factory=[" in row.note for row in rows):
+        found = found or [f"--set '{each}=[64, 64]'" for each in _encoder_fields(fields)]
     found = found or [row.note for row in rows if not row.call and not row.note.startswith(("--", "not needed"))]
     return f"here that is {' or '.join(dict.fromkeys(found))}" if found else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import birl
 from birl import algos, habits
 from birl.cli import main
+from birl.cli.plot import plot
 from birl.cli.train_options import TrainOptions
 from birl.config import hyperparameters
 from birl.errors import ArgumentError, ConfigError
@@ -24,7 +26,7 @@ from birl.recipes import RECIPES
 from scripts.make_moving_pages import default_of, found
 
 TABLE = habits.table()
-OPTIONS = {each.name for each in dataclasses.fields(TrainOptions)}
+OPTIONS = {each.name for each in dataclasses.fields(TrainOptions)} | {*inspect.signature(plot).parameters}
 FIELDS = {
     name
     for each in algos.__all__
@@ -218,6 +220,13 @@ def dqn() -> Any:
         (lambda: birl.metrics.evaluate(dqn(), "CartPole-v1", n_eval_episodes=2), "here that is 'n_episodes'."),
         (lambda: birl.metrics.evaluate(dqn(), "CartPole-v1", deterministic=False), "here that is 'sample'."),
         (lambda: birl.models.VectorEncoderFactory(net_arch=[8]), "here that is 'hidden_units'"),
+        (
+            lambda: algos.PPOConfig(net_arch=[8]),
+            "such as actor_encoder_factory=[64, 64], value_encoder_factory=[64, 64]",
+        ),
+        (lambda: algos.DQNConfig(net_arch=[8]), "(such as encoder_factory=[64, 64])"),
+        (lambda: algos.SACConfig(features_extractor_class=8), "'actor_encoder_factory' and 'critic_encoder_factory'"),
+        (lambda: algos.DQNConfig().create(use_gpu=True), "here that is 'device'"),
         (lambda: birl.optimizers.AdamFactory(max_grad_norm=8), "here that is 'clip_grad_norm'"),
         (lambda: birl.optimizers.AdamFactory(lr=8), "here that is birl.algos.DQNConfig(learning_rate=…)"),
         (
@@ -321,6 +330,11 @@ def test_other_missing_attributes_read_as_usual() -> None:
         ("", "load", "; here that is birl.load_learnable"),
         ("algos", "BehaviorCloning", "; here that is birl.algos.BC"),
         ("algos", "D4PG", ", and birl does not have this algorithm: TD3 with"),
+        (
+            "datasets",
+            "load_csv",
+            "; here that is birl.dataset.from_table for a table in memory, and `birl data import`",
+        ),
         ("datasets", "get_hopper", "; here that is birl.datasets.get_d4rl('hopper-medium-v2')"),
         ("dataset", "PrioritizedReplayBuffer", "; here that is birl.dataset.PrioritizedSampler"),
         ("models", "MlpPolicy", "; here that is birl.models.VectorEncoderFactory"),
@@ -399,8 +413,35 @@ def test_words_that_are_no_habits_give_no_hint() -> None:
         (["train", "PPO", "--total-timesteps", "9"], "no option is called --total-timesteps; here that is --n-steps"),
         (
             ["train", "PPO", "--ent-coef", "9"],
-            "here that is --set entropy_coefficient=… or --set initial_temperature=…",
+            "here that is --set entropy_coefficient=…\n",
         ),
+        (["train", "SAC", "--lr", "9"], "here that is --set actor_learning_rate=… or --set critic_learning_rate=…"),
+        (["train", "PPO", "--lr", "9"], "here that is --set learning_rate=…\n"),
+        (["train", "DQN", "--policy-kwargs", "9"], "here that is --set encoder_factory=…\n"),
+        (
+            ["train", "PPO", "--policy-kwargs", "9"],
+            "is --set actor_encoder_factory=… or --set value_encoder_factory=…\n",
+        ),
+        (
+            ["train", "PPO", "--net-arch", "9"],
+            "here that is --set 'actor_encoder_factory=[64, 64]' or --set 'value_enc",
+        ),
+        (
+            ["train", "DQN", "--n-step", "9"],
+            "did you mean --n-steps? In other libraries it also has another sense: here",
+        ),
+        (["train", "DQN", "--verbose", "9"], "the command line shows progress by itself"),
+        (["train", "DQN", "--tensorboard-log", "x"], "metrics are CSV files in the folder of the run"),
+        (["train", "DQN", "--checkpoint", "x"], "the same command again continues the run"),
+        (["plot", "x", "--out", "y.png"], "no option is called --out; here that is --save"),
+        (["evaluate", "x", "--n-trials", "3"], "no option is called --n-trials; here that is --n-episodes"),
+        (["resume", "x"], "no command is called resume; the same `birl train` command again resumes its run"),
+        (
+            ["train", "DQN", "--n-steps", "1e5"],
+            "--n-steps 1e5: Invalid value for '--n-steps': it must be an integer in",
+        ),
+        (["train", "DQN", "--epsilon", "a"], "it must be a number, such as 0.01 (see"),
+        (["train", "DQN", "--env-id", "BreakoutNoFrameskip-v4"], "Today the game is 'ALE/Breakout-v5'"),
         (["train", "DQN", "--exploration-fraction", "9"], "here that is --epsilon-steps"),
         (["train", "DQN", "--n-envs", "9"], "here that is --num-envs"),
         (["train", "DQN", "--lr", "9"], "here that is --set learning_rate=…"),

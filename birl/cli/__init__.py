@@ -243,27 +243,46 @@ _RENAMED = {
 }
 """Former names of options."""
 
+_NO_COMMANDS: Final = {
+    "resume": "the same `birl train` command again resumes its run, and --extend makes it longer",
+    "continue": "the same `birl train` command again resumes its run, and --extend makes it longer",
+    "eval": "here that is `birl evaluate`",
+    "test": "here that is `birl evaluate`",
+    "enjoy": "here that is `birl play`, or `birl record` for videos",
+}
+"""Commands of other programs."""
+
 
 def _option_hint(error: Exception, words: Sequence[str]) -> str:
     """Return advice about an unknown option: its new name, or how to set a hyper-parameter that has its name."""
     option = str(getattr(error, "option_name", ""))
+    if not option and words[0] in _NO_COMMANDS:
+        return f"no command is called {words[0]}; {_NO_COMMANDS[words[0]]}"
     if option in _RENAMED:
         return f"no option is called {option}: it is {_RENAMED[option]} now"
     name = option.lstrip("-").replace("-", "_")
     options = [each.name for each in error.ctx.command.params] if option else []  # type: ignore[attr-defined]
-    if words[0] not in ("train", "tune"):
-        here = option_hint(name, options)
-        return f"no option is called {option}; {here}" if here else ""
-    from birl.cli.loading import algorithm_classes
-    from birl.config import hyperparameters
-
-    fields = {name for each in algorithm_classes().values() for name in hyperparameters(each.config_class)}
+    fields = _fields_of(words) if option and words[0] in ("train", "tune") else set()
     if name not in fields:
         here = option_hint(name, options, fields)
+        near = [each for each in options if here and each in (f"{name}s", name.removesuffix("s"))]
+        if near:
+            here = f"did you mean --{near[0].replace('_', '-')}? In other libraries it also has another sense: {here}"
         return f"no option is called {option}; {here}" if here else ""
     position = next(index for index, word in enumerate(words) if word.partition("=")[0] == option)
     value = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2]) or "…"
     return f"no option is called {option}: hyper-parameters follow --set, as in --set {name}={value}"
+
+
+def _fields_of(words: Sequence[str]) -> set[str]:
+    """Return the hyper-parameters of the algorithm that the words name, or of all algorithms."""
+    from birl.cli.loading import algorithm_class, algorithm_classes
+    from birl.config import hyperparameters
+
+    kinds = [*algorithm_classes().values()]
+    with contextlib.suppress(BirlError):  # an unknown algorithm
+        kinds = [algorithm_class(words[1])] if len(words) > 1 and ":" not in words[1] else kinds
+    return {name for kind in kinds for name in hyperparameters(kind.config_class)}
 
 
 def _one_line(error: Exception, usage: bool) -> str:
@@ -271,6 +290,8 @@ def _one_line(error: Exception, usage: bool) -> str:
     for detail in getattr(error, "__notes__", []):  # such as which evaluator failed
         text = f"{text.removesuffix('.')}. {' '.join(detail.split()).removesuffix('.')}"
     if usage:
+        for kind, allowed in _KINDS.items():
+            text = re.sub(rf"Input should be a valid {kind}\b.*", f"it must be {allowed}", text)
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "birl"
         return f"{text} (see `{command} --help`)" if text else f"see `{command} --help`"
@@ -292,6 +313,7 @@ _OPTIONS = {
 }
 
 
+_KINDS: Final = {"integer": "an integer in digits, such as 100000", "number": "a number, such as 0.01"}
 _TUPLE: Final = re.compile(r"\b(observation_keys)=\(((?:'[^']*',? ?)+)\)")
 _QUOTED: Final = r"'([^']*)'"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -140,6 +141,8 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         why = str(error) if str(error).endswith((".", "?")) else f"{error}."
         if module_name in sys.modules and not hasattr(sys.modules[module_name], attribute):
             why += f" The module {module_name} was imported, but it has no {attribute}."
+        if game := re.fullmatch(r"(\w+?)(?:NoFrameskip|Deterministic)-v\d", name):
+            why += f" Today the game is 'ALE/{game[1]}-v5', and birl.envs.AtariPreprocessing (--atari) skips frames."
         raise ConfigError(
             f"cannot create an environment from {name!r}: {why} Give a Gymnasium id such as "
             "'CartPole-v1', 'module:Id-v0' if importing the module registers it, or 'module:factory' for your "
