@@ -507,7 +507,7 @@ def _unscaled_images(config: AlgorithmConfig, spec: Spec, leaves: Tree) -> list[
 
     def look(shape: Shape, leaf: Any, name: str) -> None:
         large = not name or (len(shape) == 3 and sorted(shape)[1] >= _LEAST_SIDE)  # small parts are symbols
-        if getattr(leaf, "dtype", None) == np.uint8 and len(shape) == 3 and np.max(getattr(leaf, "high", 255)) > 1:
+        if getattr(leaf, "dtype", None) == np.uint8 and len(shape) == 3 and np.max(getattr(leaf, "high", 255)) == 255:
             images.extend([name] * large)
 
     named = map_named_leaves(lambda leaf, name: (leaf, name), match_parts(spec.observations, leaves))

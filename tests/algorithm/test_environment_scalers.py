@@ -183,6 +183,13 @@ def test_logged_bytes_are_left_as_they_are_with_a_warning() -> None:
         scaled.build_with_dataset(data)
 
 
+@pytest.mark.parametrize(("high", "scaled"), [(1, False), (10, False), (255, True)])
+def test_only_images_up_to_255_are_divided_by_255(high: int, scaled: bool) -> None:
+    algorithm = algos.DQNConfig().create()
+    algorithm.build_with_env(env_of(spaces.Box(0, high, (1, 36, 36), np.uint8)))
+    assert isinstance(algorithm.config.observation_scaler, PixelObservationScaler) is scaled
+
+
 def test_parts_that_are_no_bytes_are_not_divided_by_255() -> None:
     camera, ram = spaces.Box(0, 255, (1, 36, 36), np.uint8), spaces.Box(0, 255, (128,), np.uint8)
     pixels = PixelObservationScaler()

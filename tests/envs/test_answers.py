@@ -7,6 +7,7 @@ import signal
 import warnings
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -442,3 +443,27 @@ def test_one_object_is_not_several_environments() -> None:
         with pytest.raises(EnvironmentMismatchError, match="environment 1 .* is the same object"):
             use(vector)
     check_environment(SyncVectorEnv([Drift, Drift]))
+
+
+class OneStep(gymnasium.Env[Any, Any]):
+    """Ends at once, with an observation that was not declared."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, last: Any) -> None:
+        self.last = last
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return self.last, 0.0, True, False, {}
+
+
+@pytest.mark.filterwarnings("ignore::birl.errors.ObservationRangeWarning")
+@pytest.mark.parametrize("last", [np.zeros(1), np.full(1, 5, np.float32)], ids=["float64", "outside"])
+def test_the_check_looks_at_observations_at_the_ends_of_episodes(last: Any) -> None:
+    with pytest.raises(EnvironmentMismatchError, match="is not in the declared space"):
+        check_environment(OneStep(last))
+    check_environment(OneStep(np.ones(1, np.float32)))
