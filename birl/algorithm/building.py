@@ -29,6 +29,7 @@ from birl.errors import (
     UnusedOptionWarning,
     outside_birl,
 )
+from birl.logging.logger import LOG
 from birl.preprocessing import MinMaxActionScaler, PixelObservationScaler
 from birl.run.hooks import Hooks, with_run
 from birl.run.options import ONLINE_DEFAULTS
@@ -55,6 +56,9 @@ _FAR: Final = 10.0
 """Observations whose scaled mean is further from 0 than this are not those that the scaler was fitted to."""
 
 _LOOK: Final = 256
+_NARROW: Final = 0.9
+"""Share of the environment's range of actions below which the range of an action scaler is worth a line in the log."""
+
 _LEAST_SIDE: Final = 32
 """Smallest side of images whose bytes are surely brightness."""
 
@@ -437,11 +441,36 @@ def fit_to_env(
         _warn_of_range(kind, *spec.actions.bounds, "the environment")
     if not built:
         _check_bytes(config, spec, leaf_spaces(space), "the environment")
+    _report_narrow_range(kind, config, spec)
     if isinstance(config.observation_scaler, PixelObservationScaler):
         read = tree_leaves(spec.encoder_observation(match_parts(spec.observations, leaf_spaces(space))))
         if any(each.dtype.kind == "f" and np.max(each.high) <= 1 for each in read if isinstance(each, spaces.Box)):
             text = _scaled_twice("observations of the environment")
             warnings.warn(text, ObservationRangeWarning, stacklevel=outside_birl())
+
+
+def _report_narrow_range(kind: Definition, config: AlgorithmConfig, spec: Spec) -> None:
+    """Log a warning if a scaler that was fitted to data keeps the policy from a part of the environment's actions."""
+    scaler, bounds = config.action_scaler, spec.actions.bounds
+    if not isinstance(scaler, MinMaxActionScaler) or bounds is None or not kind.acts.bounded:
+        return
+    low, high = bounds
+    share = (np.minimum(scaler.maximum, high) - np.maximum(scaler.minimum, low)) / np.maximum(high - low, 1e-12)
+    if np.isfinite(share).all() and (share < _NARROW).any():
+        index = int(share.argmin())
+        LOG.warning(
+            "%s acts only from %g to %g in action[%d], the range of its action scaler; the environment takes actions "
+            "from %g to %g: give MinMaxActionScaler(minimum=…, maximum=…) with these bounds to a new algorithm to use "
+            "all of them",
+            *(
+                kind.name,
+                scaler.minimum.flat[index],
+                scaler.maximum.flat[index],
+                index,
+                low.flat[index],
+                high.flat[index],
+            ),
+        )
 
 
 def _needs_bounds(kind: Definition, config: AlgorithmConfig, actions: Actions) -> bool:

@@ -247,3 +247,14 @@ def test_images_that_are_scaled_twice_are_warned_of() -> None:
         pixels.create().build_with_dataset(logged(images / np.float32(255)))
     with pytest.warns(ObservationRangeWarning, match="observations of the environment are floats up to 1"):
         pixels.create().build_with_env(env_of(spaces.Box(0, 1, (1, 36, 36), np.float32)))
+
+
+def test_a_scaler_of_a_part_of_the_environments_actions_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    env = env_of(action=spaces.Box(-2, 2, (2,), np.float32))
+    whole = td3(action_scaler=MinMaxActionScaler())
+    whole.build_with_env(env)
+    td3(action_scaler=MinMaxActionScaler([-2, -1.9], [2, 2])).build_with_env(env)
+    td3(action_scaler=MinMaxActionScaler([-5, -5], [5, 5])).build_with_env(env)
+    assert not caplog.text
+    td3(action_scaler=MinMaxActionScaler([-2, -1], [2, 0.5])).build_with_env(env)
+    assert "TD3 acts only from -1 to 0.5 in action[1]" in caplog.text and "from -2 to 2" in caplog.text
