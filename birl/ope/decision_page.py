@@ -27,17 +27,17 @@ _MARKS: Final[Mapping[str, Literal["good", "doubtful", "bad"]]] = {
     "cannot_tell": "doubtful",
 }
 _MODEL_ONLY: Final = (
-    "A model alone (direct_method) has no interval here and never decides, because its terms ignore the error of the "
-    "model. The bootstrap includes it (birl.ope.bootstrap_linear_fqe, birl.ope.bootstrap_fqe), but with fewer than 400 "
-    "episodes its intervals may cover the truth too seldom."
+    "A model alone (direct_method) has no interval here and never decides, because its terms ignore the model's error. "
+    "The bootstrap includes it (bootstrap_linear_fqe, bootstrap_fqe), but with fewer than 400 episodes its intervals "
+    "may cover the truth too seldom."
 )
 SECOND_OPINIONS: Final = {"direct_method": "LINEAR", "doubly_robust": "DR"}
 """Estimators whose gains are reported next to the gain by the estimator that decides."""
 CONTRADICTED: Final = "LINEAR and DR contradict each other: the 99 % interval of their difference excludes 0"
 _COLUMNS_NOTE: Final = (
-    "LINEAR is the gain by a linear model alone, DR the gain by this model and weights. An exclamation mark means that "
+    "LINEAR is the gain by a linear model alone, DR the gain by this model and weights; an exclamation mark means that "
     "the estimate is refused. The last column is the share of the logged steps in which a policy acts differently from "
-    "the logging policy. The larger it is, the less the logs say about the policy."
+    "the logging policy: the larger, the less the logs say."
 )
 _MAX_COMPARED: Final = 12
 _BY_STEP: Final = {"ess": "Effective episodes by step", "mean_weight": "Mean weight by step (1 in expectation)"}

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
-from birl.ope import evaluate, rank, verdict
+from birl.ope import decision_page, evaluate, rank, verdict
 from birl.ope.decision_page import CONTRADICTED, contradicts, second_opinions, write_ranking, write_report
-from birl.ope.html_page import format_value
+from birl.ope.html_page import format_value, plain_text
 from birl.ope.validity_limits import Finding
 from tests.ope.test_decisions import FixedPolicy, improved, logs
 
@@ -99,3 +99,8 @@ def test_long_and_hostile_names_hide_nothing(tmp_path: Path) -> None:
     assert any(text.startswith(words) for text in asked) and "?<script>\ufffd</title></svg>: cannot tell" in asked
     assert not list(tree.iter("script"))
     assert "many" in [table.get("class") for table in tree.iter("table")]
+
+
+def test_explanations_are_not_cut() -> None:
+    texts = [value for value in vars(decision_page).values() if isinstance(value, str) and " " in value]
+    assert len(texts) > 3 and texts == [plain_text(text) for text in texts]
