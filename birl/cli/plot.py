@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -61,8 +62,9 @@ def plot(
     _check_limits("--xlim", xlim)
     _check_limits("--ylim", ylim)
     curves = [_curve_files(path, metric) for path in paths]
-    names = label or [_label(path, files) for path, files in zip(paths, curves, strict=True)]
-    limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or curves[0][0].stem}
+    names = label or _labels(paths, curves)
+    metrics = list(dict.fromkeys(files[0].stem for files in curves))
+    limits = {"xlim": xlim, "ylim": ylim, "title": title, "ylabel": ylabel or ", ".join(metrics)}
     figure = draw(curves, names, window=window, show_steps=show_steps, show_max=show_max, **limits)
     show_or_save(figure, save)
     if save is not None:
@@ -188,8 +190,15 @@ def _moving_average(values: Array, window: int) -> list[float]:
     return [values[max(end - window, 0) : end].mean() for end in range(1, len(values) + 1)]
 
 
+def _labels(paths: list[Path], curves: list[list[Path]]) -> list[str]:
+    """Return the names of curves in the legend, with their paths where the names of folders are equal."""
+    names = [_label(path, files) for path, files in zip(paths, curves, strict=True)]
+    count = Counter(names)
+    return [name if count[name] == 1 else f"{path}: {name}" for path, name in zip(paths, names, strict=True)]
+
+
 def _label(path: Path, files: list[Path]) -> str:
-    """Return the name of a curve in the legend."""
+    """Return the name of a curve."""
     if len(files) > 1:
         return f"{path.name}/{files[0].stem}, mean of {len(files)} seeds"
     return f"{files[0].parent.name}/{files[0].stem}" if files[0].parent.name else files[0].stem

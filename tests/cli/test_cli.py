@@ -20,7 +20,7 @@ import torch
 
 import birl
 from birl.algos import DecisionTransformerConfig, DiscreteRandomPolicyConfig, DQNConfig, PPOConfig
-from birl.cli import _RENAMED, main
+from birl.cli import _RENAMED, main, plot
 from birl.cli.install import EXTRAS
 from birl.cli.loading import algorithm_classes
 from birl.cli.train import configure
@@ -882,3 +882,17 @@ def test_a_dataset_that_is_not_there(birl_: Any, tmp_path: Path, name: str, said
 def test_the_bare_command_prints_its_help(birl_: Any) -> None:
     text = birl_()
     assert text == birl_("--help") and "train" in text and text.count("\n") > 10
+
+
+def test_curves_of_equal_names_have_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a/cql", "b/cql", "c/td3"):
+        Path(folder).mkdir(parents=True)
+        for metric in ("environment", "loss"):
+            Path(folder, f"{metric}.csv").write_text("1,10,3.0\n")
+    paths = [Path("a/cql"), Path("b/cql"), Path("c/td3/loss.csv")]
+    curves = [plot._curve_files(path, None) for path in paths]
+    assert plot._labels(paths, curves) == ["a/cql: cql/environment", "b/cql: cql/environment", "td3/loss"]
+    assert main(["plot", *map(str, paths), "--save", "all.png"]) == 0
+    figure = plot.draw(curves, ["1", "2", "3"], ylabel="environment, loss")
+    assert figure.axes[0].get_ylabel() == "environment, loss"
