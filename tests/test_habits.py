@@ -441,7 +441,7 @@ def test_words_that_are_no_habits_give_no_hint() -> None:
             "--n-steps 1e5: Invalid value for '--n-steps': it must be an integer in",
         ),
         (["train", "DQN", "--epsilon", "a"], "it must be a number, such as 0.01 (see"),
-        (["train", "DQN", "--env-id", "BreakoutNoFrameskip-v4"], "Today the game is 'ALE/Breakout-v5'"),
+        (["train", "DQN", "--env-id", "GameOfNobodyNoFrameskip-v4"], "Today the game is 'ALE/GameOfNobody-v5'"),
         (["train", "DQN", "--exploration-fraction", "9"], "here that is --epsilon-steps"),
         (["train", "DQN", "--n-envs", "9"], "here that is --num-envs"),
         (["train", "DQN", "--lr", "9"], "here that is --set learning_rate=…"),
