@@ -17,7 +17,7 @@ from birl.files.state_restore import check_array
 from birl.models.distributions import NEVER
 from birl.models.noisy import noise_of, noise_on
 from birl.preprocessing.units import Units, copy_array
-from birl.spaces import all_finite, read_action_mask
+from birl.spaces import all_finite, first_not_finite, read_action_mask
 from birl.spaces.conversion import Columns, to_array, to_arrays
 from birl.spaces.observations import (
     check_action_mask,
@@ -29,7 +29,6 @@ from birl.spaces.observations import (
 )
 from birl.spaces.specs import Spec
 from birl.types import (
-    FLOAT32_MAX,
     MASK,
     ActionSpace,
     Array,
@@ -355,8 +354,7 @@ class BuiltPolicy:
             raise ActionError(
                 f"actions from {action.min()} to {action.max()} were given; they must be {actions.valid_range}"
             )
-        if action.dtype.kind == "f" and not all_finite(action):
-            row = int(np.flatnonzero(~(np.abs(action) <= FLOAT32_MAX).reshape(rows, -1).all(1))[0])
+        if (row := first_not_finite(action)) is not None:
             raise ActionError(f"the action of row {row} is {action[row]}: actions must be finite in float32")
         return action.reshape(stored)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -56,6 +56,8 @@ _FAR: Final = 10.0
 """Observations whose scaled mean is further from 0 than this are not those that the scaler was fitted to."""
 
 _LOOK: Final = 256
+"""Number of observations of each storage that are compared with the range of a scaler."""
+
 _NARROW: Final = 0.9
 """Share of the environment's range of actions below which the range of an action scaler is worth a line in the log."""
 
@@ -534,14 +536,20 @@ def _unscaled_images(config: AlgorithmConfig, spec: Spec, leaves: Tree) -> list[
         return []
     images: list[str] = []
 
-    def look(shape: Shape, leaf: Any, name: str) -> None:
+    def look(kind: Any, leaf: Any, name: str) -> None:
+        shape: Shape = kind.shape
         large = not name or (len(shape) == 3 and sorted(shape)[1] >= _LEAST_SIDE)  # small parts are symbols
         if getattr(leaf, "dtype", None) == np.uint8 and len(shape) == 3 and np.max(getattr(leaf, "high", 255)) == 255:
             images.extend([name] * large)
 
-    named = map_named_leaves(lambda leaf, name: (leaf, name), match_parts(spec.observations, leaves))
-    tree_map(lambda leaf, pair: look(leaf.shape, *pair), spec.observations, named)
+    _visit_parts(look, spec, leaves)
     return images
+
+
+def _visit_parts(look: Callable[[Any, Any, str], None], spec: Spec, leaves: Tree) -> None:
+    """Call ``look(leaf of the spec, its space or array spec, name)`` for each part of observations."""
+    named = map_named_leaves(lambda leaf, name: (leaf, name), match_parts(spec.observations, leaves))
+    tree_map(lambda leaf, pair: look(leaf, *pair), spec.observations, named)
 
 
 def _check_bytes(config: AlgorithmConfig, spec: Spec, leaves: Tree, source: str) -> None:
@@ -575,8 +583,7 @@ def _refuse_numbers(spec: Spec, leaves: Tree, source: str) -> None:
                 "with the names of the images (TupleObservationScaler for tuples)"
             )
 
-    named = map_named_leaves(lambda leaf, name: (leaf, name), match_parts(spec.observations, leaves))
-    tree_map(lambda leaf, pair: look(leaf, *pair), spec.observations, named)
+    _visit_parts(look, spec, leaves)
 
 
 def check_env(kind: Definition, expected: Spec, spec: Spec) -> None:

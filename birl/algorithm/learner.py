@@ -518,6 +518,27 @@ class Learner:
             parts = self.spec.encoder_observation(match_parts(self.spec.observations, observation))
             self.running["observation_scaler"].update(tree_map(lambda leaf: leaf[valid], parts))
 
+    def _warn_of_intervals(self, updates: int) -> None:
+        """Warn of intervals that end after this run of ``updates`` updates."""
+
+        def is_beyond(interval: int | None) -> bool:
+            return interval is not None and updates < interval - self.engine.grad_step % interval
+
+        if updates > 0 and is_beyond(self.reset_interval):
+            warnings.warn(
+                f"reset_interval={self.reset_interval} has no effect, because this run makes {updates} updates or "
+                "fewer: take a smaller number, or more steps",
+                UnusedOptionWarning,
+                stacklevel=outside_birl(),
+            )
+        interval = getattr(self.config, "target_update_interval", None)
+        if updates > _TRIAL and is_beyond(interval):
+            LOG.warning(
+                "%s never updates its target networks in this run, because target_update_interval=%d exceeds its %d "
+                "updates: give a smaller number",
+                *(self.name, interval, updates),
+            )
+
     def check_sampler(self, source: object) -> None:
         """Raise `UnsupportedError` if a source samples by TD errors and the algorithm has none."""
         readers = getattr(getattr(source, "reader", source), "sources", ())
@@ -547,21 +568,7 @@ class Learner:
             used["running reward_scaler"] = "a running reward_scaler"
         check_compatible(used)
         updates = self.experience.expected_updates(self.config, count, lanes)
-        interval = self.reset_interval
-        if interval is not None and 0 < updates < interval - self.engine.grad_step % interval:
-            warnings.warn(
-                f"reset_interval={interval} has no effect, because this run makes {updates} updates or fewer: take a "
-                "smaller number, or more steps",
-                UnusedOptionWarning,
-                stacklevel=outside_birl(),
-            )
-        interval = getattr(self.config, "target_update_interval", None)
-        if interval is not None and _TRIAL < updates < interval - self.engine.grad_step % interval:
-            LOG.warning(
-                "%s never updates its target networks in this run, because target_update_interval=%d exceeds its %d "
-                "updates: give a smaller number",
-                *(self.name, interval, updates),
-            )
+        self._warn_of_intervals(updates)
         if self.config.compile_graph == "auto" and updates >= LOAD_FROM:
             self.set_mode(acting=False)  # compiled programs depend on the mode
             if updates >= COMPILE_FROM or self.engine.is_stored():

@@ -14,9 +14,9 @@ from birl.dataset.arrays import HOST
 from birl.dataset.discounted_returns import DiscountedReturns
 from birl.dataset.episode import PartialTrajectory, Transition, stack_trees
 from birl.errors import NonFiniteError, ShapeError, UnsupportedError
-from birl.spaces import all_finite
+from birl.spaces import first_not_finite
 from birl.spaces.conversion import to_array
-from birl.types import FLOAT32_MAX, Array, ArrayOrTensor, Shape, Tree, tree_leaves, tree_map
+from birl.types import Array, ArrayOrTensor, Shape, Tree, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,8 +37,7 @@ def _picked(name: str, values: Sequence[object]) -> Array:
     """Return one of the values of each transition as an array ``[B, …]``."""
     name = f"the {name} of transitions"
     array = np.stack([to_array(f"{name}[{index}]", value) for index, value in enumerate(values)])
-    if array.dtype.kind == "f" and not all_finite(array):
-        index = int(np.flatnonzero(~(np.abs(array) <= FLOAT32_MAX).reshape(len(array), -1).all(1))[0])
+    if (index := first_not_finite(array)) is not None:
         raise NonFiniteError(
             f"{name}[{index}] is {array[index].tolist()!s:.80}; it must be finite in float32: correct the transition "
             "picker that returned it"

@@ -36,11 +36,11 @@ from birl.errors import (
     ShapeError,
     WorkerError,
 )
-from birl.spaces import Discrete, action_at, actions_from_space, all_finite, fill_empty_masks, unflatten_actions
+from birl.spaces import Discrete, action_at, actions_from_space, fill_empty_masks, first_not_finite, unflatten_actions
 from birl.spaces.conversion import to_array
 from birl.spaces.observations import Choices, check_action_mask, leaf_spaces, match_parts
 from birl.spaces.specs import number_of_environments, single_spaces
-from birl.types import FLOAT32_MAX, MASK, ActionSpace, Array, Environment, State, Tree, tree_leaves, tree_map
+from birl.types import MASK, ActionSpace, Array, Environment, State, Tree, tree_leaves, tree_map
 
 _LOG_BYTES: Final = 2**26
 _MIN_LOGGED_STEPS: Final = 100_000
@@ -430,9 +430,7 @@ class Stepper:
     def _check(self, observation: Tree, reward: Array | None = None) -> None:
         rewards = () if reward is None else (("reward", reward),)
         for what, array in (*rewards, *(("observation", leaf) for leaf in tree_leaves(observation))):
-            if array.dtype.kind == "f" and not all_finite(array):
-                finite = (np.abs(array) <= FLOAT32_MAX).reshape(self.n, -1).all(1)
-                index = int(np.flatnonzero(~finite)[0])
+            if (index := first_not_finite(array)) is not None:
                 raise NonFiniteError(
                     f"environment {index} returned the {what} {array[index].tolist()!s:.100} after "
                     f"{len(self._log) // self._logged.nbytes} steps since its last recorded reset; only numbers that "

@@ -29,7 +29,16 @@ from birl.spaces.action_spaces import (
     space_from_actions,
     unflatten_actions,
 )
-from birl.spaces.actions import Actions, Composite, Continuous, Discrete, MultiDiscrete, all_finite, choice_masks
+from birl.spaces.actions import (
+    Actions,
+    Composite,
+    Continuous,
+    Discrete,
+    MultiDiscrete,
+    all_finite,
+    choice_masks,
+    first_not_finite,
+)
 from birl.spaces.observations import (
     Choices,
     Numbers,
@@ -58,6 +67,7 @@ __all__ = [
     "choice_masks",
     "environment_spec",
     "fill_empty_masks",
+    "first_not_finite",
     "flatten_actions",
     "infer_actions",
     "infer_observations",

@@ -36,6 +36,13 @@ def all_finite(array: Array) -> bool:
     return float(np.vdot(array, array)) < FLOAT32_MAX or bool((np.abs(array) <= np.float64(FLOAT32_MAX)).all())
 
 
+def first_not_finite(array: Array) -> int | None:
+    """Return the index of the first row of an array ``[n, …]`` that is not finite in float32; ``None`` if all are."""
+    if array.dtype.kind != "f" or all_finite(array):
+        return None
+    return int((np.abs(array) <= np.float64(FLOAT32_MAX)).reshape(len(array), -1).all(1).argmin())
+
+
 def inner_bounds(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Array, Array]:
     """Return the outermost bounds that float32 represents exactly and that are not beyond ``low`` and ``high``.
 
