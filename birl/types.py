@@ -141,7 +141,9 @@ class ArraySpec:
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Apply ``function`` to every leaf of ``tree`` (and the matching leaves of ``rest``), keeping the structure."""
     if isinstance(tree, dict):
-        return {key: tree_map(function, tree[key], *(other[key] for other in rest)) for key in tree}
+        if not rest:
+            return {key: tree_map(function, part) for key, part in tree.items()}
+        return {key: tree_map(function, part, *[other[key] for other in rest]) for key, part in tree.items()}
     if isinstance(tree, tuple):
         return tuple(tree_map(function, *leaves) for leaves in zip(tree, *rest, strict=True))
     return function(tree, *rest)
@@ -399,11 +401,9 @@ def weighted_mean(value: Tensor, weight: Tensor, count: Tensor | None = None) ->
     extra leading dimensions of ``value`` (an ensemble) are kept. ``count`` is `real_steps` of ``weight``, if known.
     """
     dims = tuple(range(-weight.dim(), 0))
-    return (value * weight).sum(dims) / torch.as_tensor(
-        real_steps(weight) if count is None else count, dtype=value.dtype
-    )
+    return (value * weight).sum(dims) / (real_steps(weight) if count is None else count)
 
 
 def real_steps(weight: Tensor) -> Tensor:
     """Return the number of steps that are no padding, at least 1."""
-    return (weight > 0).sum().clamp(min=1)
+    return weight.count_nonzero().clamp(min=1)

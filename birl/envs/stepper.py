@@ -185,7 +185,7 @@ class Stepper:
     @property
     def observation(self) -> Tree:
         """See the attributes of the class."""
-        if self._pending.any():
+        if self._pending.size:
             pending, self._pending = self._pending, np.zeros(0, dtype=bool)
             self._observation = self._reset_done(pending)
         return self._observation
@@ -205,7 +205,8 @@ class Stepper:
         self.is_first = np.ones(self.n, dtype=bool)
         self.reward = np.zeros(self.n, dtype=np.float32)
         self._done = np.zeros(self.n, dtype=bool)
-        self._returns, self._lengths = np.zeros(self.n), np.zeros(self.n, np.int64)
+        self._all, self._returns = np.ones(self.n, dtype=bool), np.zeros(self.n)
+        self._lengths = np.zeros(self.n, np.int64)
 
     def _warn_of_mask(self, info: Mapping[str, object]) -> None:
         """Warn if the environment has a mask of actions that nothing reads, once for each class of environments."""
@@ -327,9 +328,8 @@ class Stepper:
             )
         terminated = _flags("terminated", terminated, self.n)
         truncated = _flags("truncated", truncated, self.n) & ~terminated
-        valid = np.ones(self.n, dtype=bool)
+        valid = ~self._done if self._mode is AutoresetMode.NEXT_STEP else self._all.copy()
         if self._mode is AutoresetMode.NEXT_STEP:
-            valid = ~self._done
             reward = np.where(valid, reward, 0.0)
             terminated, truncated = terminated & valid, truncated & valid
         done = terminated | truncated
@@ -373,13 +373,14 @@ class Stepper:
             elif ended:
                 following = self._reset_done(done)
         if restart:
-            self.is_first = done = np.ones(self.n, dtype=bool)
+            self.is_first = done = self._all.copy()
             self._pending = np.zeros(0, dtype=bool)
             following, done = self._reset_done(done), np.zeros(self.n, dtype=bool)
         self._observation, self._done = following, done
         self._warn_of_mask(info)
         reward = reward.astype(np.float32)
-        self.reward = np.where(self.is_first, np.float32(0.0), reward) if self.is_first.any() else reward.copy()
+        self.reward = reward.copy()
+        self.reward[self.is_first] = 0.0
         return Step(observation, reward, terminated, truncated, valid, episodes, StepInfo(info, self._single))
 
     def _successes(self, info: Mapping[str, Any]) -> Array:
@@ -583,11 +584,13 @@ def _check_result(result: object, method: str) -> tuple[Any, ...]:
         EnvironmentMismatchError: if it has another form, such as a step of gym before 0.26.
     """
     wanted = _RESULTS[method]
-    given = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
-    if isinstance(result, tuple) and len(result) == wanted.count(",") + 1:
-        if isinstance(result[-1], Mapping):
-            return result
-        given = f"{result[-1]!r:.80} as info, which is not a dict"
+    values = result if isinstance(result, tuple) else ()
+    complete = len(values) == wanted.count(",") + 1
+    if complete and isinstance(values[-1], dict | Mapping):  # a dict is found faster than other mappings
+        return values
+    given = f"{len(values)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    if complete:
+        given = f"{values[-1]!r:.80} as info, which is not a dict"
     old = (method == "reset" and not isinstance(result, tuple)) or (method == "step" and given == "4 values")
     remedy = "wrap environments written for gym before 0.26, for example in shimmy.GymV21CompatibilityV0"
     raise EnvironmentMismatchError(
@@ -625,7 +628,8 @@ def _flags(name: str, given: npt.ArrayLike, n: int) -> Array:
         array = to_array(name, given)
     except DataError:
         array = np.empty(0)
-    if array.size == n and (array.dtype == bool or (array.dtype.kind in "iuf" and ((array == 0) | (array == 1)).all())):
+    kind = array.dtype.kind
+    if array.size == n and (kind == "b" or (kind in "iuf" and ((array == 0) | (array == 1)).all())):
         return array.astype(bool).reshape(n)
     raise EnvironmentMismatchError(
         f"the environment returned {name}={given!r:.80}; it must be True or False for each of {n} environments"

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from birl.errors import ConfigError, ShapeError
 from birl.models.value_distributions import MeanReturns, Returns
-from birl.types import Batch, Loss, real_steps, weighted_mean
+from birl.types import Batch, Loss, real_steps
 
 
 def td_loss(
@@ -30,9 +30,9 @@ def td_loss(
     """
     target = _as_returns(prediction, target)
     loss = prediction.td_loss(target, delta)
-    count = real_steps(batch.weight)
-    value = weighted_mean(loss, batch.weight, count).sum()
-    metrics = {"q_value": weighted_mean(prediction.mean().detach(), batch.weight, count).mean()}
+    count, predicted = real_steps(batch.weight), prediction.mean().detach()
+    value = (loss * batch.weight).sum() / count
+    metrics = {"q_value": (predicted * batch.weight).sum() / (count * len(predicted))}
     metrics |= {metric: value} if metric else {}
     return Loss(value, metrics, priority=lambda: prediction.error(target, loss).mean(0))
 

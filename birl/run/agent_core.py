@@ -388,12 +388,14 @@ class AgentCore:
             most: see `observe`.
             lanes: indices of the environments ``[k]``; ``None`` for all.
         """
-        cut = most is not None and step.valid.sum() > most
+        count = int(np.count_nonzero(step.valid))
+        cut = most is not None and count > most
         if cut:
             step.valid.flat[np.flatnonzero(step.valid)[most:]] = False
+            count = int(np.count_nonzero(step.valid))
         self._store(selected, step, lanes)
-        self.cut = bool(cut)
-        self.uncounted_steps += int(step.valid.sum())
+        self.cut = cut
+        self.uncounted_steps += count
 
     def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
         """Store a step of all environments, or of those in ``lanes``."""

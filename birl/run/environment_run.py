@@ -187,8 +187,9 @@ class EnvironmentRun:
         def step() -> None:
             with session.time("step"):
                 updates.before_step()
-                session.add_episodes(steps.count(session.step, session.left if exact else None, measure))
-                for minibatch in steps.agent.minibatches(session.step + 1, session.left == 1, session.time):
+                made, left = session.step, session.left
+                session.add_episodes(steps.count(made, left if exact else None, measure))
+                for minibatch in steps.agent.minibatches(made + 1, left == 1, session.time):
                     updates.update(session, minibatch)
             session.tick()
 

@@ -297,7 +297,7 @@ class RolloutAgentCore(AgentCore):
         return action, self.actions.clip(action)
 
     def _store(self, selected: SelectedActions, step: Step, lanes: Array | None) -> None:
-        if not step.valid.any():  # only resets: no row
+        if not np.count_nonzero(step.valid):  # only resets: no row
             return
         row = {**selected._asdict(), **step.columns()}
         if self._scaling is not None:
@@ -404,4 +404,4 @@ class RolloutAgentCore(AgentCore):
 
 def _count_ends(row: dict[str, Tree]) -> int:
     """Count the episodes that end in a row."""
-    return int(((row["terminated"] | row["truncated"]) & row["valid"]).sum())
+    return int(np.count_nonzero((row["terminated"] | row["truncated"]) & row["valid"]))
