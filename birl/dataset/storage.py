@@ -341,7 +341,7 @@ class Storage:
         if self.journal is not None:
             self._mark_pending(lanes, rows, values, was_open)
         waiting = self.pending[lanes]
-        if waiting.any():
+        if np.count_nonzero(waiting):
             self._resolve(lanes[waiting], position[waiting] - 1)
         for name, column in self.columns.items():
             self.place.put(column, rows, values.get(name, 0))
@@ -357,7 +357,7 @@ class Storage:
         self.open[lanes] = True if ending is None else ending == 0
         self.pending[lanes] = not known
         self.transition_count += len(lanes) if known else 0
-        self.episode_count += len(lanes) - int(was_open.sum())
+        self.episode_count += len(lanes) - int(np.count_nonzero(was_open))
         self.end_write(enforce_limit(self))
 
     def end_write(self, in_journal: bool = False) -> None:

@@ -114,14 +114,12 @@ def applies(x: Tensor, weight: Tensor, *, flat: bool = False) -> bool:
     """
     if _threshold is NEVER:
         return False  # before any comparison of sizes, whose result an exporter would record as a constant
+    *members, n_inputs, n_outputs = weight.shape
+    if n_inputs < LEAST_FEATURES or n_outputs < LEAST_FEATURES:
+        return False
     rows = x.shape[:-1].numel() if flat else x.shape[-2]
-    stacked = weight.dim() == 3 and weight.shape[0] > 1
-    return (
-        x.device.type == "cpu"
-        and x.dtype == weight.dtype == torch.float32
-        and min(weight.shape[-2:]) >= LEAST_FEATURES
-        and rows * weight.shape[-2] * weight.shape[-1] >= (_threshold.stacked if stacked else _threshold.single)
-    )
+    least = _threshold.stacked if members and members[0] > 1 else _threshold.single
+    return rows * n_inputs * n_outputs >= least and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
 
 
 @contextmanager
