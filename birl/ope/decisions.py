@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +13,8 @@ from birl.errors import ConfigError
 from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
-from birl.ope.validity_limits import CAPPED, FAMILIES, LIMITS, Finding
+from birl.ope.objections import GRAVITY, OBJECTIONS, Decision
+from birl.ope.validity_limits import FAMILIES
 from birl.types import Array
 
 STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
@@ -67,26 +67,24 @@ class Verdict:
         return STATUS[self.verdict]
 
 
-def decide(lower: float, upper: float, min_gain: float, drifts: bool = False) -> tuple[str, float | None]:
+def decide(lower: float, upper: float, min_gain: float) -> tuple[str, float | None]:
     """Return the verdict for an interval of the gain, and how many times as many episodes would probably decide.
 
     The verdict is ``ship`` if the whole interval is above ``min_gain``, and ``do_not_ship`` if the whole interval is
-    below it or both ends equal it. Otherwise, and always if the gain drifts, it is ``more_data``. The half-width of the
-    interval shrinks with the root of the number of episodes. So with ``(half-width / distance)^2`` times as many
-    episodes the interval would probably exclude ``min_gain``, where ``distance`` is that from ``min_gain`` to the
-    middle of the interval.
+    below it or both ends equal it. Otherwise it is ``more_data``. The half-width of the interval shrinks with the root
+    of the number of episodes. So with ``(half-width / distance)^2`` times as many episodes the interval would probably
+    exclude ``min_gain``, where ``distance`` is that from ``min_gain`` to the middle of the interval.
 
     Args:
         lower, upper: ends of the interval.
         min_gain: required gain.
-        drifts: whether the gain differs between the first and the last half of the logs.
     """
     if not lower <= upper:
         raise ConfigError(f"the interval is [{lower}, {upper}]; it must have two ends, the lower one first")
     if upper < min_gain or lower == upper == min_gain:
-        return ("more_data" if drifts else "do_not_ship"), None
+        return "do_not_ship", None
     if lower > min_gain:
-        return ("more_data" if drifts else "ship"), None
+        return "ship", None
     half, distance = (upper - lower) / 2, abs((upper + lower) / 2 - min_gain)
     return "more_data", (half / distance) ** 2 if distance > 1e-3 * half else None
 
@@ -110,23 +108,16 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
         return Verdict("cannot_tell", why, helps, assumptions, min_gain, confidence=confidence)
     interval = t_interval(row.gain, confidence, evaluation.clusters)
     lower, upper = float(interval.lower), float(interval.upper)
-    label, times = decide(lower, upper, min_gain, evaluation.drifts)
-    unsupported = _finding(evaluation, "no_support")
-    if unsupported is not None and (lower + upper) / 2 > min_gain:  # the interval ignores what was never logged
-        label, times = "more_data", None
-    tail = _finding(evaluation, CAPPED.get(label))
-    if tail is not None:  # so many episodes that the tail becomes safe
-        safe = next(limit.warn or 1 for limit in LIMITS if limit.fact == tail.fact)
-        label, times = "more_data", (tail.value / safe) ** 2
-    reasons = [_interval_reason(lower, upper, min_gain, evaluation)]
-    remedies = []
-    if label == "more_data" and evaluation.drifts:
-        first, last = evaluation.drift or (math.nan, math.nan)
-        reasons.append(f"the gain drifts: {first:.4g} in the first half of the logs, {last:.4g} in the last")
-        remedies.append("evaluate on newer logs, collected under constant conditions")
-    elif label == "more_data" and unsupported is not None and times is None:  # more of the same logs do not help
-        remedies.append(unsupported.remedy)
-    elif label == "more_data":
+    label, times = decide(lower, upper, min_gain)
+    decision = Decision(label, lower, upper, min_gain, confidence)
+    objections = [found for each in OBJECTIONS if (found := each(evaluation, decision)) is not None]
+    if objections:
+        needed = [each.times for each in objections] + [times] * (label == "more_data")
+        times = None if None in needed else max(each for each in needed if each is not None)
+        label = max((each.verdict for each in objections), key=GRAVITY.index)
+    reasons = [_interval_reason(lower, upper, min_gain, evaluation), *(each.reason for each in objections)]
+    remedies = [remedy for each in objections for remedy in each.remedies]
+    if label == "more_data" and not remedies:
         unknown = "the number of episodes that would decide is unknown: the estimate is too close to the limit"
         remedies.append(unknown if times is None else f"log about {_rounded(max(times, 1.1))} times as many episodes")
         if any(finding.refused and finding.fact == "ess" for finding in evaluation.findings):  # other logs help more
@@ -141,8 +132,8 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
     return Verdict(
         verdict=label,
-        reasons=(*reasons, *_unique(doubts)),
-        remedies=tuple(remedies),
+        reasons=_unique([*reasons, *doubts]),
+        remedies=_unique(remedies),
         assumptions=assumptions,
         min_gain=min_gain,
         lower=lower,
@@ -213,11 +204,6 @@ def _rounded(times: float) -> str:
 
 def _unique(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
-
-
-def _finding(evaluation: Evaluation, fact: str | None) -> Finding | None:
-    """Return the first finding about a fact."""
-    return next((finding for finding in evaluation.findings if finding.fact == fact), None)
 
 
 def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Evaluation) -> str:

@@ -164,25 +164,23 @@ def test_paired_gains_cover() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper", "min_gain", "drifts", "expected"),
+    ("lower", "upper", "min_gain", "expected"),
     [
-        (0.1, 0.5, 0.0, False, "ship"),
-        (0.1, 0.5, 0.1, False, "more_data"),  # the bound must be above
-        (0.1, 0.5, 0.2, False, "more_data"),
-        (0.1, 0.5, 0.5, False, "more_data"),
-        (0.1, 0.5, 0.6, False, "do_not_ship"),
-        (-0.5, -0.1, 0.0, False, "do_not_ship"),
-        (-0.5, -0.1, -1.0, False, "ship"),  # not much worse is what was asked for
-        (-0.1, 0.1, 0.0, False, "more_data"),
-        (0.0, 0.0, 0.0, False, "do_not_ship"),
-        (0.0, 0.0, 0.1, False, "do_not_ship"),
-        (0.0, 0.0, -0.1, False, "ship"),
-        (0.1, 0.5, 0.0, True, "more_data"),
-        (-0.5, -0.1, 0.0, True, "more_data"),
+        (0.1, 0.5, 0.0, "ship"),
+        (0.1, 0.5, 0.1, "more_data"),  # the bound must be above
+        (0.1, 0.5, 0.2, "more_data"),
+        (0.1, 0.5, 0.5, "more_data"),
+        (0.1, 0.5, 0.6, "do_not_ship"),
+        (-0.5, -0.1, 0.0, "do_not_ship"),
+        (-0.5, -0.1, -1.0, "ship"),  # not much worse is what was asked for
+        (-0.1, 0.1, 0.0, "more_data"),
+        (0.0, 0.0, 0.0, "do_not_ship"),
+        (0.0, 0.0, 0.1, "do_not_ship"),
+        (0.0, 0.0, -0.1, "ship"),
     ],
 )
-def test_the_rule(lower: float, upper: float, min_gain: float, drifts: bool, expected: str) -> None:
-    assert decide(lower, upper, min_gain, drifts)[0] == expected
+def test_the_rule(lower: float, upper: float, min_gain: float, expected: str) -> None:
+    assert decide(lower, upper, min_gain)[0] == expected
 
 
 def test_how_many_more_episodes() -> None:
