@@ -42,6 +42,7 @@ from birl.cli.run_folder import settings_of, target_of
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.errors import BirlError, ConfigError, FileError
 from birl.metrics import AverageValueEstimationEvaluator
+from birl.ope.constraints import read_constraints
 from birl.ope.decision_page import (
     CONTRADICTED,
     SECOND_OPINIONS,
@@ -70,6 +71,15 @@ Models = Annotated[
 ]
 Dataset = Annotated[Path, typer.Option(metavar="DIR|FILE", help="Episodes, as birl data split writes them.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write the report (.html and .json) there.")]
+Constraints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constraint",
+        metavar="'COLUMN <= +1%'",
+        help="Limit of another outcome, several times for several: a change against the baseline with a sign, in "
+        "percent (+1%) or in units (-0.5); a value without one.",
+    ),
+]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Confidence of two-sided intervals.")]
 Keep = Annotated[int, typer.Option(min=1, help="Number of candidates to evaluate; a cheap screen sets others aside.")]
 
@@ -156,6 +166,7 @@ def report(
     min_gain: Annotated[float, typer.Option(help="Required gain, in discounted returns.")] = 0.0,
     out: Out = None,
     confidence: Confidence = 0.95,
+    constraint: Constraints = None,
     *,
     options: EvaluationOptions,
 ) -> None:
@@ -163,6 +174,7 @@ def report(
 
     Exit status: 0 ship (at least one of several), 4 more data, 3 do not ship, 5 cannot tell; 1 after an error.
     """
+    limits = read_constraints(constraint or ())
     policies = options.load_policies(models)
     baseline = against if against == "logs" else options.load(Path(against), options.sampling)[1]
     arguments = {**options.arguments(), "confidence": confidence}
@@ -174,10 +186,11 @@ def report(
     question = question_digest(
         **{**arguments, **models_asked, **options.sampling, "min_gain": min_gain, "behaviour": behaviour},
         target_return=options.target_return,
+        **({"constraints": sorted(map(str, limits))} if limits else {}),
     )
     compared = policies if isinstance(baseline, str) else {**policies, against: baseline}
     seen = _names_of_seen(compared, dataset, data, contents)
-    arguments |= {"against": baseline, "against_name": against}
+    arguments |= {"against": baseline, "against_name": against, "constraints": limits}
     evaluations = {
         name: ope.evaluate(policy, data, seen=bool({name, against} & seen), name=name, **arguments)
         for name, policy in policies.items()

@@ -40,7 +40,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from birl.checks import check
 from birl.errors import ConfigError, FileError, did_you_mean
@@ -51,6 +51,10 @@ SchemaPart: TypeAlias = "ObservationColumn | ActionColumns | RewardColumn | Prop
 MISSING: Final = ("error", "drop", "fill", "forward")
 KINDS: Final = ("probability", "log", "vector", "density", "log_density")
 _DENSITIES: Final = ("density", "log_density")
+RESERVED: Final = frozenset(
+    {"log_propensity", "propensities", "cluster", "logger", "time", "time_gap", "censored", "known_until"}
+)
+"""Names of extra columns with roles of their own."""
 _LARGEST: Final = 3.4028234663852886e38
 """The largest number of float32, in which observations and rewards are stored."""
 _MAX_VALUES: Final = 1000
@@ -58,7 +62,7 @@ _MAX_BYTES: Final = 2**22
 _LONG_KEY: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 """A key of many parts, whose parsing takes quadratic time. Texts in quotes with as many dots are refused, too."""
 _SCALAR: Final = (str, int, bool)
-_POST_ACTION: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity")
+_POST_ACTION: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity", "outcome")
 """Roles of columns that cannot also be observations, because an effect of the action is not known before it."""
 
 
@@ -169,16 +173,37 @@ class RewardColumn:
     missing: str = "error"
     fill: float | None = None
 
+    role: ClassVar[str] = "reward"
+
     def __post_init__(self) -> None:
-        _check_name("reward: column", self.column)
+        _check_name(f"{self.role}: column", self.column)
         for name in ("lower", "upper"):
-            check(f"reward: {name}", getattr(self, name), float, optional=True)
-        check("reward: fill", self.fill, float, low=-_LARGEST, high=_LARGEST, optional=True)
-        check("reward: missing", self.missing, str, choices=MISSING[:3])
+            check(f"{self.role}: {name}", getattr(self, name), float, optional=True)
+        check(f"{self.role}: fill", self.fill, float, low=-_LARGEST, high=_LARGEST, optional=True)
+        check(f"{self.role}: missing", self.missing, str, choices=MISSING[:3])
         if (self.missing == "fill") != (self.fill is not None):
-            raise ConfigError(f"reward: missing is {self.missing!r}, fill is {self.fill}: 'fill' needs fill")
+            raise ConfigError(f"{self.role}: missing is {self.missing!r}, fill is {self.fill}: 'fill' needs fill")
         if self.lower is not None and self.upper is not None and self.lower > self.upper:
-            raise ConfigError(f"reward: lower is {self.lower} and upper is {self.upper}: give lower <= upper")
+            raise ConfigError(f"{self.role}: lower is {self.lower} and upper is {self.upper}: give lower <= upper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeColumn(RewardColumn):
+    """The column of a further outcome of actions, such as complaints: numbers, treated as rewards are.
+
+    See `RewardColumn` for the attributes. It becomes an extra column of its name, which constraints of decisions read
+    and nothing learns from.
+    """
+
+    role: ClassVar[str] = "outcome"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.column in RESERVED:
+            raise ConfigError(
+                f"outcome: column is {self.column!r}, the name of an extra column with a role of its own "
+                f"({', '.join(sorted(RESERVED))}): rename it in the table"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +266,8 @@ class LogSchema:
             counts as still running when the log ended. The extra column ``censored`` is 1 for its steps.
         logger: name of the column of the policy or version that selected the action.
         cluster: name of the column of groups of dependent episodes, such as a user or a machine.
+        outcome: columns of further outcomes of actions, such as complaints, which become extra columns of their names:
+            constraints of decisions read them, and nothing learns from them.
     """
 
     episode: str | Cut
@@ -258,6 +285,7 @@ class LogSchema:
     censored_after: float | str | None = None
     logger: str | None = None
     cluster: str | None = None
+    outcome: tuple[OutcomeColumn, ...] = ()
 
     def __post_init__(self) -> None:
         _check_optional_names(self, "time", "terminated", "truncated", "logger", "cluster")
@@ -299,6 +327,10 @@ class LogSchema:
                 what = "named twice" if role in ("observation", "action") else "also an observation or action"
                 raise ConfigError(f"{role}: the column {name!r:.60} is {what}: leave one out")
             seen |= {name} if role in ("observation", "action") else set()
+        outcomes = [self.reward.column, *(each.column for each in self.outcome)]
+        if len(set(outcomes)) < len(outcomes):
+            name = next(each for each in outcomes if outcomes.count(each) > 1)
+            raise ConfigError(f"outcome: the column {name!r:.60} is the reward, or named twice: leave one out")
 
     def roles(self) -> Iterator[tuple[str, str]]:
         """Iterate over pairs of a role and the name of its column."""
@@ -308,6 +340,7 @@ class LogSchema:
         for name in self.action.names:
             yield "action", name
         yield "reward", self.reward.column
+        yield from (("outcome", each.column) for each in self.outcome)
         others = {name: getattr(self, name) for name in ("time", "terminated", "truncated", "logger", "cluster")}
         others["action mask"] = self.action.mask
         others["propensity"] = self.propensity and self.propensity.column
@@ -378,6 +411,9 @@ class LogSchema:
         if hasattr(given.get("censored_after"), "isoformat"):  # TOML has dates
             given["censored_after"] = given["censored_after"].isoformat()
         given["observation"] = tuple(make(ObservationColumn, each, "observation") for each in observations)
+        if "outcome" in given:
+            outcomes = given["outcome"] if isinstance(given["outcome"], list) else [given["outcome"]]
+            given["outcome"] = tuple(make(OutcomeColumn, each, "outcome") for each in outcomes)
         if errors:
             raise ConfigError("; ".join([*errors, *_field_errors(cls, given, "the schema")]))
         return _make(cls, given, "the schema")
@@ -385,12 +421,14 @@ class LogSchema:
     def text(self) -> str:
         """Return the schema as TOML text, which `parse` reads."""
         values = {name: value for name, value in _non_default(self).items() if not dataclasses.is_dataclass(value)}
-        lines = [f"{name} = {to_toml(value)}" for name, value in values.items() if name != "observation"]
+        lists = ("observation", "outcome")
+        lines = [f"{name} = {to_toml(value)}" for name, value in values.items() if name not in lists]
         if isinstance(self.episode, Cut):
             lines.insert(0, f"episode = {{ by = {to_toml(self.episode.by)}, gap = {to_toml(self.episode.gap)} }}")
         tables: list[tuple[str, Any]] = [("[[observation]]", each) for each in self.observation]
         named = {"[action]": self.action, "[reward]": self.reward, "[propensity]": self.propensity}
         tables += [(name, part) for name, part in named.items() if part is not None]
+        tables += [("[[outcome]]", each) for each in self.outcome]
         for name, part in tables:
             lines += ["", name, *(f"{key} = {to_toml(value)}" for key, value in _non_default(part).items())]
         return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from birl.errors import explain_missing_names
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data
+from birl.ope.constraints import Constraint
 from birl.ope.diagnostics import (
     Diagnostics,
     calibration_error,
@@ -87,6 +88,7 @@ __all__ = [
     "Check",
     "Choice",
     "Confounded",
+    "Constraint",
     "DataReport",
     "Diagnostics",
     "DiscreteFQE",

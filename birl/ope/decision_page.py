@@ -11,7 +11,8 @@ import numpy as np
 
 from birl.errors import WriteError
 from birl.files import atomic_write
-from birl.ope.decisions import Verdict
+from birl.ope.constraints import Constraint
+from birl.ope.decisions import CONSTRAINT_STATES, Verdict
 from birl.ope.evaluation import Evaluation, Row
 from birl.ope.html_page import Note, Part, Section, Table, format_value, intervals, json_value, lines, render_page
 from birl.ope.intervals import Interval
@@ -84,6 +85,8 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
             "flips_at_gamma": verdict.flips_at,
             "gain_by_gamma": verdict.ranges,
         }
+        if evaluation.constraints:
+            data["constraints"] = _constraint_rows(evaluation, verdict)
     return {key: json_value(value) for key, value in data.items()}
 
 
@@ -187,6 +190,7 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
         "what the logs earned." if evaluation.against == "logs" else f"{evaluation.against}."
     )  # last: a long name is cut
     parts.append(f"{evaluation.episodes} episodes, {evaluation.steps} steps. {required} The baseline is {baseline}")
+    parts += _constraint_parts(evaluation, verdict)
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
     sections = [
@@ -203,6 +207,48 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
         ]
         sections.append(Section(f"{name}: hidden confounding", confounding))
     return sections
+
+
+def _constraint_rows(evaluation: Evaluation, verdict: Verdict) -> list[JSONObject]:
+    """Return the constraints as JSON values, in the direction of their columns."""
+    rows: list[JSONObject] = []
+    for each, outcome in evaluation.constraints.items():
+        found, row = verdict.constraints.get(each), outcome.gain
+        ends = (None, None) if found is None or found.lower is None or found.upper is None else _margin(each, found)
+        rows.append(
+            {
+                "constraint": str(each),
+                "verdict": None if found is None else CONSTRAINT_STATES[found.verdict],
+                "logs": each.sign * outcome.logs.value,
+                "policy": None if row is None else each.sign * row.value,
+                "distance_to_limit": ends,
+                "decides": outcome.decides,
+                "reasons": () if found is None else found.reasons,
+            }
+        )
+    return rows
+
+
+def _margin(constraint: Constraint, found: Verdict) -> tuple[float, float]:
+    assert found.lower is not None and found.upper is not None
+    return found.lower - constraint.min_gain, found.upper - constraint.min_gain
+
+
+def _constraint_parts(evaluation: Evaluation, verdict: Verdict) -> list[Part]:
+    if not evaluation.constraints:
+        return []
+    keys = ("constraint", "verdict", "logs", "policy", "distance_to_limit", "decides")
+    rows: list[list[object]] = []
+    for row in _constraint_rows(evaluation, verdict):
+        name, state, logs, policy, ends, decides = (row[key] for key in keys)
+        assert isinstance(ends, tuple)
+        rows.append([name, state, logs, policy, *ends, decides or "none"])
+    head = ("constraint", "", "logs", "policy", "distance to limit from", "to", "by")
+    return [
+        Table(head, rows, "Constraints, per episode"),
+        "A distance to the limit below 0 is beyond it. The policy may ship only if its gain and all constraints hold, "
+        "each with this confidence: such a test needs no correction for their number.",
+    ]
 
 
 def _flip_text(verdict: Verdict) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from birl.checks import check
 from birl.errors import ConfigError
+from birl.ope.constraints import Constraint
 from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
-from birl.ope.objections import GRAVITY, OBJECTIONS, Decision
+from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection
 from birl.ope.validity_limits import FAMILIES
 from birl.types import Array
 
@@ -42,6 +43,7 @@ class Verdict:
         flips_at: smallest Gamma of hidden confounding that may change the verdict; ``None`` if it is above 20, or
             unknown. See `birl.ope.sensitivity`.
         ranges: Gamma, and lower and upper end of the gain under it, for several Gammas.
+        constraints: verdicts on the constraints: ``"ship"`` if one holds, ``"do_not_ship"`` if it is violated.
     """
 
     verdict: str
@@ -55,6 +57,7 @@ class Verdict:
     times: float | None = None
     flips_at: float | None = None
     ranges: tuple[tuple[float, float, float], ...] = ()
+    constraints: Mapping[Constraint, Verdict] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -111,11 +114,14 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     label, times = decide(lower, upper, min_gain)
     decision = Decision(label, lower, upper, min_gain, confidence)
     objections = [found for each in OBJECTIONS if (found := each(evaluation, decision)) is not None]
+    constraints = {each: _constraint_verdict(evaluation, each, confidence) for each in evaluation.constraints}
+    objections += [] if label == "do_not_ship" else _unmet(constraints)
     if objections:
         needed = [each.times for each in objections] + [times] * (label == "more_data")
         times = None if None in needed else max(each for each in needed if each is not None)
         label = max((each.verdict for each in objections), key=GRAVITY.index)
     reasons = [_interval_reason(lower, upper, min_gain, evaluation), *(each.reason for each in objections)]
+    reasons += [constraint_text(each, found) for each, found in constraints.items()]
     remedies = [remedy for each in objections for remedy in each.remedies]
     if label == "more_data" and not remedies:
         unknown = "the number of episodes that would decide is unknown: the estimate is too close to the limit"
@@ -130,6 +136,9 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
         if not finding.refused and evaluation.decides in FAMILIES[finding.family]
     ]
     flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
+    if label == "ship":  # it changes if the gain or a constraint does
+        known = [flips_at, *(each.flips_at for each in constraints.values())]
+        flips_at = min((at for at in known if at is not None), default=None)
     return Verdict(
         verdict=label,
         reasons=_unique([*reasons, *doubts]),
@@ -142,7 +151,56 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
         times=times,
         flips_at=flips_at,
         ranges=ranges,
+        constraints=constraints,
     )
+
+
+CONSTRAINT_STATES: Final = {
+    "ship": "holds",
+    "do_not_ship": "is violated",
+    "more_data": "is open",
+    "cannot_tell": "cannot be checked",
+}
+"""Verdicts on constraints in words."""
+
+
+def constraint_text(constraint: Constraint, found: Verdict) -> str:
+    """Return what is known of a constraint as a sentence."""
+    text = f"the constraint '{constraint}' {CONSTRAINT_STATES[found.verdict]}"
+    if found.lower is None or found.upper is None:
+        return f"{text}: {'; '.join(found.reasons)}"
+    low, high = found.lower - found.min_gain, found.upper - found.min_gain
+    interval = f"the distance to the limit is between {low:.4g} and {high:.4g} (negative: beyond it)"
+    turned = found.verdict != decide(low, high, 0.0)[0]
+    why = "".join(f"; {reason}" for reason in found.reasons[1:]) if turned else ""
+    return f"{text}: {interval}{why}"
+
+
+def _constraint_verdict(evaluation: Evaluation, constraint: Constraint, confidence: float) -> Verdict:
+    """Return the verdict on a constraint. A limit is inside; an outcome that never varied shows nothing."""
+    outcome = evaluation.constraints[constraint]
+    found = verdict(outcome, constraint.min_gain, confidence)
+    if evaluation.differs == 0 and found.lower == found.upper == found.min_gain:
+        return replace(found, verdict="ship", remedies=())  # the policy that acted, at a limit of no change
+    if outcome.logs.gain.terms.std() > 0 or found.lower is None or evaluation.differs == 0:
+        return found
+    reason = f"{constraint.column} is the same in all episodes, so the logs cannot show what changes it"
+    return replace(found, verdict="more_data", reasons=(found.reasons[0], reason), remedies=(), times=None)
+
+
+def _unmet(constraints: Mapping[Constraint, Verdict]) -> list[Objection]:
+    """Return objections to a gain whose constraints are not known to hold."""
+    return [
+        Objection(found.verdict, remedies=_remedies_of(each, found), times=found.times)
+        for each, found in constraints.items()
+        if found.verdict != "ship"
+    ]
+
+
+def _remedies_of(constraint: Constraint, found: Verdict) -> tuple[str, ...]:
+    if found.verdict == "do_not_ship":
+        return (f"learn a policy that keeps '{constraint}'",)
+    return tuple(f"for '{constraint}': {text}" for text in found.remedies)
 
 
 def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> dict[str, Verdict]:
@@ -156,12 +214,22 @@ def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> di
         evaluations: evaluations by name, from the same logs and with the same confidence.
         min_gain: see `verdict`.
     """
-    rows = {name: row for name, evaluation in evaluations.items() if (row := evaluation.gain) is not None}
-    p_values = [p_value(row.gain, min_gain, evaluations[name].clusters) for name, row in rows.items()]
+    p_values = {name: p for name, each in evaluations.items() if (p := _largest_p_value(each, min_gain)) is not None}
     (confidence,) = {evaluation.confidence for evaluation in evaluations.values()} or {0.95}
-    errors = dict(zip(rows, holm(p_values, (1 - confidence) / 2), strict=True))  # one-sided
+    errors = dict(zip(p_values, holm([*p_values.values()], (1 - confidence) / 2), strict=True))  # one-sided
     confidences = {name: 1 - 2 * error for name, error in errors.items()}
     return {name: verdict(evaluation, min_gain, confidences.get(name)) for name, evaluation in evaluations.items()}
+
+
+def _largest_p_value(evaluation: Evaluation, min_gain: float) -> float | None:
+    """Return the p-value of the gain, or of a constraint if that is larger: a policy ships if all are small."""
+    if evaluation.gain is None:
+        return None
+    found = [p_value(evaluation.gain.gain, min_gain, evaluation.clusters)]
+    for constraint, outcome in evaluation.constraints.items():
+        row = outcome.gain
+        found.append(1.0 if row is None else p_value(row.gain, constraint.min_gain, outcome.clusters))
+    return max(found)
 
 
 def p_value(gain: Estimate, min_gain: float, clusters: Array | None = None) -> float:

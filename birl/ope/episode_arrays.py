@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -127,6 +127,8 @@ class LoggedEpisodes:
         part: part of each episode for cross-fitting, ``[n]``.
         densities: whether propensities are densities.
         behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
+        extra: extra columns ``[N, …]`` that were asked for, by name.
+        outcomes: other rewards ``[n, T]`` that policies are evaluated by, by name.
     """
 
     observations: Tree
@@ -145,6 +147,8 @@ class LoggedEpisodes:
     part: Array
     densities: bool
     behaviour: str
+    extra: Mapping[str, Array] = field(default_factory=dict)
+    outcomes: Mapping[str, Array] = field(default_factory=dict)
 
     def pad(self, steps: Array) -> Array:
         """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
@@ -175,6 +179,8 @@ class LoggedEpisodes:
             time=None if self.time is None else self.time[episodes],
             x=steps(self.x),
             part=self.part[episodes],
+            extra={name: column[rows] for name, column in self.extra.items()},
+            outcomes={name: reward[episodes] for name, reward in self.outcomes.items()},
         )
 
     def steps(self) -> StepFeatures:
@@ -321,25 +327,37 @@ class LoggedEpisodes:
         markov = not isinstance(policy, HistoryPolicy)
         probabilities = self.probabilities(policy) if self.n_actions else None
         ratio = self.ratios(policy, probabilities)
-        q = v = z = v_logging = None
-        if probabilities is not None and self.x is not None:
-            steps, part = self.steps(), np.repeat(self.part, self.mask.sum(1))
-            q_all, value = cross_fitted_q(steps, probabilities, part)
-            if markov and steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
-                z = self.pad(marginal_ratios(steps, probabilities, part))
-            q, v = self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value)
-            if self.propensities is not None:
-                v_logging = self.pad((self.propensities * q_all).sum(-1))
-        elif isinstance(policy, StochasticPolicy) and isinstance(policy.spec.actions, Continuous) and ratio is not None:
-            q, v = self._action_values(policy)
-        trajectories = Trajectories(self.reward, self.mask, self.gamma, ratio, q, v, z)
+        z = None
+        if probabilities is not None and markov and self.x is not None:
+            steps = self.steps()
+            if steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
+                z = self.pad(marginal_ratios(steps, probabilities, np.repeat(self.part, self.mask.sum(1))))
         facts: dict[str, float | None] = {}
         if probabilities is not None:
             facts["unsupported"] = self.unsupported_mass(probabilities)
             equal = ratio is not None and not ratio.any()  # the logging policy, whose propensities may be rounded
             facts["no_support"] = 0.0 if equal else self.no_support_share(probabilities)
         compared = None if probabilities is None else probabilities[:: -(-len(probabilities) // COMPARED_STEPS)]
-        return PolicyView(trajectories, v_logging, facts, compared, markov)
+
+        def view_of(logs: LoggedEpisodes) -> PolicyView:
+            q, v, v_logging = logs._values(policy, probabilities, ratio)
+            trajectories = Trajectories(logs.reward, self.mask, self.gamma, ratio, q, v, z)
+            return PolicyView(trajectories, v_logging, facts, compared, markov)
+
+        outcomes = {name: view_of(replace(self, reward=reward)) for name, reward in self.outcomes.items()}
+        return replace(view_of(self), outcomes=outcomes)
+
+    def _values(
+        self, policy: EvaluatedPolicy, probabilities: Array | None, ratio: Array | None
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """Return ``Q`` of the logged actions, ``V`` of the policy and of the logging policy, ``[n, T]``, if known."""
+        if probabilities is not None and self.x is not None:
+            q_all, value = cross_fitted_q(self.steps(), probabilities, np.repeat(self.part, self.mask.sum(1)))
+            v_logging = None if self.propensities is None else self.pad((self.propensities * q_all).sum(-1))
+            return self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value), v_logging
+        if isinstance(policy, StochasticPolicy) and isinstance(policy.spec.actions, Continuous) and ratio is not None:
+            return *self._action_values(policy), None
+        return None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,6 +371,7 @@ class PolicyView:
         action_probabilities: the policy's probabilities of all actions at up to `COMPARED_STEPS` steps, ``[k, A]``;
             ``None`` if actions are not one discrete action.
         markov: whether actions depend on the observation only, so that values are functions of it, too.
+        outcomes: the same with the rewards of each of `LoggedEpisodes.outcomes`.
     """
 
     trajectories: Trajectories
@@ -360,6 +379,7 @@ class PolicyView:
     facts: dict[str, float | None]
     action_probabilities: Array | None = None
     markov: bool = True
+    outcomes: Mapping[str, PolicyView] = field(default_factory=dict)
 
     @cached_property
     def diagnostics(self) -> Diagnostics | None:
@@ -383,8 +403,13 @@ def read_episodes(
     horizon: int | None,
     behaviour: str | EvaluatedPolicy = "logged",
     seed: int = 0,
+    extra: Collection[str] = (),
 ) -> LoggedEpisodes:
     """Read the episodes of a dataset; see `birl.ope.evaluate`.
+
+    Args:
+        dataset, gamma, horizon, behaviour, seed: see there.
+        extra: names of extra columns to keep, if there are such.
 
     Raises:
         EmptyDataError: if there are fewer than 2 episodes.
@@ -441,6 +466,7 @@ def read_episodes(
         part=part,
         densities=not isinstance(info.actions, Discrete),
         behaviour=behaviour if isinstance(behaviour, str) else "given",
+        extra={name: column for name in extra if (column := _column(episodes, name, limit)) is not None},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,6 +11,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError, DataError
+from birl.ope.constraints import Constraint, check_outcome, check_percent, read_constraints
 from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, PolicyView, check_columns, read_episodes
 from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.importance_weights import Trajectories
@@ -92,6 +93,7 @@ class Evaluation:
             actions are not one discrete action.
         support_known: whether the propensity of every action is known, so that ``facts["no_support"]`` misses no action
             that the logging policy never takes.
+        constraints: evaluations by the outcomes of constraints, as gains that must be at least `Constraint.min_gain`.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Evaluation:
     differs: float | None = None
     action_probabilities: Array | None = None
     support_known: bool = False
+    constraints: Mapping[Constraint, Evaluation] = field(default_factory=dict)
 
     @property
     def gain(self) -> Row | None:
@@ -139,6 +142,7 @@ def evaluate(
     name: str = "policy",
     against_name: str = "other policy",
     seed: int = 0,
+    constraints: Sequence[str | Constraint] = (),
 ) -> Evaluation:
     """Estimate from logs what a policy earns, and its gain over the logs or over another policy.
 
@@ -165,6 +169,8 @@ def evaluate(
         seen: whether the policy learned from these episodes; then every estimate is refused.
         name, against_name: names of the policies in reports.
         seed: random seed of the partition of episodes for cross-fitting.
+        constraints: limits of further outcomes that a policy that ships must keep, such as ``"complaints <= +1%"``;
+            see `birl.ope.Constraint`.
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
@@ -173,11 +179,45 @@ def evaluate(
     """
     check("confidence", confidence, float, above=0, below=1)
     check_columns({name: policy, against_name: against}, dataset)
-    logs = read_episodes(dataset, gamma, horizon, behaviour, seed)
     if isinstance(against, str) and against != "logs":
         raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
+    limits = read_constraints(constraints)
+    logs = read_episodes(dataset, gamma, horizon, behaviour, seed, {each.column for each in limits})
+    logs = _with_outcomes(logs, limits, sorted(dataset.episodes[0].extra or {}) if limits else ())
     versus = None if isinstance(against, str) else (against_name, logs.view(against))
-    return evaluate_view(name, logs, logs.view(policy), versus, confidence, seen)
+    view = logs.view(policy)
+    found = evaluate_view(name, logs, view, versus, confidence, seen)
+    return replace(found, constraints=_constrained(found, limits, logs, view, versus, seen))
+
+
+def _with_outcomes(logs: LoggedEpisodes, limits: Sequence[Constraint], available: Sequence[str]) -> LoggedEpisodes:
+    """Return logs with the outcomes of constraints, in the directions in which more is better."""
+    outcomes = {}
+    for each in limits:
+        reward = logs.pad(check_outcome(each.column, logs.extra, available, f"the constraint '{each}'"))
+        check_percent(each, float((reward * logs.gamma ** np.arange(reward.shape[1])).sum(1).mean()))
+        outcomes[str(each)] = each.sign * reward
+    return replace(logs, outcomes=outcomes)
+
+
+def _constrained(
+    found: Evaluation,
+    limits: Sequence[Constraint],
+    logs: LoggedEpisodes,
+    view: PolicyView,
+    versus: tuple[str, PolicyView] | None,
+    seen: bool,
+) -> dict[Constraint, Evaluation]:
+    """Evaluate a policy by the outcome of each constraint."""
+    evaluations = {}
+    for each in limits:
+        key = str(each)
+        outcome = replace(logs, reward=logs.outcomes[key])
+        other = None if versus is None else (versus[0], versus[1].outcomes[key])
+        evaluations[each] = evaluate_view(
+            key, outcome, view.outcomes[key], other, found.confidence, seen, each.baseline_share
+        )
+    return evaluations
 
 
 def evaluate_view(
@@ -187,6 +227,7 @@ def evaluate_view(
     versus: tuple[str, PolicyView] | None,
     confidence: float,
     seen: bool,
+    baseline_share: float = 1.0,
 ) -> Evaluation:
     """Evaluate a policy whose ratios and values are known; see `evaluate`.
 
@@ -197,6 +238,7 @@ def evaluate_view(
         versus: name and view of the policy that it is compared with; ``None`` for the logs.
         confidence: confidence of the intervals.
         seen: whether the policy learned from these episodes.
+        baseline_share: share of the baseline that gains subtract from the value of the policy.
     """
     estimates, failures = _estimates(view.trajectories)
     baseline = _baseline(view, estimates) if versus is None else _estimates(versus[1].trajectories)[0]
@@ -218,7 +260,7 @@ def evaluate_view(
             continue
         if key == "direct_method" and (logs.densities or not view.markov):  # no check of its support, or no such values
             continue
-        gain, refused = estimate - baseline[key], ""
+        gain, refused = estimate - Estimate(baseline_share * baseline[key].terms), ""
         if key not in usable:
             family = next(family for family, names in FAMILIES.items() if key in names)
             refused = next(finding.message for finding in findings if finding.refused and finding.family == family)
@@ -241,7 +283,7 @@ def evaluate_view(
         if decides is not None:
             propensity = logs.pad(np.exp(logs.log_propensity)) + ~logs.mask  # no action is taken after the end
             propensity = np.where(logs.mask, 0.0, 1.0) if logs.densities else propensity
-            other = None if versus is None else versus[1].trajectories
+            other = None if versus is None or not baseline_share else versus[1].trajectories
             confounded = Confounded(view.trajectories, propensity, other)
     return Evaluation(
         name=name,

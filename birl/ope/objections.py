@@ -51,7 +51,7 @@ class Objection:
     times: float | None = None
 
 
-GRAVITY: Final = ("more_data", "cannot_tell")
+GRAVITY: Final = ("more_data", "cannot_tell", "do_not_ship")
 """Verdicts of objections, the gravest last."""
 
 Objecting: TypeAlias = Callable[[Evaluation, Decision], Objection | None]

@@ -144,7 +144,7 @@ class RowEncoder:
         self.action_names: list[str] = []
         parts: list[tuple[str, ObservationColumn | RewardColumn | PropensityColumn]] = []
         parts += [("observation", each) for each in schema.observation]
-        parts += [("reward", schema.reward)]
+        parts += [("reward", schema.reward), *(("outcome", each) for each in schema.outcome)]
         parts += [("propensity", schema.propensity)] if schema.propensity else []
         self.drop_rules = [f"{role} {part.column!r} is missing" for role, part in parts if part.missing == "drop"]
         self.loggers, self.clusters, self._episodes = LabelEncoder(), LabelEncoder(), LabelEncoder()
@@ -197,6 +197,8 @@ class RowEncoder:
         if schema.propensity is not None:
             given = cells("propensity", schema.propensity.column)
             rows |= self._encode_propensity(schema.propensity, given, rows["action"])
+        for each in schema.outcome:
+            rows[f"extra.{each.column}"] = self._encode_reward(each, cells("outcome", each.column))[:, 0]
         if schema.logger is not None:
             rows["extra.logger"] = self._encode_ids(cells("logger", schema.logger), self.loggers)
         if schema.cluster is not None:
