@@ -54,6 +54,16 @@ from birl.ope.magic import magic
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.mrdr import more_robust_q
 from birl.ope.sensitivity import Confounded, confounded_range
+from birl.ope.slate_tables import SLATE_COLUMNS, slates_from_table
+from birl.ope.slates import (
+    SlateProbabilities,
+    Slates,
+    cascade_doubly_robust,
+    item_position,
+    pseudoinverse,
+    reward_interaction,
+    slate_importance_sampling,
+)
 from birl.ope.validity_limits import (
     CAPPED,
     FACTS,
@@ -75,6 +85,7 @@ if TYPE_CHECKING:
     from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
     from birl.ope.policies import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, StochasticPolicy, load_policy
     from birl.ope.ranking import Ranking, rank
+    from birl.ope.slate_evaluation import USER_MODELS, UserModel, evaluate_slates
 
 __all__ = [
     "CAPPED",
@@ -82,7 +93,9 @@ __all__ = [
     "FACTS",
     "FQE",
     "LIMITS",
+    "SLATE_COLUMNS",
     "STATUS",
+    "USER_MODELS",
     "Advice",
     "BootstrapEstimate",
     "Check",
@@ -105,9 +118,12 @@ __all__ = [
     "Ranking",
     "Row",
     "Sampled",
+    "SlateProbabilities",
+    "Slates",
     "Softmax",
     "StochasticPolicy",
     "Trajectories",
+    "UserModel",
     "Verdict",
     "allowed",
     "betting_bound",
@@ -118,6 +134,7 @@ __all__ = [
     "bootstrap_linear_fqe",
     "bootstrap_returns",
     "calibration_error",
+    "cascade_doubly_robust",
     "check_limits",
     "choose",
     "clip_ratios",
@@ -129,11 +146,13 @@ __all__ = [
     "double_reinforcement_learning",
     "doubly_robust",
     "evaluate",
+    "evaluate_slates",
     "folds",
     "hcope_bound",
     "hoeffding_interval",
     "holm",
     "importance_sampling",
+    "item_position",
     "kappa",
     "kernel_log_density",
     "load_policy",
@@ -149,10 +168,14 @@ __all__ = [
     "padded",
     "pareto_k",
     "per_decision",
+    "pseudoinverse",
     "rank",
     "report_data",
     "return_quantile",
+    "reward_interaction",
     "shrink_ratios",
+    "slate_importance_sampling",
+    "slates_from_table",
     "switch_ratios",
     "t_interval",
     "t_quantile",
@@ -184,6 +207,8 @@ _HOMES: Final = {
     "Ranking": "birl.ope.ranking",
     "Row": "birl.ope.evaluation",
     "STATUS": "birl.ope.decisions",
+    "USER_MODELS": "birl.ope.slate_evaluation",
+    "UserModel": "birl.ope.slate_evaluation",
     "Sampled": "birl.ope.policies",
     "Softmax": "birl.ope.policies",
     "StochasticPolicy": "birl.ope.policies",
@@ -195,6 +220,7 @@ _HOMES: Final = {
     "choose": "birl.ope.model_selection",
     "decide": "birl.ope.decisions",
     "evaluate": "birl.ope.evaluation",
+    "evaluate_slates": "birl.ope.slate_evaluation",
     "holm": "birl.ope.decisions",
     "load_policy": "birl.ope.policies",
     "mean_ranks": "birl.ope.model_selection",

@@ -17,7 +17,7 @@ from birl.ope.evaluation import Evaluation, Row
 from birl.ope.html_page import Note, Part, Section, Table, format_value, intervals, json_value, lines, render_page
 from birl.ope.intervals import Interval
 from birl.ope.ranking import Ranking
-from birl.ope.validity_limits import FAMILIES, LIMITS, Finding
+from birl.ope.validity_limits import FAMILIES, LIMITS, Finding, members
 
 JSONObject: TypeAlias = "dict[str, object]"
 """JSON values by name."""
@@ -189,7 +189,11 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
     baseline = (
         "what the logs earned." if evaluation.against == "logs" else f"{evaluation.against}."
     )  # last: a long name is cut
-    parts.append(f"{evaluation.episodes} episodes, {evaluation.steps} steps. {required} The baseline is {baseline}")
+    size = f"{evaluation.episodes} {evaluation.unit}s"
+    size += {"episode": f", {evaluation.steps} steps", "slate": f", {evaluation.steps} items", "decision": ""}[
+        evaluation.unit
+    ]
+    parts.append(f"{size}. {required} The baseline is {baseline}")
     parts += _constraint_parts(evaluation, verdict)
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
@@ -262,7 +266,7 @@ def _flip_text(verdict: Verdict) -> str:
 
 def _estimates(evaluation: Evaluation) -> list[Part]:
     families = {family for family, names in FAMILIES.items() if any(name in evaluation.rows for name in names)}
-    families |= {"data"}
+    families |= {"data", *evaluation.rows}
     findings = [finding for finding in evaluation.findings if finding.family in families]
 
     def cells(name: str, row: Row) -> list[object]:
@@ -293,7 +297,8 @@ def _estimates(evaluation: Evaluation) -> list[Part]:
     facts = [
         [limit.fact, limit.labels[0], evaluation.facts[limit.fact], *limit.labels[1:]]
         for limit in LIMITS
-        if evaluation.facts.get(limit.fact) is not None and families.intersection(limit.families)
+        if evaluation.facts.get(limit.fact) is not None
+        and (evaluation.unit == "slate" or families.intersection(limit.families))
     ]
     parts.append(Table(_FACTS_HEAD, facts, "Figures and their limits"))
     for key, text in _BY_STEP.items():
@@ -305,7 +310,7 @@ def _estimates(evaluation: Evaluation) -> list[Part]:
 
 def _refused_for(name: str, findings: Sequence[Finding]) -> str:
     """Return the facts for which an estimator is refused; the notes below the table have the full messages."""
-    facts = (finding.fact for finding in findings if finding.refused and name in FAMILIES[finding.family])
+    facts = (finding.fact for finding in findings if finding.refused and name in members(finding.family))
     return ", ".join(dict.fromkeys(facts))
 
 

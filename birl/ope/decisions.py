@@ -15,7 +15,7 @@ from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
 from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection
-from birl.ope.validity_limits import FAMILIES
+from birl.ope.validity_limits import members
 from birl.types import Array
 
 STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
@@ -133,7 +133,7 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     doubts = [
         f"doubtful: {finding.message}"
         for finding in evaluation.findings
-        if not finding.refused and evaluation.decides in FAMILIES[finding.family]
+        if not finding.refused and evaluation.decides in members(finding.family)
     ]
     flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
     if label == "ship":  # it changes if the gain or a constraint does
@@ -304,20 +304,25 @@ def _assumptions(evaluation: Evaluation) -> tuple[str, ...]:
         "estimated": "the estimated propensities are right: observations contain everything that influenced actions",
         "given": "the given behaviour policy is the one that acted",
     }[evaluation.behaviour]
-    steps = (
-        f"the first {evaluation.horizon} steps of an episode count, with a discount of {evaluation.gamma:g} per step"
-    )
-    unit = "clusters" if evaluation.clusters is not None else "episodes"
+    unit = evaluation.unit
+    value = {
+        "decision": "the mean reward of a decision",
+        "slate": "the mean sum of the rewards of a slate",
+        "episode": f"the first {evaluation.horizon} steps of an episode count, with a discount of "
+        f"{evaluation.gamma:g} per step, and episodes end where their logs end",
+    }[unit]
+    units = "clusters" if evaluation.clusters is not None else f"{unit}s"
     positivity = (
         "positivity: the policy that acted also takes every action of this policy with some probability; logged "
         "propensities of all actions would show it"
     )
     return (
         source,
+        *evaluation.assumptions,
         *(() if evaluation.support_known else (positivity,)),
         "nothing outside the observations influenced both actions and rewards; Gamma measures how strong such an "
         "influence must be to change the verdict",
-        f"{unit} are independent of each other, and future episodes are distributed as the logged ones",
-        f"the value is what you want to maximise: {steps}, and episodes end where their logs end",
-        "the policy affects only its own episodes, not other users or the rest of the world",
+        f"{units} are independent of each other, and future {unit}s are distributed as the logged ones",
+        f"the value is what you want to maximise: {value}",
+        f"the policy affects only its own {unit}s, not other users or the rest of the world",
     )

@@ -94,6 +94,8 @@ class Evaluation:
         support_known: whether the propensity of every action is known, so that ``facts["no_support"]`` misses no action
             that the logging policy never takes.
         constraints: evaluations by the outcomes of constraints, as gains that must be at least `Constraint.min_gain`.
+        unit: what an episode is: ``"episode"``, ``"decision"`` if only one step counts, or ``"slate"``.
+        assumptions: assumptions of the estimator that decides, as sentences, besides those of every evaluation.
     """
 
     name: str
@@ -117,6 +119,8 @@ class Evaluation:
     action_probabilities: Array | None = None
     support_known: bool = False
     constraints: Mapping[Constraint, Evaluation] = field(default_factory=dict)
+    unit: str = "episode"
+    assumptions: tuple[str, ...] = ()
 
     @property
     def gain(self) -> Row | None:
@@ -306,6 +310,7 @@ def evaluate_view(
         differs=view.differs,
         action_probabilities=view.action_probabilities,
         support_known=logs.support_known,
+        unit="episode" if logs.mask.shape[1] > 1 else "decision",
     )
 
 

@@ -190,7 +190,7 @@ def mixture_log_ratios(log_target: Array, log_loggers: Array, logger: Array, mas
     share = np.bincount(logger, minlength=count) / n
     with np.errstate(divide="ignore"):
         mixed = np.logaddexp.reduce(loggers + np.log(share)[:, None, None], axis=-3)
-    return _steps_of(target.cumsum(-1) - mixed)
+    return step_log_ratios(target.cumsum(-1) - mixed)
 
 
 def clip_ratios(log_ratio: Array, limit: float) -> Array:
@@ -276,7 +276,7 @@ def _steps(name: str, value: Array, mask: Array, *, lowest_is_allowed: bool = Fa
     return np.where(mask, value, 0.0)
 
 
-def _steps_of(log_weight: Array) -> Array:
+def step_log_ratios(log_weight: Array) -> Array:
     """Return log-ratios whose cumulative sums are the log-weights; a weight of 0 stays 0."""
     before = np.concatenate([np.zeros_like(log_weight[..., :1]), log_weight[..., :-1]], -1)
     return np.where(np.isneginf(before), 0.0, log_weight - np.where(np.isneginf(before), 0.0, before))

@@ -152,6 +152,11 @@ def allowed(findings: tuple[Finding, ...]) -> tuple[str, ...]:
     return tuple(name for family, names in FAMILIES.items() if family not in refused for name in names)
 
 
+def members(family: str) -> tuple[str, ...]:
+    """Return the estimators of a family. An estimator with weights of its own, as those of slates, is one by itself."""
+    return FAMILIES.get(family, (family,))
+
+
 def model_facts(robust: Estimate, model: Estimate, ess: float) -> dict[str, float | None]:
     """Return facts of a model with and without weights: whether the 99 % interval of their difference excludes 0.
 
