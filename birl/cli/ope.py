@@ -96,6 +96,13 @@ class EvaluationOptions:
         str,
         typer.Option(metavar="logged|estimated|MODEL", help="Source of the propensities, or the policy that acted."),
     ] = "logged"
+    reward_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            metavar="LOW HIGH",
+            help="Lowest and highest reward of a step that are possible; by default those of the schema.",
+        ),
+    ] = None
     epsilon: PolicyEpsilon = None
     temperature: PolicyTemperature = None
     std: PolicyStd = None
@@ -154,7 +161,8 @@ class EvaluationOptions:
         if behaviour not in ("logged", "estimated"):
             _, policy = self.load(Path(self.behaviour), {})
             behaviour = ope.Sampled(policy) if isinstance(policy, Algorithm) else policy
-        return {"gamma": self.gamma, "horizon": self.horizon, "behaviour": behaviour, "seed": self.seed}
+        shared = {"gamma": self.gamma, "horizon": self.horizon, "behaviour": behaviour, "seed": self.seed}
+        return shared | {"reward_range": self.reward_range}
 
 
 @app.command(short_help="Verdicts on policies: ship, do not ship, more data, cannot tell.")

@@ -70,6 +70,7 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         "facts": {key: value for key, value in evaluation.facts.items() if value is not None},
         "findings": [finding.as_dict() for finding in evaluation.findings],
         "drift": drift,
+        "support": None if evaluation.bounds is None else evaluation.bounds.as_dict(),
     }
     if verdict is not None:
         data |= {

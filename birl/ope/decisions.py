@@ -104,20 +104,20 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     min_gain = float(check("min_gain", min_gain, float))
     confidence = evaluation.confidence if confidence is None else confidence
     assumptions = _assumptions(evaluation)
-    row = evaluation.gain
-    if row is None:
+    ends = evaluation.gain_range(confidence)
+    if ends is None:
         refusals = [finding for finding in evaluation.findings if finding.refused and finding.family != "kernel"]
         why, helps = _unique([finding.text for finding in refusals]), _unique([finding.remedy for finding in refusals])
         return Verdict("cannot_tell", why, helps, assumptions, min_gain, confidence=confidence)
-    interval = t_interval(row.gain, confidence, evaluation.clusters)
-    lower, upper = float(interval.lower), float(interval.upper)
+    lower, upper = ends
     label, times = decide(lower, upper, min_gain)
     decision = Decision(label, lower, upper, min_gain, confidence)
     objections = [found for each in OBJECTIONS if (found := each(evaluation, decision)) is not None]
     constraints = {each: _constraint_verdict(evaluation, each, confidence) for each in evaluation.constraints}
     objections += [] if label == "do_not_ship" else _unmet(constraints)
     if objections:
-        needed = [each.times for each in objections] + [times] * (label == "more_data")
+        widened = evaluation.bounds is not None  # then this objection knows how many episodes are needed
+        needed = [each.times for each in objections] + [times] * (label == "more_data" and not widened)
         times = None if None in needed else max(each for each in needed if each is not None)
         label = max((each.verdict for each in objections), key=GRAVITY.index)
     reasons = [_interval_reason(lower, upper, min_gain, evaluation), *(each.reason for each in objections)]
@@ -277,6 +277,9 @@ def _unique(texts: Sequence[str]) -> tuple[str, ...]:
 def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Evaluation) -> str:
     baseline = "the logs" if evaluation.against == "logs" else evaluation.against
     interval = f"the gain over {baseline} is between {lower:.4g} and {upper:.4g} ({evaluation.decides})"
+    if evaluation.bounds is not None:
+        known = ", whatever the actions earn that the logs do not support"
+        interval += known if evaluation.bounds.known else ", without what actions earn that the logs do not support"
     if lower == upper:
         return f"{interval}: in these logs both act alike"
     if lower > min_gain:

@@ -12,6 +12,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.errors import DataError, ShapeError
+from birl.ope.estimators import weight_before
 from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
@@ -51,8 +52,14 @@ class Diagnostics:
         return np.where(low.any(-1), low.argmax(-1), low.shape[-1])
 
 
-def diagnose(episodes: Trajectories) -> Diagnostics:
-    """Return the diagnostics of the weights of logged episodes."""
+def diagnose(episodes: Trajectories, lost: Array | None = None) -> Diagnostics:
+    """Return the diagnostics of the weights of logged episodes.
+
+    Args:
+        episodes: logged episodes with ratios.
+        lost: probability of an action without support at each step, ``[..., n, T]``, which the weights lack: the mean
+            weight includes it.
+    """
     relative = episodes.log_weight - _safe(episodes.log_weight.max(-2, keepdims=True))
     w = np.exp(relative)
     total, square, largest = w.sum(-2), (w**2).sum(-2), np.sort(w[..., -1], -1)
@@ -61,7 +68,7 @@ def diagnose(episodes: Trajectories) -> Diagnostics:
         last = np.where(total[..., -1] > 0, total[..., -1], 1.0)
         share = np.where(total[..., -1] > 0, largest[..., -1] / last, 1.0)
         heaviest = np.where(total[..., -1] > 0, largest[..., -10:].sum(-1) / last, 1.0)
-    mean, error = _mean_weight(episodes, ess)
+    mean, error = _mean_weight(episodes, ess, lost)
     return Diagnostics(
         ess[..., -1], ess, share, heaviest, pareto_k(episodes.log_weight[..., -1]), mean, error, kappa(episodes)
     )
@@ -189,10 +196,12 @@ def calibration_error(probability: Array, taken: Array, bins: int = 10) -> float
     return float(np.abs(error).sum() / (2 * len(taken)))
 
 
-def _mean_weight(episodes: Trajectories, ess: Array) -> tuple[Array, Array]:
+def _mean_weight(episodes: Trajectories, ess: Array, lost: Array | None) -> tuple[Array, Array]:
     """Return the mean of ``w_t``, and its largest distance from 1 in standard errors over reliable steps."""
     log_weight = np.minimum(episodes.log_weight, 300.0)  # larger squares overflow; the mean is far from 1 anyway
     w, n = np.exp(log_weight), log_weight.shape[-2]
+    if lost is not None:
+        w = w + (weight_before(w) * lost).cumsum(-1)
     mean = w.mean(-2)
     spread = np.maximum(w.std(-2, ddof=1) if n > 1 else np.inf, 1e-9) / np.sqrt(n)
     known = (ess >= np.minimum(50, 0.5 * n)) | (mean > 1)  # skewness puts the mean of few effective weights below 1

@@ -15,7 +15,7 @@ from birl.algorithm.policy_api import PolicyAPI
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episode import Episode
-from birl.dataset.log_record import check_same_columns
+from birl.dataset.log_record import LogRecord, check_same_columns
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
 from birl.ope.diagnostics import Diagnostics, calibration_error, diagnose, unsupported_mass
@@ -32,6 +32,7 @@ from birl.ope.linear_models import (
 )
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.policies import StochasticPolicy
+from birl.ope.support_bounds import RewardRange, Support, describe_region
 from birl.seeding import preserve_random_state
 from birl.spaces import Continuous, Discrete
 from birl.spaces.conversion import order_numbered_columns, to_array
@@ -61,6 +62,8 @@ _NEGLIGIBLE_DISCOUNT: Final = 0.01
 _TIME_TOLERANCE: Final = 0.1
 """How far the time between two steps may be from one unit."""
 _BATCH: Final = 20_000
+_MOST_REGIONS: Final = 5
+"""Largest number of actions whose regions without support are described."""
 
 
 @runtime_checkable
@@ -116,6 +119,7 @@ class LoggedEpisodes:
         reward: rewards, ``[n, T]``.
         mask: which steps exist, ``[n, T]``.
         gamma: discount of a step.
+        reward_range: range of the rewards of a step.
         n_actions: number of discrete actions; 0 for other actions.
         start: number of the first discrete action in the data and for policies; here actions count from 0.
         log_propensity: log-propensities of the logged actions, ``[N]``; ``None`` if unknown.
@@ -129,6 +133,8 @@ class LoggedEpisodes:
         behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
         extra: extra columns ``[N, …]`` that were asked for, by name.
         outcomes: other rewards ``[n, T]`` that policies are evaluated by, by name.
+        numbers: names of the numbers of an observation; empty for ``x[0]``, ``x[1]`` and so on.
+        options: names of the discrete actions; empty for their numbers.
     """
 
     observations: Tree
@@ -136,6 +142,7 @@ class LoggedEpisodes:
     reward: Array
     mask: Array
     gamma: float
+    reward_range: RewardRange
     n_actions: int
     start: int
     log_propensity: Array | None
@@ -149,6 +156,8 @@ class LoggedEpisodes:
     behaviour: str
     extra: Mapping[str, Array] = field(default_factory=dict)
     outcomes: Mapping[str, Array] = field(default_factory=dict)
+    numbers: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     def pad(self, steps: Array) -> Array:
         """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
@@ -207,61 +216,65 @@ class LoggedEpisodes:
 
         If the propensities of all actions are unknown, the frequencies of the actions stand for them. The total
         propensity of the actions that were never taken is then estimated by the frequency of those that were taken once
-        (Good 1953, Biometrika 40:237-264). Propensities of the logged actions also bound those of the others.
+        (Good 1953, Biometrika 40:237-264). Actions that `unsupported` knows to have no propensity do not count:
+        `birl.ope.support_bounds` bounds what they earn.
 
         Args:
             probabilities: the policy's `probabilities` of these steps.
         """
+        unsupported = self.unsupported(probabilities)
         taken = np.bincount(self.action, minlength=self.n_actions)
         rare = taken < MIN_TAKEN
-        if self.propensities is not None:
-            rare = rare | (self.propensities <= MIN_PROPENSITY)
+        if self.propensities is not None and unsupported is not None:
             excess, steps = np.maximum(probabilities - self.propensities, 0), np.ones((len(probabilities), 1), bool)
-            return float(unsupported_mass(excess[:, None], ~rare[:, None], steps))
+            return float(unsupported_mass(excess[:, None], ~(rare & ~unsupported)[:, None], steps))
         mean, frequency = probabilities.mean(0), taken / len(probabilities)
-        never = mean[taken == 0].sum() - frequency[taken == 1].sum()
-        remaining = 0.0
-        if (known := self._known_probabilities(probabilities)) is not None:
-            policy, logging = known
-            remaining = float((np.maximum(policy - logging, 0) * (logging <= MIN_PROPENSITY)).sum(-1).mean())
-        return float(max(never, mean[rare].sum() - frequency[rare].sum(), remaining, 0.0))
+        lost = np.zeros(self.n_actions) if unsupported is None else (probabilities * unsupported).mean(0)
+        never = (mean - lost)[taken == 0].sum() - frequency[taken == 1].sum()
+        return float(max(never, (mean - lost)[rare].sum() - frequency[rare].sum(), 0.0))
 
-    def no_support_share(self, probabilities: Array) -> float | None:
-        """Return the share of a policy's episodes with an action that the logging policy never takes there.
+    def unsupported(self, probabilities: Array) -> Array | None:
+        """Return which actions the logging policy never takes at each step, bool ``[N, A]``.
 
         "Never" means less than `MIN_PROPENSITY` times as often as the policy, so an action that both policies rarely
-        take does not count. Only states that the logging policy visited are checked. The share is ``None`` without
-        propensities; see `support_known`.
+        take does not count. The propensity of the logged action alone shows only whether all others together have one.
+        The result is ``None`` without propensities; see `support_known`.
 
         Args:
             probabilities: the policy's `probabilities` of these steps.
         """
-        if (known := self._known_probabilities(probabilities)) is None:
+        if self.propensities is not None:
+            return self.propensities < MIN_PROPENSITY * probabilities
+        if self.log_propensity is None:
             return None
-        policy, logging = known
-        lost = (policy * (logging < MIN_PROPENSITY * policy)).sum(-1).clip(0, 1)
-        return float(1 - np.prod(1 - self.pad(lost), 1).mean())
+        logging, steps = np.exp(self.log_propensity), np.arange(len(probabilities))
+        policy = probabilities[steps, self.action]
+        found = np.repeat((1 - logging < MIN_PROPENSITY * (1 - policy))[:, None], self.n_actions, 1)
+        found[steps, self.action] = logging < MIN_PROPENSITY * policy
+        return found & (probabilities > 0)
 
     @property
     def support_known(self) -> bool:
-        """Whether the propensity of every action is known, so that `no_support_share` misses none.
+        """Whether the propensity of every action is known, so that `unsupported` misses none.
 
         With two actions, the propensity of the logged action determines that of the other. With more actions, it
         determines only the sum of the others.
         """
         return self.propensities is not None or (self.log_propensity is not None and self.n_actions == 2)
 
-    def _known_probabilities(self, probabilities: Array) -> tuple[Array, Array] | None:
-        """Return probabilities ``[N, K]`` of the policy and the logging policy; ``None`` if the latter are unknown.
-
-        The K columns are all actions, or the logged action and the rest.
-        """
-        if self.propensities is not None:
-            return probabilities, self.propensities
-        if self.log_propensity is None:
-            return None
-        policy, logging = probabilities[np.arange(len(probabilities)), self.action], np.exp(self.log_propensity)
-        return np.stack([policy, 1 - policy], -1), np.stack([logging, 1 - logging], -1)
+    def regions(self, probabilities: Array, unsupported: Array) -> tuple[str, ...]:
+        """Describe where actions of a policy are not supported, those that it takes most often first."""
+        table = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in tree_leaves(self.observations)]
+        columns = np.concatenate(table, 1)
+        names = self.numbers if len(self.numbers) == columns.shape[1] else [f"x[{k}]" for k in range(columns.shape[1])]
+        mass, found = (probabilities * unsupported).mean(0), []
+        for action in np.argsort(-mass, kind="stable")[:_MOST_REGIONS]:
+            if mass[action] > 0:
+                where = describe_region(unsupported[:, action], columns, names)
+                label = self.options[action] if self.options else str(action + self.start)
+                place = "in some states, which no single column tells from others" if where is None else where
+                found.append(f"the logs never take action {label} {place}")
+        return tuple(found)
 
     def probabilities(self, policy: EvaluatedPolicy) -> Array:
         """Return a policy's probabilities of all discrete actions at each step, ``[N, A]``."""
@@ -327,37 +340,53 @@ class LoggedEpisodes:
         markov = not isinstance(policy, HistoryPolicy)
         probabilities = self.probabilities(policy) if self.n_actions else None
         ratio = self.ratios(policy, probabilities)
+        equal = ratio is not None and not ratio.any()  # the logging policy, whose propensities may be rounded
+        unsupported = None if probabilities is None or equal else self.unsupported(probabilities)
+        if unsupported is not None and ratio is not None:
+            taken = unsupported[np.arange(len(unsupported)), self.action]
+            ratio = np.where(self.pad(taken) > 0, -np.inf, ratio)
         z = None
         if probabilities is not None and markov and self.x is not None:
             steps = self.steps()
             if steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
                 z = self.pad(marginal_ratios(steps, probabilities, np.repeat(self.part, self.mask.sum(1))))
         facts: dict[str, float | None] = {}
+        lost: Array | None = None
+        regions: tuple[str, ...] = ()
         if probabilities is not None:
             facts["unsupported"] = self.unsupported_mass(probabilities)
-            equal = ratio is not None and not ratio.any()  # the logging policy, whose propensities may be rounded
-            facts["no_support"] = 0.0 if equal else self.no_support_share(probabilities)
+            facts["no_support"] = 0.0 if equal else None
+        if probabilities is not None and unsupported is not None:
+            shares = self.pad((probabilities * unsupported).sum(-1).clip(0, 1))
+            facts["no_support"] = float(1 - np.prod(1 - shares, 1).mean())
+            if shares.any():
+                lost, regions = shares, self.regions(probabilities, unsupported)
         compared = None if probabilities is None else probabilities[:: -(-len(probabilities) // COMPARED_STEPS)]
 
         def view_of(logs: LoggedEpisodes) -> PolicyView:
-            q, v, v_logging = logs._values(policy, probabilities, ratio)
+            q, v, v_logging, v_supported = logs._values(policy, probabilities, ratio, unsupported)
             trajectories = Trajectories(logs.reward, self.mask, self.gamma, ratio, q, v, z)
-            return PolicyView(trajectories, v_logging, facts, compared, markov)
+            support = None if lost is None else Support(lost, v_supported, regions)
+            return PolicyView(trajectories, v_logging, facts, compared, markov, support)
 
         outcomes = {name: view_of(replace(self, reward=reward)) for name, reward in self.outcomes.items()}
         return replace(view_of(self), outcomes=outcomes)
 
     def _values(
-        self, policy: EvaluatedPolicy, probabilities: Array | None, ratio: Array | None
-    ) -> tuple[Array | None, Array | None, Array | None]:
-        """Return ``Q`` of the logged actions, ``V`` of the policy and of the logging policy, ``[n, T]``, if known."""
+        self, policy: EvaluatedPolicy, probabilities: Array | None, ratio: Array | None, unsupported: Array | None
+    ) -> tuple[Array | None, Array | None, Array | None, Array | None]:
+        """Return ``Q`` of the logged actions, ``V`` of the policy and of the logging policy, ``[n, T]``, if known.
+
+        The last one is the part of the policy's ``V`` that belongs to supported actions.
+        """
         if probabilities is not None and self.x is not None:
             q_all, value = cross_fitted_q(self.steps(), probabilities, np.repeat(self.part, self.mask.sum(1)))
             v_logging = None if self.propensities is None else self.pad((self.propensities * q_all).sum(-1))
-            return self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value), v_logging
+            v_supported = None if unsupported is None else self.pad((probabilities * ~unsupported * q_all).sum(-1))
+            return self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value), v_logging, v_supported
         if isinstance(policy, StochasticPolicy) and isinstance(policy.spec.actions, Continuous) and ratio is not None:
-            return *self._action_values(policy), None
-        return None, None, None
+            return *self._action_values(policy), None, None
+        return None, None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,6 +401,7 @@ class PolicyView:
             ``None`` if actions are not one discrete action.
         markov: whether actions depend on the observation only, so that values are functions of it, too.
         outcomes: the same with the rewards of each of `LoggedEpisodes.outcomes`.
+        support: which actions the logs do not support; ``None`` if they support all, or if it is unknown.
     """
 
     trajectories: Trajectories
@@ -379,12 +409,15 @@ class PolicyView:
     facts: dict[str, float | None]
     action_probabilities: Array | None = None
     markov: bool = True
+    support: Support | None = None
     outcomes: Mapping[str, PolicyView] = field(default_factory=dict)
 
     @cached_property
     def diagnostics(self) -> Diagnostics | None:
         """Diagnostics of the weights; ``None`` without propensities."""
-        return None if self.trajectories.log_ratio is None else diagnose(self.trajectories)
+        if self.trajectories.log_ratio is None:
+            return None
+        return diagnose(self.trajectories, None if self.support is None else self.support.lost)
 
     @property
     def differs(self) -> float | None:
@@ -404,6 +437,7 @@ def read_episodes(
     behaviour: str | EvaluatedPolicy = "logged",
     seed: int = 0,
     extra: Collection[str] = (),
+    reward_range: tuple[float | None, float | None] | None = None,
 ) -> LoggedEpisodes:
     """Read the episodes of a dataset; see `birl.ope.evaluate`.
 
@@ -424,6 +458,10 @@ def read_episodes(
     info = dataset.dataset_info
     n_actions, start = (info.actions.size, info.actions.start) if isinstance(info.actions, Discrete) else (0, 0)
     reward, mask = padded([np.asarray(episode.rewards, np.float64).reshape(-1)[:limit] for episode in episodes])
+    record: LogRecord | None = getattr(dataset, "logs", None)
+    declared = (None, None) if record is None else (record.schema.reward.lower, record.schema.reward.upper)
+    limits = RewardRange(*(declared if reward_range is None else reward_range))
+    limits.check_rewards(reward, mask)
     rows = [tree_map(lambda leaf: leaf[:limit], episode.observations) for episode in episodes]
     observations = tree_map(lambda *leaves: np.concatenate(leaves), *rows)
     action = np.concatenate([episode.actions[:limit] for episode in episodes])
@@ -455,6 +493,7 @@ def read_episodes(
         reward=reward,
         mask=mask,
         gamma=float(gamma),
+        reward_range=limits,
         n_actions=n_actions,
         start=start,
         log_propensity=logged,
@@ -467,6 +506,8 @@ def read_episodes(
         densities=not isinstance(info.actions, Discrete),
         behaviour=behaviour if isinstance(behaviour, str) else "given",
         extra={name: column for name in extra if (column := _column(episodes, name, limit)) is not None},
+        numbers=() if record is None else record.numbers,
+        options=() if record is None else tuple(map(str, record.schema.action.values)),
     )
 
 

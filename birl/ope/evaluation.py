@@ -17,6 +17,7 @@ from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
 from birl.ope.sensitivity import Confounded
+from birl.ope.support_bounds import GainBounds, RewardRange, gain_bounds
 from birl.ope.validity_limits import (
     FAMILIES,
     Finding,
@@ -96,6 +97,8 @@ class Evaluation:
         constraints: evaluations by the outcomes of constraints, as gains that must be at least `Constraint.min_gain`.
         unit: what an episode is: ``"episode"``, ``"decision"`` if only one step counts, or ``"slate"``.
         assumptions: assumptions of the estimator that decides, as sentences, besides those of every evaluation.
+        bounds: bounds of the gain where the logs do not support all actions; ``None`` if they support them, or if no
+            estimator decides.
     """
 
     name: str
@@ -121,11 +124,28 @@ class Evaluation:
     constraints: Mapping[Constraint, Evaluation] = field(default_factory=dict)
     unit: str = "episode"
     assumptions: tuple[str, ...] = ()
+    bounds: GainBounds | None = None
 
     @property
     def gain(self) -> Row | None:
         """The row of the estimator that decides."""
         return None if self.decides is None else self.rows[self.decides]
+
+    def gain_range(self, confidence: float | None = None) -> tuple[float, float] | None:
+        """Return the lower and the upper end of the gain; ``None`` if no estimator decides.
+
+        They are the ends of the interval of the estimator that decides. Where the logs do not support all actions and
+        the range of rewards is known, the interval covers all returns that these actions may have; see `bounds`.
+
+        Args:
+            confidence: confidence of the interval; by default that of the evaluation.
+        """
+        if self.gain is None:
+            return None
+        confidence = self.confidence if confidence is None else confidence
+        interval = t_interval(self.gain.gain, confidence, self.clusters)
+        low, high = (None, None) if self.bounds is None else self.bounds.interval(confidence, self.clusters)
+        return float(interval.lower) if low is None else low, float(interval.upper) if high is None else high
 
     @property
     def episodes(self) -> int:
@@ -147,6 +167,7 @@ def evaluate(
     against_name: str = "other policy",
     seed: int = 0,
     constraints: Sequence[str | Constraint] = (),
+    reward_range: tuple[float | None, float | None] | None = None,
 ) -> Evaluation:
     """Estimate from logs what a policy earns, and its gain over the logs or over another policy.
 
@@ -175,6 +196,8 @@ def evaluate(
         seed: random seed of the partition of episodes for cross-fitting.
         constraints: limits of further outcomes that a policy that ships must keep, such as ``"complaints <= +1%"``;
             see `birl.ope.Constraint`.
+        reward_range: lowest and highest reward of a step that are possible, ``None`` where unknown. It bounds what
+            actions earn that the logs do not support. By default the bounds in the schema of imported logs.
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
@@ -186,7 +209,7 @@ def evaluate(
     if isinstance(against, str) and against != "logs":
         raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
     limits = read_constraints(constraints)
-    logs = read_episodes(dataset, gamma, horizon, behaviour, seed, {each.column for each in limits})
+    logs = read_episodes(dataset, gamma, horizon, behaviour, seed, {each.column for each in limits}, reward_range)
     logs = _with_outcomes(logs, limits, sorted(dataset.episodes[0].extra or {}) if limits else ())
     versus = None if isinstance(against, str) else (against_name, logs.view(against))
     view = logs.view(policy)
@@ -216,7 +239,7 @@ def _constrained(
     evaluations = {}
     for each in limits:
         key = str(each)
-        outcome = replace(logs, reward=logs.outcomes[key])
+        outcome = replace(logs, reward=logs.outcomes[key], reward_range=RewardRange())
         other = None if versus is None else (versus[0], versus[1].outcomes[key])
         evaluations[each] = evaluate_view(
             key, outcome, view.outcomes[key], other, found.confidence, seen, each.baseline_share
@@ -311,6 +334,32 @@ def evaluate_view(
         action_probabilities=view.action_probabilities,
         support_known=logs.support_known,
         unit="episode" if logs.mask.shape[1] > 1 else "decision",
+        bounds=_bounds(logs, view, versus, baseline, decides, baseline_share),
+    )
+
+
+def _bounds(
+    logs: LoggedEpisodes,
+    view: PolicyView,
+    versus: tuple[str, PolicyView] | None,
+    baseline: Mapping[str, Estimate],
+    decides: str | None,
+    baseline_share: float,
+) -> GainBounds | None:
+    """Return the bounds of the gain where the logs do not support all actions."""
+    if decides is None or view.trajectories.log_ratio is None:
+        return None
+    robust = decides == "doubly_robust"
+    earned = baseline[decides if robust else "per_decision"]
+    other = None if versus is None else (versus[1].trajectories, versus[1].support)
+    return gain_bounds(
+        view.trajectories,
+        view.support,
+        earned,
+        logs.reward_range,
+        robust=robust,
+        versus=other,
+        baseline_share=baseline_share,
     )
 
 

@@ -49,6 +49,7 @@ def choose(
     seen: Collection[str] = (),
     keep: int = KEPT,
     seed: int = 0,
+    reward_range: tuple[float | None, float | None] | None = None,
 ) -> dict[str, Choice]:
     """Choose a model of each run, and sort the runs by their chosen models. Runs may differ in hyperparameters.
 
@@ -61,7 +62,8 @@ def choose(
 
     Args:
         runs: by name of the run, its policies by name in the order of training.
-        dataset: see `birl.ope.evaluate`, also for ``gamma``, ``horizon``, ``behaviour`` and ``seed``.
+        dataset: see `birl.ope.evaluate`, also for ``gamma``, ``horizon``, ``behaviour``, ``seed`` and
+            ``reward_range``.
         neighbours: number of models before and after each one whose ranks are averaged with its own; 0 for none.
         seen: names of policies that learned from these episodes.
         keep: number of runs that are evaluated.
@@ -79,7 +81,7 @@ def choose(
     if len(policies) < sum(map(len, runs.values())):
         raise ConfigError("two runs have a policy of the same name: give each its own")
     check("keep", keep, int, low=1)
-    logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed)
+    logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed, reward_range)
     if len(runs) > keep:
         value = screening_values(policies, logs, seed)
         unseen = [-np.inf if name in seen else estimate for name, estimate in value.items()]

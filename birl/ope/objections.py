@@ -67,11 +67,31 @@ def drift(evaluation: Evaluation, decision: Decision) -> Objection | None:
 
 
 def missing_support(evaluation: Evaluation, decision: Decision) -> Objection | None:
-    """Object to gains of a policy that takes actions that were never logged, which the interval ignores."""
-    finding = first_finding(evaluation, "no_support")
-    if finding is None or (decision.lower + decision.upper) / 2 <= decision.min_gain:
+    """Object to a verdict that depends on what actions earn that were never logged."""
+    bounds, finding = evaluation.bounds, first_finding(evaluation, "no_support")
+    if bounds is None or finding is None:
         return None
-    return Objection("more_data", remedies=(finding.remedy,))
+    where = "; ".join(bounds.regions)
+    if bounds.known:
+        if decision.verdict != "more_data":
+            return None
+        return Objection(
+            "more_data",
+            where,
+            (finding.remedy,),
+            bounds.times(decision.min_gain, decision.confidence, evaluation.clusters),
+        )
+    if (decision.lower + decision.upper) / 2 <= decision.min_gain:
+        return None
+    least = bounds.turning_return(decision.min_gain, decision.confidence, evaluation.clusters)
+    stake = (
+        f"the gain exceeds {decision.min_gain:g} only if an episode earns at least {least:.4g} from such an action on, "
+        "on average"
+        if least is not None
+        else "nothing bounds what such actions earn"
+    )
+    declare = "or declare the lowest and the highest reward that are possible (reward_range=, --reward-range)"
+    return Objection("more_data", "; ".join(filter(None, (where, stake))), (finding.remedy, declare))
 
 
 def heavy_tail(evaluation: Evaluation, decision: Decision) -> Objection | None:

@@ -47,6 +47,7 @@ def rank(
     seen: Collection[str] = (),
     keep: int = KEPT,
     seed: int = 0,
+    reward_range: tuple[float | None, float | None] | None = None,
 ) -> Ranking:
     """Rank policies by the lower bound of their gain over the logs, with the range of ranks of each.
 
@@ -62,7 +63,8 @@ def rank(
 
     Args:
         policies: policies by name, see `birl.ope.evaluate`.
-        dataset: see there, also for ``gamma``, ``horizon``, ``behaviour``, ``confidence`` and ``seed``.
+        dataset: see there, also for ``gamma``, ``horizon``, ``behaviour``, ``confidence``, ``seed`` and
+            ``reward_range``.
         seen: names of policies that learned from these episodes.
         keep: number of policies that are evaluated.
 
@@ -70,7 +72,7 @@ def rank(
         ConfigError: if there is no policy.
     """
     check("keep", keep, int, low=1)
-    logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed)
+    logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed, reward_range)
     set_aside: dict[str, float] = {}
     if len(policies) > keep:
         value = screening_values(policies, logs, seed)
@@ -91,12 +93,13 @@ def read_logs(
     horizon: int | None,
     behaviour: str | EvaluatedPolicy,
     seed: int,
+    reward_range: tuple[float | None, float | None] | None,
 ) -> LoggedEpisodes:
     """Read the logs that rank policies; see `rank`."""
     if not policies:
         raise ConfigError("there are no policies to rank: give one or more")
     check_columns(policies, dataset)
-    return read_episodes(dataset, gamma, horizon, behaviour, seed)
+    return read_episodes(dataset, gamma, horizon, behaviour, seed, reward_range=reward_range)
 
 
 def evaluate_all(
@@ -115,8 +118,8 @@ def evaluate_all(
 
 def lower_bound(evaluation: Evaluation) -> float:
     """Return the lower bound of the gain by the estimator that decides; minus infinity if none does."""
-    row = evaluation.gain
-    return -np.inf if row is None or row.gain_interval is None else float(row.gain_interval.lower)
+    ends = evaluation.gain_range()
+    return -np.inf if ends is None else ends[0]
 
 
 def _ranges(evaluations: Mapping[str, Evaluation], confidence: float, n_policies: int) -> dict[str, tuple[int, int]]:

@@ -70,9 +70,6 @@ def test_no_ship_where_the_logger_never_does_it(vectors: bool, share: float, ste
         said = verdict(found)
         mean = np.mean([each.observations[0, 0] < share for each in logs.episodes])
         assert found.facts["no_support"] == pytest.approx(0.9 * mean, abs=1e-6)  # whatever the number of steps
-        if found.decides is None:  # over 5 % of the probability is there
-            assert said.verdict == "cannot_tell" and (found.facts["unsupported"] or 0) > 0.05
-            continue
         alone.append(by_the_interval(found))
         assert said.verdict == "more_data" and said.times is None
         message = (
@@ -81,7 +78,9 @@ def test_no_ship_where_the_logger_never_does_it(vectors: bool, share: float, ste
         assert any(message in text for text in said.reasons)
         assert said.remedies == (
             "let the logging policy try it there, with a minimum propensity, or exclude it from the policy",
+            "or declare the lowest and the highest reward that are possible (reward_range=, --reward-range)",
         )
+        assert any("the logs never take action 1 where x[0] < 0.0" in text for text in said.reasons)
         assert not any("positivity" in text for text in said.assumptions)
     assert alone.count("ship") > 1  # the interval is wrong
 
@@ -103,10 +102,20 @@ def test_verdicts_are_those_of_the_interval_where_all_is_tried(vectors: bool) ->
     assert ships == ["ship"] * 2
 
 
-def test_a_share_of_all_probability_is_refused_of_either_propensities() -> None:
+def test_stakes_decide_and_not_the_share_without_support() -> None:
+    """18 % of the probability is unsupported. A small range of rewards decides all the same, a large one does not."""
     for vectors in (False, True):
-        found = evaluate(Fixed(0.1, 0.9), patients(0, 0.0, share=0.2, vectors=vectors), gamma=1.0)
-        assert found.facts["unsupported"] == pytest.approx(0.18, abs=0.04) and verdict(found).verdict == "cannot_tell"
+        logs = patients(0, 0.0, share=0.2, vectors=vectors)
+        unknown = evaluate(Fixed(0.1, 0.9), logs, gamma=1.0)
+        assert unknown.facts["no_support"] == pytest.approx(0.18, abs=0.04)
+        assert verdict(unknown).verdict == "more_data"
+        rewards = np.concatenate([each.rewards for each in logs.episodes])
+        low, high = float(rewards.min()), float(rewards.max())
+        wide = verdict(evaluate(Fixed(0.1, 0.9), logs, gamma=1.0, reward_range=(low - 20, high)))
+        assert wide.verdict == "more_data" and wide.times is None and wide.lower is not None and wide.lower < -3
+        assert any("whatever the actions earn that the logs do not support" in text for text in wide.reasons)
+        modest = verdict(evaluate(Fixed(0.1, 0.9), logs, gamma=1.0, reward_range=(low, high)), min_gain=-1.5)
+        assert modest.verdict == "ship"
 
 
 def test_a_propensity_that_is_next_to_nothing_is_none() -> None:
