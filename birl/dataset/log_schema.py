@@ -2,7 +2,7 @@
 
 ::
 
-    episode = "trip"              # or { by = "user", gap = 1800.0 }: cut at gaps of this length
+    episode = "trip"              # or { by = "user", gap = 1800.0 }: cut at gaps; or one_step = true: every row is one
     time = "at"
     terminated = "arrived"
 
@@ -249,7 +249,8 @@ class LogSchema:
     """The roles of a log's columns. Columns without a role are not read.
 
     Attributes:
-        episode: name of the column of episode ids, or a `Cut`.
+        episode: name of the column of episode ids, or a `Cut`; ``None`` with ``one_step``.
+        one_step: whether every row is an episode of one step, as in the logs of contextual bandits.
         observation: the columns of the observation, in order.
         action, reward: the columns of actions and rewards.
         propensity: the column of propensities; ``None`` if they were not logged.
@@ -270,10 +271,11 @@ class LogSchema:
             constraints of decisions read them, and nothing learns from them.
     """
 
-    episode: str | Cut
     observation: tuple[ObservationColumn, ...]
     action: ActionColumns
     reward: RewardColumn
+    episode: str | Cut | None = None
+    one_step: bool = False
     propensity: PropensityColumn | None = None
     time: str | None = None
     order: str = "sort"
@@ -295,8 +297,7 @@ class LogSchema:
         check("unit_of_time", self.unit_of_time, float, optional=True, above=0)
         if not isinstance(self.censored_after, str):
             check("censored_after", self.censored_after, float, optional=True)
-        if not isinstance(self.episode, Cut):
-            _check_name("episode", self.episode)
+        self._check_episode()
         if not self.observation:
             raise ConfigError("the schema has no [[observation]]: name at least one column")
         if not (self.terminated or self.unmarked):
@@ -332,9 +333,26 @@ class LogSchema:
             name = next(each for each in outcomes if outcomes.count(each) > 1)
             raise ConfigError(f"outcome: the column {name!r:.60} is the reward, or named twice: leave one out")
 
+    def _check_episode(self) -> None:
+        """Check what defines episodes; a one-step episode ends with its row."""
+        if check("one_step", self.one_step, bool) == (self.episode is not None):
+            raise ConfigError(
+                "episode and one_step define episodes in two ways: give episode = (a column), or one_step = true if "
+                "every row is a decision of its own"
+            )
+        if self.episode is not None and not isinstance(self.episode, Cut):
+            _check_name("episode", self.episode)
+        if not self.one_step:
+            return
+        others = ("terminated", "truncated", "unit_of_time", "censored_after")
+        if used := [name for name in others if getattr(self, name) is not None]:
+            raise ConfigError(f"{used[0]} is for longer episodes, but one_step is true: leave one of them out")
+        object.__setattr__(self, "unmarked", self.unmarked or "terminated")
+
     def roles(self) -> Iterator[tuple[str, str]]:
         """Iterate over pairs of a role and the name of its column."""
-        yield "episode", self.episode_column
+        if self.episode_column is not None:
+            yield "episode", self.episode_column
         for each in self.observation:
             yield "observation", each.column
         for name in self.action.names:
@@ -347,8 +365,8 @@ class LogSchema:
         yield from ((role, name) for role, name in others.items() if name is not None)
 
     @property
-    def episode_column(self) -> str:
-        """Name of the column of episode ids, or of the one that separates sequences."""
+    def episode_column(self) -> str | None:
+        """Name of the column of episode ids, or of the one that separates sequences; ``None`` for one-step episodes."""
         return self.episode.by if isinstance(self.episode, Cut) else self.episode
 
     @property
@@ -414,6 +432,11 @@ class LogSchema:
         if "outcome" in given:
             outcomes = given["outcome"] if isinstance(given["outcome"], list) else [given["outcome"]]
             given["outcome"] = tuple(make(OutcomeColumn, each, "outcome") for each in outcomes)
+        if "episode" not in given and "one_step" not in given:
+            text = (
+                "the schema has no episode: give episode = …, or one_step = true if every row is a decision of its own"
+            )
+            raise ConfigError("; ".join([*errors, text, *_field_errors(cls, given, "the schema")]))
         if errors:
             raise ConfigError("; ".join([*errors, *_field_errors(cls, given, "the schema")]))
         return _make(cls, given, "the schema")

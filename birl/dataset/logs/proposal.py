@@ -182,6 +182,8 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     candidates = {role: [] if found[role] else _candidates(role, profiles, assigned, rows) for role in _CONTENT_RULES}
     for role in ("episode", "time", "terminated", "truncated", "logger", "cluster"):
         lines += _role_lines(role, role, found[role], profiles, role == "episode", candidates.get(role, []))
+    if not found["episode"]:
+        lines.append("# If every row is a decision of its own, as in a contextual bandit: one_step = true")
     if not found["time"]:
         lines.append("# Without a time, the rows of an episode must be in order in the log.")
     if not found["terminated"]:

@@ -148,6 +148,7 @@ class RowEncoder:
         parts += [("propensity", schema.propensity)] if schema.propensity else []
         self.drop_rules = [f"{role} {part.column!r} is missing" for role, part in parts if part.missing == "drop"]
         self.loggers, self.clusters, self._episodes = LabelEncoder(), LabelEncoder(), LabelEncoder()
+        self._count = 0  # of encoded rows
         self._kind_of_time = ""
         self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
@@ -181,8 +182,11 @@ class RowEncoder:
         def cells(role: str, name: str) -> Cells:
             return Cells(role, name, columns[name], where)
 
-        rows = {"episode": self._encode_ids(cells("episode", schema.episode_column), self._episodes)}
-        count = len(rows["episode"])
+        count = len(next(iter(columns.values())).missing)
+        rows: dict[str, Array] = {"episode": np.arange(self._count, self._count + count)}
+        if schema.episode_column is not None:
+            rows["episode"] = self._encode_ids(cells("episode", schema.episode_column), self._episodes)
+        self._count += count
         self._drop = np.zeros(count, np.int16)
         if schema.time is not None:
             rows["time"] = self._encode_time(cells("time", schema.time))

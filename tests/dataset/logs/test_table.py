@@ -368,12 +368,28 @@ def test_continuous_actions() -> None:
         (PLAIN.replace('episode = "trip"', "episode = 3"), "episode is 3; it must be a str"),
         (PLAIN.replace('episode = "trip"', 'episode = "trip"\ntime = 3'), "time is 3; it must be a str"),
         (PLAIN.replace('unmarked = "truncated"', 'unmarked = "over"'), "unmarked is 'over'; it must be one of"),
+        (PLAIN.replace('episode = "trip"', ""), "no episode: give episode = …, or one_step = true"),
+        (PLAIN.replace('episode = "trip"', "one_step = false"), "give episode = .*, or one_step = true"),
+        (PLAIN.replace('episode = "trip"', 'episode = "trip"\none_step = true'), "define episodes in two ways"),
+        (PLAIN.replace('episode = "trip"', "one_step = true"), "terminated is for longer episodes"),
     ],
 )
 def test_invalid_schemas_are_rejected(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"schema\.toml: .*{message}"):
         LogSchema.load(tmp_path / "schema.toml")
+
+
+def test_rows_of_one_step_logs_are_episodes() -> None:
+    text = PLAIN.replace('episode = "trip"', "one_step = true")
+    text = text.replace('terminated = "done"\nunmarked = "truncated"', "")
+    each_row = LogSchema.parse(text)
+    assert LogSchema.parse(each_row.text()) == each_row and each_row.unmarked == "terminated"
+    n = 70_000  # more than a chunk
+    found = from_table({"x": np.arange(n), "a": np.arange(n) % 2, "r": np.arange(n) % 3}, each_row)
+    assert found.size() == n and found.transition_count == n
+    last = found.episodes[n - 1]
+    assert last.terminated and last.observations.tolist() == [[n - 1]] and last.actions.tolist() == [[1]]
 
 
 def test_names_in_schemas_have_no_control_characters() -> None:
