@@ -18,7 +18,9 @@ from birl.dataset.episode import Episode
 from birl.dataset.log_record import LogRecord, check_same_columns
 from birl.errors import ActionError, ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
+from birl.ope.audit.evaluated import audit
 from birl.ope.diagnostics import Diagnostics, calibration_error, diagnose, unsupported_mass
+from birl.ope.episode_columns import as_buffer, column, first_values
 from birl.ope.estimators import folds
 from birl.ope.importance_weights import Trajectories, log_ratios, padded
 from birl.ope.linear_models import (
@@ -126,7 +128,7 @@ class LoggedEpisodes:
         propensities: propensities of all actions, ``[N, A]``; ``None`` if unknown.
         cluster: cluster of each episode, ``[n]``; ``None`` if unknown.
         time: time of each episode's first step, ``[n]``; ``None`` if unknown.
-        facts: figures that do not depend on a policy, for `birl.ope.check_limits`.
+        facts: figures that do not depend on a policy, for `birl.ope.check_limits`, with those of the data report.
         x: features ``[N, D]``; ``None`` if there are too many.
         part: part of each episode for cross-fitting, ``[n]``.
         densities: whether propensities are densities.
@@ -135,6 +137,7 @@ class LoggedEpisodes:
         outcomes: other rewards ``[n, T]`` that policies are evaluated by, by name.
         numbers: names of the numbers of an observation; empty for ``x[0]``, ``x[1]`` and so on.
         options: names of the discrete actions; empty for their numbers.
+        where: columns or actions that a fact is about, by its name.
     """
 
     observations: Tree
@@ -158,6 +161,7 @@ class LoggedEpisodes:
     outcomes: Mapping[str, Array] = field(default_factory=dict)
     numbers: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    where: Mapping[str, str] = field(default_factory=dict)
 
     def pad(self, steps: Array) -> Array:
         """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
@@ -439,7 +443,9 @@ def read_episodes(
     extra: Collection[str] = (),
     reward_range: tuple[float | None, float | None] | None = None,
 ) -> LoggedEpisodes:
-    """Read the episodes of a dataset; see `birl.ope.evaluate`.
+    """Read the episodes of a dataset, and check them as `birl.ope.report_data` does; see `birl.ope.evaluate`.
+
+    Copies of episodes are left out. Episodes that begin as one customer's do are one cluster.
 
     Args:
         dataset, gamma, horizon, behaviour, seed: see there.
@@ -454,6 +460,8 @@ def read_episodes(
     episodes = [episode for episode in dataset.episodes if len(episode.rewards)]
     if len(episodes) < 2:
         raise EmptyDataError(f"there are {len(episodes)} episodes with steps; an evaluation needs 2, and 30 to answer")
+    checked = audit(as_buffer(dataset), isinstance(behaviour, str) and behaviour == "logged", seed)
+    episodes = [episode for episode, copy in zip(episodes, checked.copy, strict=True) if not copy]
     limit = max(len(episode.rewards) for episode in episodes) if horizon is None else horizon
     info = dataset.dataset_info
     n_actions, start = (info.actions.size, info.actions.start) if isinstance(info.actions, Discrete) else (0, 0)
@@ -466,15 +474,16 @@ def read_episodes(
     observations = tree_map(lambda *leaves: np.concatenate(leaves), *rows)
     action = np.concatenate([episode.actions[:limit] for episode in episodes])
     action = action[:, 0].astype(np.int64) - start if n_actions else action
-    cluster, time = _first_values(episodes, "cluster"), _first_values(episodes, "time")
+    cluster, time = first_values(episodes, "cluster"), first_values(episodes, "time")
+    cluster = cluster if checked.cluster is None else checked.cluster[~checked.copy]
     groups = np.arange(len(episodes)) if cluster is None else cluster
     part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
     x = quadratic_features(observations)
-    facts: dict[str, float | None] = {"episodes": float(len(episodes))}
+    facts: dict[str, float | None] = {**checked.facts, "episodes": float(len(episodes))}
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
     facts["censored"] = float(np.mean([_is_censored(episode, limit, gamma) for episode in episodes]))
-    gaps = _column(episodes, "time_gap", limit)
+    gaps = column(episodes, "time_gap", limit)
     if gaps is not None and gamma < 1:
         facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _TIME_TOLERANCE))
     step_part = np.repeat(part, mask.sum(1))
@@ -505,9 +514,10 @@ def read_episodes(
         part=part,
         densities=not isinstance(info.actions, Discrete),
         behaviour=behaviour if isinstance(behaviour, str) else "given",
-        extra={name: column for name in extra if (column := _column(episodes, name, limit)) is not None},
         numbers=() if record is None else record.numbers,
         options=() if record is None else tuple(map(str, record.schema.action.values)),
+        extra={name: kept for name in extra if (kept := column(episodes, name, limit)) is not None},
+        where=checked.where,
     )
 
 
@@ -615,7 +625,7 @@ def _propensities(
 ) -> tuple[Array | None, Array | None]:
     """Return log-propensities of the logged actions, and propensities of all actions; ``None`` if unknown."""
     if behaviour == "logged":
-        logged, every = _column(episodes, "log_propensity", limit), _column(episodes, "propensities", limit)
+        logged, every = column(episodes, "log_propensity", limit), column(episodes, "propensities", limit)
         logged = None if logged is None else logged.reshape(-1).astype(np.float64)
         every = None if every is None or not n_actions else every.astype(np.float64)
         if every is not None:
@@ -649,24 +659,6 @@ def _propensities(
             "the policy that acted"
         )
     return np.log(taken), propensities
-
-
-def _column(episodes: Sequence[Episode], name: str, limit: int | None) -> Array | None:
-    """Return an extra column of all steps; ``None`` if no episode has it."""
-    extras = [episode.extra or {} for episode in episodes]
-    present = [name in extra for extra in extras]
-    if not any(present):
-        return None
-    if not all(present):
-        raise DataError(f"episode {present.index(False)} has no {name}, but others do: log it for all, or for none")
-    return np.concatenate([np.asarray(extra[name])[:limit] for extra in extras])
-
-
-def _first_values(episodes: Sequence[Episode], name: str) -> Array | None:
-    """Return the value of an extra column at the first step of each episode; ``None`` if no episode has it."""
-    if _column(episodes, name, None) is None:
-        return None
-    return np.array([np.asarray((episode.extra or {})[name]).reshape(-1)[0] for episode in episodes])
 
 
 def _probabilities(

@@ -13,6 +13,7 @@ from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError, DataError
 from birl.ope.constraints import Constraint, check_outcome, check_percent, read_constraints
 from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, PolicyView, check_columns, read_episodes
+from birl.ope.episode_columns import as_dataset
 from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
@@ -205,6 +206,7 @@ def evaluate(
             `Evaluation.findings`.
     """
     check("confidence", confidence, float, above=0, below=1)
+    dataset = as_dataset(dataset)
     check_columns({name: policy, against_name: against}, dataset)
     if isinstance(against, str) and against != "logs":
         raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
@@ -405,7 +407,10 @@ def _facts(
 
 def _limits(logs: LoggedEpisodes, facts: Mapping[str, float | None]) -> tuple[Finding, ...]:
     """Compare facts with limits. Without a check of the support of actions, robust estimators need reliable weights."""
-    findings = check_limits(facts)
+    findings = tuple(
+        replace(each, text=f"{each.text} ({logs.where[each.fact]})") if each.fact in logs.where else each
+        for each in check_limits(facts)
+    )
     if not logs.densities:
         return findings
     known = {(finding.family, finding.fact) for finding in findings if finding.refused}

@@ -103,7 +103,15 @@ def heavy_tail(evaluation: Evaluation, decision: Decision) -> Objection | None:
     return Objection("more_data", times=(finding.value / safe) ** 2)  # so many episodes that the tail becomes safe
 
 
-OBJECTIONS: Final[tuple[Objecting, ...]] = (drift, missing_support, heavy_tail)
+def leaked_reward(evaluation: Evaluation, decision: Decision) -> Objection | None:
+    """Object to gains in one-step logs whose observations contain the reward, which the action hardly changes then."""
+    finding = first_finding(evaluation, "leak_reward")
+    if finding is None or decision.verdict != "ship" or evaluation.horizon > 1:
+        return None
+    return Objection("more_data", remedies=(finding.remedy,))
+
+
+OBJECTIONS: Final[tuple[Objecting, ...]] = (drift, missing_support, heavy_tail, leaked_reward)
 """All objections; the remedies of the first one with remedies come first."""
 
 

@@ -11,6 +11,7 @@ from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
 from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, check_columns, read_episodes
+from birl.ope.episode_columns import as_dataset
 from birl.ope.evaluation import DECIDERS, Evaluation, evaluate_view
 from birl.ope.intervals import t_interval
 from birl.ope.screening import KEPT, screening_values
@@ -98,6 +99,7 @@ def read_logs(
     """Read the logs that rank policies; see `rank`."""
     if not policies:
         raise ConfigError("there are no policies to rank: give one or more")
+    dataset = as_dataset(dataset)
     check_columns(policies, dataset)
     return read_episodes(dataset, gamma, horizon, behaviour, seed, reward_range=reward_range)
 

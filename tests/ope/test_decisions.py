@@ -557,8 +557,8 @@ def test_rounded_propensities_are_those_of_the_policy() -> None:
     ("vector", "says"),
     [
         ((0.01, 0.99), "the action of step 0 has the probability 0.333333 by log_propensity and"),
-        ((1.0, 1.0), "propensities sums to 2 at step 0; the sum must be 1"),
-        ((1.5, -0.5), "propensities is -0.5 at step 0 for action 1"),
+        ((1.0, 1.0), "propensities is .1. 1.. at step 0; it must be probabilities of all actions, with the sum 1"),
+        ((1.5, -0.5), "propensities is . 1.5 -0.5. at step 0; it must be probabilities"),
     ],
 )
 def test_propensities_that_contradict_each_other_are_refused(vector: Any, says: str) -> None:

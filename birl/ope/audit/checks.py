@@ -88,7 +88,6 @@ def check_order(logs: LogStatistics, others: Mapping[str, LogStatistics]) -> Che
     episodes, steps = logs.episodes, logs.counts["steps"]
     varied = logs.unique["observations"] >= _MIN_DISTINCT * steps
     following = max(steps - len(episodes["length"]), 1)
-    _, first = np.unique(episodes["digest"], return_index=True)
     shared = {
         name: float(np.isin(episodes["digest"], other.episodes["digest"]).mean()) for name, other in others.items()
     }
@@ -97,12 +96,31 @@ def check_order(logs: LogStatistics, others: Mapping[str, LogStatistics]) -> Che
         "long_gaps": logs.share_of_gaps_over(10),
         "overlapping": _overlapping(episodes),
         "repeated_steps": logs.counts["repeated"] / following if varied else None,
-        "repeated_episodes": 1 - len(first) / len(episodes["digest"]) if varied else None,
         "shared_episodes": max(shared.values(), default=None) if varied else None,
     }
     table = Table(["part", "share of these episodes in it"], [[*row] for row in shared.items()])
     about = "Duplicate rows, clocks that go back and merged episodes look like dynamics to an algorithm."
     return Check("Order", about, facts, {}, {"Other parts": table} if shared else {})
+
+
+def check_independence(logs: LogStatistics) -> Check:
+    """Check whether episodes are copies of others, or depend on each other."""
+    found, cluster = logs.dependence, logs.episodes.get("cluster")
+    facts = {
+        "repeated_episodes": float(found.copy.mean()),
+        "similar_episodes": found.agreement,
+        "several_ids": 0.0,
+    }
+    where = {}
+    if found.customer is not None and (clusters := logs.clusters) is not None:
+        joined = np.unique(clusters, return_inverse=True)[1]
+        ids = np.arange(len(joined)) if cluster is None else np.unique(cluster, return_inverse=True)[1]
+        owned = np.bincount(np.unique(np.stack([joined, ids]), axis=1)[0])  # ids of each customer
+        facts["several_ids"] = float((owned[joined] > 1).mean())
+        where["several_ids"] = "columns " + _column_names(logs, np.array(found.columns))
+    about = "Copies, and episodes of one customer, say less than as many independent ones. Actions are random, so two "
+    about += "independent episodes take the same action only as often as propensities allow."
+    return Check("Independence", about, facts, {}, {}, (), where)
 
 
 def _overlapping(episodes: Mapping[str, Array]) -> float | None:

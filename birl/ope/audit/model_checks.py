@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from birl.ope.audit.balance import unexplained_correlation
 from birl.ope.audit.checks import Check, Number, histogram, logger_name, returns_to_go
 from birl.ope.audit.models import (
     auc,
@@ -74,7 +75,7 @@ def fit_behaviour(logs: LogStatistics, seed: int = 0) -> Behaviour:
     logged_all = None
     if "propensities" in extra and isinstance(logs.actions, Discrete):
         logged_all = np.asarray(extra["propensities"], np.float64).reshape(len(sample.reward), -1)
-    clusters = extra["cluster"].reshape(-1) if "cluster" in extra else None
+    clusters = None if logs.clusters is None else logs.clusters[sample.episode]
     groups = sample.episode if clusters is None or len(np.unique(clusters)) < 2 else clusters
     if len(np.unique(groups)) < 2 or not isinstance(logs.actions, Discrete | Continuous):
         return Behaviour(logged, logged_all, None, None, None, groups)
@@ -112,10 +113,17 @@ def check_propensities(logs: LogStatistics, behaviour: Behaviour, loggers: Seque
         about += " None were logged: only a model of the behaviour can replace them."
         return Check(title, about, {"no_propensities": 1})
     facts: dict[str, float | None] = {"no_propensities": 0, "propensity_excess": _model_advantage(behaviour)}
+    where: dict[str, str] = {}
+    every = _known_propensities(logs, behaviour)
+    if every is not None:
+        taken = logs.sample.action[:, 0]
+        unexplained = unexplained_correlation(logs.sample.observation, taken, every, behaviour.groups)
+        facts["unexplained_actions"] = float(unexplained.max(initial=0))
+        where["unexplained_actions"] = f"column {logs.names[int(unexplained.argmax())]}" if len(unexplained) else ""
     tables: dict[str, Table] = {}
     figures: list[Figure] = []
     if isinstance(logs.actions, Discrete):
-        numbers = _discrete_propensities(logs, logs.actions, behaviour, behaviour.logged, facts, tables, figures)
+        numbers = _discrete_propensities(logs, logs.actions, behaviour, every, facts, tables, figures)
         values, caption, x = np.exp(behaviour.logged), "Logged propensities (sample)", "propensity"
     else:
         numbers = {"mean log-density": float(behaviour.logged.mean())}
@@ -131,26 +139,40 @@ def check_propensities(logs: LogStatistics, behaviour: Behaviour, loggers: Seque
             model = None if behaviour.log_model is None else float(behaviour.log_model[chosen].mean())
             rows.append([logger_name(k, loggers), int(chosen.sum()), float(behaviour.logged[chosen].mean()), model])
         tables["By logger"] = Table(["logger", "steps", "mean log-propensity", "mean by the model"], rows)
-    return Check(title, about, facts, numbers, tables, figures)
+    return Check(title, about, facts, numbers, tables, figures, where)
+
+
+def _known_propensities(logs: LogStatistics, behaviour: Behaviour) -> Array | None:
+    """Return propensities of all actions ``[N, A]``, which those of the logged ones determine if there are two."""
+    if behaviour.logged_all is not None or behaviour.logged is None:
+        return behaviour.logged_all
+    if not isinstance(logs.actions, Discrete) or logs.actions.size != 2:
+        return None
+    p, hit = np.exp(behaviour.logged), one_hot(logs.sample.action[:, 0], 2)
+    return np.where(hit > 0, p[:, None], 1 - p[:, None])
 
 
 def _discrete_propensities(
     logs: LogStatistics,
     actions: Discrete,
     behaviour: Behaviour,
-    logged: Array,
+    known: Array | None,
     facts: dict[str, float | None],
     tables: dict[str, Table],
     figures: list[Figure],
 ) -> dict[str, Number]:
-    """Add facts, tables and figures of discrete propensities; return numbers."""
-    p, n = np.exp(logged), len(logged)
+    """Add facts, tables and figures of discrete propensities, of which all are ``known`` or not; return numbers."""
+    p = np.exp(behaviour.logged if behaviour.logged is not None else np.zeros(0))
+    n = len(p)
     tried = np.ones(actions.size, bool) if logs.taken is None else logs.taken > 0
     options = np.full(n, tried.sum()) if logs.sample.mask is None else (logs.sample.mask & tried).sum(1)
     random = p < 1 - 1e-9  # other actions do not count where one is certain
     ratio = 1 / (np.maximum(p, 1e-12) * options)[random] if random.any() else np.ones(1)
-    error = abs(float(ratio.mean()) - 1)
-    significant = error > 4 * float(ratio.std()) / math.sqrt(len(ratio))
+    error, variance = abs(float(ratio.mean()) - 1), float(ratio.var())
+    if known is not None and random.any():  # rare actions, which may not occur, count in the variance
+        inverse = (1 / np.maximum(known, 1e-12) * (known > 0)).sum(1)[random] / options[random] ** 2
+        variance = max(variance, float(inverse.mean()) - 1)
+    significant = error > 4 * math.sqrt(variance / len(ratio))
     facts |= {
         "inverse_propensity": error if significant else 0.0,
         "certain": float(1 - random.mean()),
@@ -196,7 +218,8 @@ def _model_advantage(behaviour: Behaviour) -> float | None:
     models = [model for model in (behaviour.log_model, behaviour.log_marginal) if model is not None]
     if behaviour.logged is None or not models:
         return None
-    lower = (t_interval(Estimate(model - behaviour.logged), clusters=behaviour.groups).lower for model in models)
+    differences = (Estimate(model - behaviour.logged) for model in models)
+    lower = (t_interval(each, 0.999, clusters=behaviour.groups).lower for each in differences)
     return max(0.0, *map(float, lower))
 
 
@@ -347,7 +370,7 @@ def check_improvement(logs: LogStatistics, behaviour: Behaviour, seed: int = 0) 
 def check_power(logs: LogStatistics, behaviour: Behaviour, gamma: float) -> Check:
     """Check which gains the logs can distinguish from chance."""
     terms = logs.episodes["discounted"]
-    clusters = logs.episodes.get("cluster")
+    clusters = logs.clusters
     about = (
         "The half-width of the 95 % interval of the mean discounted return, and its approximation with weights alone "
     )

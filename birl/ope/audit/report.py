@@ -240,6 +240,7 @@ def report_data(
         checks.check_observations(logs, model_checks.part_aucs(logs, parts, seed)),
         checks.check_leakage(logs),
         checks.check_actions(logs, action_names),
+        checks.check_independence(logs),
         model_checks.check_propensities(logs, behaviour, loggers),
         model_checks.check_behaviour(logs, behaviour),
         model_checks.check_markov(logs, behaviour, seed),

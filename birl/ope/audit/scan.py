@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from birl.dataset.logs.columns import chunk_rows
 from birl.dataset.replay_buffer import ReplayBuffer
 from birl.dataset.storage import Storage
 from birl.errors import DataError, EmptyDataError, ShapeError
+from birl.ope.audit.independence import Dependence, FirstSteps, find_dependence, join_clusters
 from birl.ope.audit.statistics import (
     BINS_PER_OCTAVE,
     ActionCounts,
@@ -26,6 +27,7 @@ from birl.ope.audit.statistics import (
     LoggedSteps,
     RewardMoments,
     TimeGaps,
+    hash_rows,
 )
 from birl.spaces import Actions, Discrete
 from birl.types import MASK, Array, tree_leaves
@@ -34,6 +36,8 @@ MAX_STEPS: Final = 50_000
 """Largest number of steps in the sample."""
 MAX_NUMBERS: Final = 2**24
 """Largest number of values of observations in the sample."""
+_MAX_FIRST: Final = 2**25  # values of first observations that are kept
+_MIN_DISTINCT: Final = 0.9  # of continuous actions; with a smaller share, equal actions are normal
 _SCALARS: Final = ("log_propensity", "logger", "cluster", "time", "censored")
 _TOLERANCE: Final = 1e-3  # of sums of propensities, which may be rounded
 MAX_COLUMNS: Final = 512
@@ -59,7 +63,9 @@ class LogStatistics:
         possible: number of steps in which each discrete action was possible, ``[A]``, or ``None``.
         gaps: histogram of the times between steps, in bins of an eighth of an octave; or ``None``.
         unique: approximate numbers of different ``observations`` and of ``pairs`` with actions; exact up to 65,536.
-        sample: steps of a random sample of whole episodes; an episode longer than the sample is truncated.
+        dependence: copies and other dependences of episodes.
+        sample: steps of a random sample of whole episodes without copies; an episode longer than the sample is
+            truncated.
     """
 
     names: Sequence[str]
@@ -73,7 +79,14 @@ class LogStatistics:
     possible: Array | None
     gaps: Array | None
     unique: Mapping[str, float]
+    dependence: Dependence
     sample: LoggedSteps
+
+    @property
+    def clusters(self) -> Array | None:
+        """Cluster of each episode ``[E]``, as logged and by the values of customers; ``None`` if none is known."""
+        logged, customer = self.episodes.get("cluster"), self.dependence.customer
+        return logged if customer is None else join_clusters(logged, customer)
 
     def share_of_gaps_over(self, medians: float) -> float | None:
         """Return the share of times between steps that exceed so many medians, to an eighth of an octave."""
@@ -123,6 +136,7 @@ class _Scan:
         self._name_columns(names)
         budget = min(MAX_STEPS, MAX_NUMBERS // max(len(self.names), 1))
         order = rng.permutation(len(self.length))
+        self.seed = int(rng.integers(2**32))
         before = self.length[order].cumsum() - self.length[order]
         self.sampled = np.zeros(len(self.length), np.int64)  # number of steps of each episode in the sample
         self.sampled[order] = np.minimum(self.length[order], budget) * (before + self.length[order] <= budget)
@@ -219,6 +233,11 @@ class _Scan:
             batch |= {"episode": steps.episode, "step": steps.step, **steps.extra}
             for name, values in (batch if steps.mask is None else {**batch, MASK: steps.mask}).items():
                 sample.setdefault(name, []).append(values[rows])
+        dependence = self._find_dependence(duplicates, extras)
+        columns_of_sample = {name: np.concatenate(values) for name, values in sample.items()}
+        original = ~dependence.copy[columns_of_sample["episode"]]
+        if original.any():
+            columns_of_sample = {name: values[original] for name, values in columns_of_sample.items()}
         return LogStatistics(
             names=self.names,
             width=self.width,
@@ -241,7 +260,8 @@ class _Scan:
             possible=None if counts is None else counts.possible,
             gaps=None if times is None else times.gaps,
             unique=duplicates.unique(),
-            sample=self._sample({name: np.concatenate(values) for name, values in sample.items()}),
+            dependence=dependence,
+            sample=self._sample(columns_of_sample),
         )
 
     def _read(self, index: Array, extras: list[str]) -> LoggedSteps:
@@ -260,6 +280,29 @@ class _Scan:
             extra={name: self._take(name, rows) for name in extras},
             mask=None if self.mask is None else self._take(self.mask, rows).reshape(len(rows), -1) != 0,
         )
+
+    def _find_dependence(self, duplicates: Duplicates, extras: list[str]) -> Dependence:
+        """Find copies and other dependences by the first steps of all episodes."""
+        index = self.ends - self.length
+        width = max(1, min(len(self.names), _MAX_FIRST // len(index)))
+        kept = np.unique(np.linspace(0, max(len(self.names) - 1, 0), width).astype(int))[: len(self.names)]
+        parts: list[tuple[Array, ...]] = []
+        for begin in range(0, len(index), self.batch_size):
+            steps = self._read(index[begin : begin + self.batch_size], extras)
+            logged = steps.extra.get("extra.log_propensity", np.full(len(steps.reward), np.nan))
+            state, action = hash_rows(steps.raw), hash_rows([steps.action])
+            parts.append((steps.observation[:, kept], state, action, logged.reshape(-1)))
+        observation, state, action, logged = (np.concatenate(column) for column in zip(*parts, strict=True))
+        content, propensity, whole = duplicates.content, None, None
+        if "extra.log_propensity" in extras:
+            propensity, whole = np.exp(logged.astype(np.float64)), np.exp(duplicates.log_propensity)
+            if not isinstance(self.actions, Discrete):  # densities: the probability of an equal action is 0, or unknown
+                distinct = len(np.unique(action)) >= _MIN_DISTINCT * len(np.unique(content))
+                propensity = whole = np.zeros(len(action)) if distinct else None
+        cluster, finite = self._read_ends(extras).get("cluster"), np.nan_to_num(observation, posinf=0.0, neginf=0.0)
+        first = FirstSteps(content, finite, state, action, propensity, whole, cluster)
+        found = find_dependence(first, self.seed)
+        return replace(found, columns=tuple(int(kept[k]) for k in found.columns))
 
     def _take(self, name: str, rows: Array) -> Array:
         place = self.storage.place

@@ -121,25 +121,35 @@ class RewardMoments:
 
 
 class Duplicates:
-    """Repeated steps: a digest of each episode, steps that repeat the previous one, and counts of unique steps.
+    """Repeated steps: digests of each episode, steps that repeat the previous one, and counts of unique steps.
+
+    ``digest`` is of all that is stored of an episode, ``content`` of observations, actions and rewards only: copies may
+    have other ids, times or propensities. ``log_propensity`` is the logarithm of the probability of all actions of an
+    episode, if propensities are logged.
 
     Args:
         episodes: number of episodes.
     """
 
     def __init__(self, episodes: int) -> None:
-        self.digest = np.zeros(episodes, np.uint64)
+        self.digest, self.content = np.zeros(episodes, np.uint64), np.zeros(episodes, np.uint64)
+        self.log_propensity = np.zeros(episodes)
         self.repeated = 0
         self._sketch = {name: np.zeros(0, np.uint64) for name in ("observations", "pairs")}
         self._previous = (-1, np.uint64(0))  # episode and hash of the previous step
 
     def add(self, steps: LoggedSteps) -> None:
         """Add steps."""
-        state = _hash_rows(steps.raw)
-        pair = _hash_rows([state, steps.action])
-        step = _hash_rows([pair, steps.reward])
+        state = hash_rows(steps.raw)
+        pair = hash_rows([state, steps.action])
+        step = hash_rows([pair, steps.reward])
+        begins = np.flatnonzero(np.append(True, np.diff(steps.episode) != 0))
+        episodes = steps.episode[begins]
         with np.errstate(over="ignore"):
-            np.add.at(self.digest, steps.episode, _hash_rows([step, *steps.extra.values(), steps.step]))
+            for digest, columns in ((self.digest, [*steps.extra.values()]), (self.content, [])):
+                digest[episodes] += np.add.reduceat(hash_rows([step, *columns, steps.step]), begins)
+        if (logged := steps.extra.get("extra.log_propensity")) is not None:
+            self.log_propensity[episodes] += np.add.reduceat(logged.reshape(-1).astype(np.float64), begins)
         self._sketch["observations"] = _smallest(self._sketch["observations"], state)
         self._sketch["pairs"] = _smallest(self._sketch["pairs"], pair)
         same = np.append(self._previous[0], steps.episode[:-1]) == steps.episode
@@ -185,7 +195,7 @@ class ActionCounts:
             self.possible += steps.mask.sum(0)
 
 
-def _hash_rows(columns: Sequence[Array]) -> Array:
+def hash_rows(columns: Sequence[Array]) -> Array:
     """Return a number for each row, ``[n]``, which is equal for rows with the same bytes."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     with np.errstate(over="ignore"):
