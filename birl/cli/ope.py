@@ -80,6 +80,17 @@ Constraints = Annotated[
         "percent (+1%) or in units (-0.5); a value without one.",
     ),
 ]
+Segments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--segment",
+        metavar="COLUMN",
+        help="Show the gain for each value of this column, which is known before the action; repeat it for several.",
+    ),
+]
+SegmentLoss = Annotated[
+    float | None, typer.Option(min=0, help="Largest loss of any segment with which a policy may ship.")
+]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Confidence of two-sided intervals.")]
 Keep = Annotated[int, typer.Option(min=1, help="Number of candidates to evaluate; a cheap screen sets others aside.")]
 
@@ -175,6 +186,8 @@ def report(
     out: Out = None,
     confidence: Confidence = 0.95,
     constraint: Constraints = None,
+    segment: Segments = None,
+    segment_loss: SegmentLoss = None,
     *,
     options: EvaluationOptions,
 ) -> None:
@@ -182,7 +195,10 @@ def report(
 
     Exit status: 0 ship (at least one of several), 4 more data, 3 do not ship, 5 cannot tell; 1 after an error.
     """
-    limits = read_constraints(constraint or ())
+    limits, segments = read_constraints(constraint or ()), segment or []
+    if segment_loss is not None and not segments:
+        raise ConfigError("--segment-loss limits losses of segments, and there are none: give --segment COLUMN")
+    further = {"constraints": sorted(map(str, limits)), "segments": sorted(segments), "segment_loss": segment_loss}
     policies = options.load_policies(models)
     baseline = against if against == "logs" else options.load(Path(against), options.sampling)[1]
     arguments = {**options.arguments(), "confidence": confidence}
@@ -194,11 +210,12 @@ def report(
     question = question_digest(
         **{**arguments, **models_asked, **options.sampling, "min_gain": min_gain, "behaviour": behaviour},
         target_return=options.target_return,
-        **({"constraints": sorted(map(str, limits))} if limits else {}),
+        **{name: value for name, value in further.items() if value not in ([], None)},  # old questions stay the same
     )
     compared = policies if isinstance(baseline, str) else {**policies, against: baseline}
     seen = _names_of_seen(compared, dataset, data, contents)
-    arguments |= {"against": baseline, "against_name": against, "constraints": limits}
+    arguments |= {"against": baseline, "against_name": against}
+    arguments |= {"constraints": limits, "segments": segments, "segment_loss": segment_loss}
     evaluations = {
         name: ope.evaluate(policy, data, seen=bool({name, against} & seen), name=name, **arguments)
         for name, policy in policies.items()

@@ -47,7 +47,9 @@ from birl.errors import ConfigError, FileError, did_you_mean
 
 T = TypeVar("T")
 TomlValue: TypeAlias = "str | float | bool | Sequence[str | float | bool]"
-SchemaPart: TypeAlias = "ObservationColumn | ActionColumns | RewardColumn | PropensityColumn | Cut | LogSchema"
+SchemaPart: TypeAlias = (
+    "ObservationColumn | ActionColumns | RewardColumn | PropensityColumn | SegmentColumn | Cut | LogSchema"
+)
 MISSING: Final = ("error", "drop", "fill", "forward")
 KINDS: Final = ("probability", "log", "vector", "density", "log_density")
 _DENSITIES: Final = ("density", "log_density")
@@ -199,11 +201,30 @@ class OutcomeColumn(RewardColumn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.column in RESERVED:
-            raise ConfigError(
-                f"outcome: column is {self.column!r}, the name of an extra column with a role of its own "
-                f"({', '.join(sorted(RESERVED))}): rename it in the table"
-            )
+        _check_not_reserved("outcome", self.column)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentColumn:
+    """A column by which gains are divided, such as a region. It is not part of the observation.
+
+    Attributes:
+        column: name of the column. Its values are known before the action and constant within episodes; it becomes an
+            extra column of its name.
+        values: categories; without them it holds numbers.
+        unknown: whether other and missing values form one more category; otherwise they are an error.
+    """
+
+    column: str
+    values: tuple[str | int | bool, ...] = ()
+    unknown: bool = False
+
+    def __post_init__(self) -> None:
+        name = f"segment {_check_name('column', self.column)!r:.60}: "
+        _check_values(self, name)
+        if check(f"{name}unknown", self.unknown, bool) and not self.values:
+            raise ConfigError(f"{name}unknown is for categories: list them in values, or leave unknown out")
+        _check_not_reserved("segment", self.column)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +290,7 @@ class LogSchema:
         cluster: name of the column of groups of dependent episodes, such as a user or a machine.
         outcome: columns of further outcomes of actions, such as complaints, which become extra columns of their names:
             constraints of decisions read them, and nothing learns from them.
+        segment: columns by which gains are divided, which are not part of the observation.
     """
 
     observation: tuple[ObservationColumn, ...]
@@ -288,6 +310,7 @@ class LogSchema:
     logger: str | None = None
     cluster: str | None = None
     outcome: tuple[OutcomeColumn, ...] = ()
+    segment: tuple[SegmentColumn, ...] = ()
 
     def __post_init__(self) -> None:
         _check_optional_names(self, "time", "terminated", "truncated", "logger", "cluster")
@@ -328,10 +351,11 @@ class LogSchema:
                 what = "named twice" if role in ("observation", "action") else "also an observation or action"
                 raise ConfigError(f"{role}: the column {name!r:.60} is {what}: leave one out")
             seen |= {name} if role in ("observation", "action") else set()
-        outcomes = [self.reward.column, *(each.column for each in self.outcome)]
-        if len(set(outcomes)) < len(outcomes):
-            name = next(each for each in outcomes if outcomes.count(each) > 1)
-            raise ConfigError(f"outcome: the column {name!r:.60} is the reward, or named twice: leave one out")
+        for role in ("outcome", "segment"):
+            extra = [self.reward.column, *(each for key, each in self.roles() if key in ("outcome", role))]
+            if len(set(extra)) < len(extra):
+                name = next(each for each in extra if extra.count(each) > 1)
+                raise ConfigError(f"{role}: the column {name!r:.60} is the reward, or named twice: leave one out")
 
     def _check_episode(self) -> None:
         """Check what defines episodes; a one-step episode ends with its row."""
@@ -359,6 +383,7 @@ class LogSchema:
             yield "action", name
         yield "reward", self.reward.column
         yield from (("outcome", each.column) for each in self.outcome)
+        yield from (("segment", each.column) for each in self.segment)
         others = {name: getattr(self, name) for name in ("time", "terminated", "truncated", "logger", "cluster")}
         others["action mask"] = self.action.mask
         others["propensity"] = self.propensity and self.propensity.column
@@ -429,9 +454,11 @@ class LogSchema:
         if hasattr(given.get("censored_after"), "isoformat"):  # TOML has dates
             given["censored_after"] = given["censored_after"].isoformat()
         given["observation"] = tuple(make(ObservationColumn, each, "observation") for each in observations)
-        if "outcome" in given:
-            outcomes = given["outcome"] if isinstance(given["outcome"], list) else [given["outcome"]]
-            given["outcome"] = tuple(make(OutcomeColumn, each, "outcome") for each in outcomes)
+        kinds: dict[str, type[OutcomeColumn | SegmentColumn]] = {"outcome": OutcomeColumn, "segment": SegmentColumn}
+        for name, each_kind in kinds.items():
+            if name in given:
+                columns = given[name] if isinstance(given[name], list) else [given[name]]
+                given[name] = tuple(make(each_kind, each, name) for each in columns)
         if "episode" not in given and "one_step" not in given:
             text = (
                 "the schema has no episode: give episode = …, or one_step = true if every row is a decision of its own"
@@ -444,7 +471,7 @@ class LogSchema:
     def text(self) -> str:
         """Return the schema as TOML text, which `parse` reads."""
         values = {name: value for name, value in _non_default(self).items() if not dataclasses.is_dataclass(value)}
-        lists = ("observation", "outcome")
+        lists = ("observation", "outcome", "segment")
         lines = [f"{name} = {to_toml(value)}" for name, value in values.items() if name not in lists]
         if isinstance(self.episode, Cut):
             lines.insert(0, f"episode = {{ by = {to_toml(self.episode.by)}, gap = {to_toml(self.episode.gap)} }}")
@@ -452,6 +479,7 @@ class LogSchema:
         named = {"[action]": self.action, "[reward]": self.reward, "[propensity]": self.propensity}
         tables += [(name, part) for name, part in named.items() if part is not None]
         tables += [("[[outcome]]", each) for each in self.outcome]
+        tables += [("[[segment]]", each) for each in self.segment]
         for name, part in tables:
             lines += ["", name, *(f"{key} = {to_toml(value)}" for key, value in _non_default(part).items())]
         return "\n".join(lines) + "\n"
@@ -505,7 +533,15 @@ def _check_optional_names(part: SchemaPart, *fields: str) -> None:
             _check_name(name, getattr(part, name))
 
 
-def _check_values(part: ObservationColumn | ActionColumns, name: str) -> None:
+def _check_not_reserved(role: str, name: str) -> None:
+    if name in RESERVED:
+        raise ConfigError(
+            f"{role}: column is {name!r}, the name of an extra column with a role of its own "
+            f"({', '.join(sorted(RESERVED))}): rename it in the table"
+        )
+
+
+def _check_values(part: ObservationColumn | ActionColumns | SegmentColumn, name: str) -> None:
     values = check(f"{name}values", part.values, tuple, ": give a list")
     kinds = {bool if isinstance(value, bool) else type(value) for value in values}
     if len(kinds) > 1 or not kinds <= set(_SCALAR):

@@ -80,7 +80,7 @@ from birl.ope.validity_limits import (
 if TYPE_CHECKING:
     from birl.ope.bootstrap import BootstrapEstimate, bootstrap_counts, bootstrap_linear_fqe, bootstrap_returns
     from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
-    from birl.ope.evaluation import DECIDERS, Evaluation, Row, evaluate
+    from birl.ope.evaluation import DECIDERS, Evaluation, Row, Segment, evaluate
     from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig, bootstrap_fqe
     from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
     from birl.ope.policies import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, StochasticPolicy, load_policy
@@ -118,6 +118,7 @@ __all__ = [
     "Ranking",
     "Row",
     "Sampled",
+    "Segment",
     "SlateProbabilities",
     "Slates",
     "Softmax",
@@ -210,6 +211,7 @@ _HOMES: Final = {
     "USER_MODELS": "birl.ope.slate_evaluation",
     "UserModel": "birl.ope.slate_evaluation",
     "Sampled": "birl.ope.policies",
+    "Segment": "birl.ope.evaluation",
     "Softmax": "birl.ope.policies",
     "StochasticPolicy": "birl.ope.policies",
     "Verdict": "birl.ope.decisions",

@@ -18,7 +18,8 @@ from birl.dataset.base import ReplayBufferBase
 from birl.dataset.episodes import episode_table
 from birl.dataset.storage import Storage
 from birl.errors import EmptyDataError, ShapeError
-from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, check_markov, read_episodes
+from birl.ope.episode_arrays import LoggedEpisodes, read_episodes
+from birl.ope.evaluated_policies import EvaluatedPolicy, check_markov
 from birl.ope.intervals import Interval, bootstrap_interval
 from birl.ope.linear_models import StepFeatures, weighted_fitted_q
 from birl.types import Array

@@ -88,6 +88,9 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         }
         if evaluation.constraints:
             data["constraints"] = _constraint_rows(evaluation, verdict)
+        if evaluation.segments:
+            data["segments"] = _segment_rows(evaluation, verdict)
+            data["segment_loss"] = evaluation.segment_loss
     return {key: json_value(value) for key, value in data.items()}
 
 
@@ -195,7 +198,7 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
         evaluation.unit
     ]
     parts.append(f"{size}. {required} The baseline is {baseline}")
-    parts += _constraint_parts(evaluation, verdict)
+    parts += _constraint_parts(evaluation, verdict) + _segment_parts(evaluation, verdict)
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
     sections = [
@@ -254,6 +257,66 @@ def _constraint_parts(evaluation: Evaluation, verdict: Verdict) -> list[Part]:
         "A distance to the limit below 0 is beyond it. The policy may ship only if its gain and all constraints hold, "
         "each with this confidence: such a test needs no correction for their number.",
     ]
+
+
+def _segment_rows(evaluation: Evaluation, verdict: Verdict) -> list[JSONObject]:
+    """Return the segments as JSON values."""
+    rows: list[JSONObject] = []
+    for each in evaluation.segments:
+        found, part = verdict.segments.get(each.name), each.evaluation
+        row = None if part is None else part.gain
+        rows.append(
+            {
+                "segment": each.name,
+                "episodes": each.episodes,
+                "gain": None if row is None else float(row.gain.value),
+                "interval": (None, None) if found is None else (found.lower, found.upper),
+                "decides": None if part is None else part.decides,
+                "verdict": None if found is None else _segment_state(found),
+                "reasons": () if found is None else found.reasons,
+            }
+        )
+    return rows
+
+
+def _segment_state(found: Verdict) -> str:
+    """Return what is known of a segment in words."""
+    if found.lower is None or found.upper is None:
+        return found.reasons[0] if found.reasons else "cannot tell"
+    if found.lower == found.upper == 0:
+        return "acts as the baseline"
+    return "gains" if found.lower > 0 else "loses" if found.upper < 0 else "open"
+
+
+def _segment_parts(evaluation: Evaluation, verdict: Verdict) -> list[Part]:
+    if not evaluation.segments:
+        return []
+    rows: list[list[object]] = []
+    drawn: list[tuple[str, float, float, float]] = []
+    confidence = verdict.confidence
+    for each in evaluation.segments:
+        found, part = verdict.segments.get(each.name), each.evaluation
+        row = None if part is None else part.gain
+        if row is None or part is None or found is None or found.lower is None or found.upper is None:
+            state = "cannot tell" if found is None else _segment_state(found)
+            rows.append([each.name, each.episodes, None, None, None, "none", state])
+            continue
+        gain, confidence = float(row.gain.value), found.confidence
+        rows.append([each.name, each.episodes, gain, found.lower, found.upper, part.decides, _segment_state(found)])
+        drawn.append((each.name, found.lower, gain, found.upper))
+    head = ("segment", "episodes", "gain", "from", "to", "by", "")
+    loss = evaluation.segment_loss
+    rule = (
+        "A segment that certainly loses makes the verdict 'do not ship'."
+        if loss is None
+        else f"The policy may ship only if no segment loses more than {loss:g} per episode."
+    )
+    together = (
+        f"The intervals are simultaneous (Bonferroni): each has a confidence of {confidence:.4g}, so that all of them "
+        f"together cover the true gains with {verdict.confidence:.4g}. {rule}"
+    )
+    figure: list[Part] = [intervals("Gains by segment", drawn, zero=0.0, x="gain")] if drawn else []
+    return [Table(head, rows, "Gains by segment"), *figure, together]
 
 
 def _flip_text(verdict: Verdict) -> str:

@@ -15,6 +15,7 @@ from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
 from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection
+from birl.ope.segments import MIN_EPISODES
 from birl.ope.validity_limits import members
 from birl.types import Array
 
@@ -44,6 +45,8 @@ class Verdict:
             unknown. See `birl.ope.sensitivity`.
         ranges: Gamma, and lower and upper end of the gain under it, for several Gammas.
         constraints: verdicts on the constraints: ``"ship"`` if one holds, ``"do_not_ship"`` if it is violated.
+        segments: verdicts on segments by their names, with simultaneous intervals: ``"ship"`` if a segment gains, or
+            loses less than allowed, ``"do_not_ship"`` if it loses more.
     """
 
     verdict: str
@@ -58,6 +61,7 @@ class Verdict:
     flips_at: float | None = None
     ranges: tuple[tuple[float, float, float], ...] = ()
     constraints: Mapping[Constraint, Verdict] = field(default_factory=dict)
+    segments: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -114,7 +118,8 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     decision = Decision(label, lower, upper, min_gain, confidence)
     objections = [found for each in OBJECTIONS if (found := each(evaluation, decision)) is not None]
     constraints = {each: _constraint_verdict(evaluation, each, confidence) for each in evaluation.constraints}
-    objections += [] if label == "do_not_ship" else _unmet(constraints)
+    segments = _segment_verdicts(evaluation, confidence)
+    objections += [] if label == "do_not_ship" else _unmet(constraints) + _lost(evaluation, segments)
     if objections:
         widened = evaluation.bounds is not None  # then this objection knows how many episodes are needed
         needed = [each.times for each in objections] + [times] * (label == "more_data" and not widened)
@@ -135,6 +140,7 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
         for finding in evaluation.findings
         if not finding.refused and evaluation.decides in members(finding.family)
     ]
+    doubts += _possible_losses(evaluation, segments)
     flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
     if label == "ship":  # it changes if the gain or a constraint does
         known = [flips_at, *(each.flips_at for each in constraints.values())]
@@ -152,6 +158,7 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
         flips_at=flips_at,
         ranges=ranges,
         constraints=constraints,
+        segments=segments,
     )
 
 
@@ -203,6 +210,58 @@ def _remedies_of(constraint: Constraint, found: Verdict) -> tuple[str, ...]:
     return tuple(f"for '{constraint}': {text}" for text in found.remedies)
 
 
+def _segment_verdicts(evaluation: Evaluation, confidence: float) -> dict[str, Verdict]:
+    """Return verdicts on segments: whether each loses less than allowed, with one confidence for all (Bonferroni)."""
+    parts = {each.name: each.evaluation for each in evaluation.segments}
+    count = sum(each is not None and each.gain is not None for each in parts.values())
+    corrected = 1 - (1 - confidence) / max(count, 1)
+    allowed = -(evaluation.segment_loss or 0.0)
+    found = {}
+    for name, part in parts.items():
+        if part is None:
+            small = f"{name} has fewer than {MIN_EPISODES} episodes or clusters"
+            found[name] = Verdict("cannot_tell", (small,), min_gain=allowed, confidence=corrected)
+            continue
+        said = verdict(part, allowed, corrected)
+        alike = said.lower == said.upper == 0  # it acts as the baseline there
+        found[name] = replace(said, verdict="ship", remedies=()) if alike else said
+    return found
+
+
+def _lost(evaluation: Evaluation, segments: Mapping[str, Verdict]) -> list[Objection]:
+    """Return objections to a gain that some segments pay for: certain losses, and with a limit also possible ones."""
+    objections, loss = [], evaluation.segment_loss
+    for name, found in segments.items():
+        said = _gain_text(found)
+        if found.verdict == "do_not_ship":
+            beyond = "the gain is negative" if not loss else f"the loss is above {loss:g}"
+            remedy = f"keep the baseline's actions where {name}, and evaluate that policy"
+            objections.append(Objection("do_not_ship", f"{beyond} where {name}: {said}", (remedy,)))
+        elif found.verdict != "ship" and loss is not None:
+            reason = f"a loss above {loss:g} is not excluded where {name}: {said}"
+            remedies = tuple(f"where {name}: {text}" for text in found.remedies)
+            objections.append(Objection("more_data", reason, remedies, found.times))
+    return objections
+
+
+def _possible_losses(evaluation: Evaluation, segments: Mapping[str, Verdict]) -> list[str]:
+    """Return doubts about segments whose estimated gain is negative, if their losses have no limit."""
+    if evaluation.segment_loss is not None:
+        return []
+    unsure = {name: found for name, found in segments.items() if found.verdict == "more_data"}
+    return [
+        f"doubtful: a loss is not excluded where {name}: {_gain_text(found)}"
+        for name, found in unsure.items()
+        if found.lower is not None and found.upper is not None and found.lower + found.upper < 0
+    ]
+
+
+def _gain_text(found: Verdict) -> str:
+    if found.lower is None or found.upper is None:
+        return "; ".join(found.reasons)
+    return f"its gain is between {found.lower:.4g} and {found.upper:.4g}"
+
+
 def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> dict[str, Verdict]:
     """Return verdicts on several policies, with one bound on the probability of shipping any of them wrongly.
 
@@ -229,6 +288,10 @@ def _largest_p_value(evaluation: Evaluation, min_gain: float) -> float | None:
     for constraint, outcome in evaluation.constraints.items():
         row = outcome.gain
         found.append(1.0 if row is None else p_value(row.gain, constraint.min_gain, outcome.clusters))
+    if (loss := evaluation.segment_loss) is not None:
+        parts = [each.evaluation for each in evaluation.segments]
+        known = [(part, part.gain.gain) for part in parts if part is not None and part.gain is not None]
+        found += [min(1.0, len(known) * p_value(gain, -loss, part.clusters)) for part, gain in known]
     return max(found)
 
 

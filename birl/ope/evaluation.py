@@ -12,11 +12,13 @@ from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError, DataError
 from birl.ope.constraints import Constraint, check_outcome, check_percent, read_constraints
-from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, PolicyView, check_columns, read_episodes
+from birl.ope.episode_arrays import LoggedEpisodes, PolicyView, check_columns, read_episodes
 from birl.ope.episode_columns import as_dataset
 from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
+from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
+from birl.ope.segments import MIN_EPISODES, check_names, read_segments
 from birl.ope.sensitivity import Confounded
 from birl.ope.support_bounds import GainBounds, RewardRange, gain_bounds
 from birl.ope.validity_limits import (
@@ -68,6 +70,21 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
+class Segment:
+    """The evaluation of one segment.
+
+    Attributes:
+        name: ``"channel = app"``.
+        episodes: number of its episodes.
+        evaluation: its evaluation; ``None`` if it has fewer than 30 episodes or clusters.
+    """
+
+    name: str
+    episodes: int
+    evaluation: Evaluation | None
+
+
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """The evaluation of a policy on logs.
 
@@ -100,6 +117,9 @@ class Evaluation:
         assumptions: assumptions of the estimator that decides, as sentences, besides those of every evaluation.
         bounds: bounds of the gain where the logs do not support all actions; ``None`` if they support them, or if no
             estimator decides.
+        segments: evaluations of segments.
+        segment_loss: largest loss of a segment that a policy that ships may cause; ``None`` if only losses that are
+            certain count.
     """
 
     name: str
@@ -126,6 +146,8 @@ class Evaluation:
     unit: str = "episode"
     assumptions: tuple[str, ...] = ()
     bounds: GainBounds | None = None
+    segments: tuple[Segment, ...] = ()
+    segment_loss: float | None = None
 
     @property
     def gain(self) -> Row | None:
@@ -169,6 +191,8 @@ def evaluate(
     seed: int = 0,
     constraints: Sequence[str | Constraint] = (),
     reward_range: tuple[float | None, float | None] | None = None,
+    segments: Sequence[str] = (),
+    segment_loss: float | None = None,
 ) -> Evaluation:
     """Estimate from logs what a policy earns, and its gain over the logs or over another policy.
 
@@ -199,6 +223,10 @@ def evaluate(
             see `birl.ope.Constraint`.
         reward_range: lowest and highest reward of a step that are possible, ``None`` where unknown. It bounds what
             actions earn that the logs do not support. By default the bounds in the schema of imported logs.
+        segments: columns by which gains are divided: of the observation at the first step, or extra columns that are
+            constant within episodes.
+        segment_loss: largest loss per episode of a segment, 0 or more, that a policy that ships may cause. Without it,
+            a segment stops a policy only if its loss is certain.
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
@@ -210,13 +238,22 @@ def evaluate(
     check_columns({name: policy, against_name: against}, dataset)
     if isinstance(against, str) and against != "logs":
         raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
+    check("segment_loss", segment_loss, float, low=0, optional=True)
     limits = read_constraints(constraints)
-    logs = read_episodes(dataset, gamma, horizon, behaviour, seed, {each.column for each in limits}, reward_range)
+    outcomes = {each.column for each in limits}
+    extra = outcomes | set(check_names(segments))
+    logs = read_episodes(dataset, gamma, horizon, behaviour, seed, extra, reward_range)
     logs = _with_outcomes(logs, limits, sorted(dataset.episodes[0].extra or {}) if limits else ())
     versus = None if isinstance(against, str) else (against_name, logs.view(against))
+    parts = read_segments(segments, logs, dataset.dataset_info.columns, getattr(dataset, "logs", None), outcomes)
     view = logs.view(policy)
     found = evaluate_view(name, logs, view, versus, confidence, seen)
-    return replace(found, constraints=_constrained(found, limits, logs, view, versus, seen))
+    return replace(
+        found,
+        constraints=_constrained(found, limits, logs, view, versus, seen),
+        segments=_by_segment(found, parts, logs, view, versus, seen),
+        segment_loss=segment_loss,
+    )
 
 
 def _with_outcomes(logs: LoggedEpisodes, limits: Sequence[Constraint], available: Sequence[str]) -> LoggedEpisodes:
@@ -247,6 +284,35 @@ def _constrained(
             key, outcome, view.outcomes[key], other, found.confidence, seen, each.baseline_share
         )
     return evaluations
+
+
+def _by_segment(
+    found: Evaluation,
+    parts: Mapping[str, Array],
+    logs: LoggedEpisodes,
+    view: PolicyView,
+    versus: tuple[str, PolicyView] | None,
+    seen: bool,
+) -> tuple[Segment, ...]:
+    """Evaluate a policy in each segment; ``parts`` are the indices of its episodes by name."""
+    # No observations are copied: ratios and values are known.
+    light = replace(logs, observations=np.zeros((len(logs.action), 0)), x=None, extra={}, outcomes={})
+    segments = []
+    for name, episodes in parts.items():
+        units = len(episodes) if logs.cluster is None else len(np.unique(logs.cluster[episodes]))
+        if units < MIN_EPISODES:
+            segments.append(Segment(name, len(episodes), None))
+            continue
+        inside = light.subset(episodes)
+        facts = {**logs.facts, "episodes": float(len(episodes))} | (
+            {"clusters": float(units)} if logs.cluster is not None else {}
+        )
+        other = None if versus is None else (versus[0], versus[1].subset(episodes))
+        evaluation = evaluate_view(
+            name, replace(inside, facts=facts), view.subset(episodes), other, found.confidence, seen
+        )
+        segments.append(Segment(name, len(episodes), evaluation))
+    return tuple(segments)
 
 
 def evaluate_view(

@@ -43,7 +43,7 @@ from birl.losses import td_loss
 from birl.models import ContinuousQFunction, DiscreteQFunction, MeanQFunctionFactory
 from birl.models.value_distributions import MeanReturns, Returns
 from birl.ope.bootstrap import BootstrapEstimate, bootstrap_mean, episode_counts
-from birl.ope.episode_arrays import EvaluatedPolicy, check_markov
+from birl.ope.evaluated_policies import EvaluatedPolicy, check_markov
 from birl.ope.policies import StochasticPolicy, restore_policy
 from birl.ope.policy_actions import COUNTS, POLICY_ACTION, POLICY_SHARE, WithPolicyActions, policy_choices
 from birl.ope.user_policies import UserPolicy, check_user_policy

@@ -10,7 +10,7 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
-from birl.ope.episode_arrays import EvaluatedPolicy
+from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.evaluation import Evaluation
 from birl.ope.ranking import evaluate_all, lower_bound, read_logs
 from birl.ope.screening import KEPT, screening_values

@@ -10,8 +10,9 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
-from birl.ope.episode_arrays import EvaluatedPolicy, LoggedEpisodes, check_columns, read_episodes
+from birl.ope.episode_arrays import LoggedEpisodes, check_columns, read_episodes
 from birl.ope.episode_columns import as_dataset
+from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.evaluation import DECIDERS, Evaluation, evaluate_view
 from birl.ope.intervals import t_interval
 from birl.ope.screening import KEPT, screening_values

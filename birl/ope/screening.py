@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from birl.errors import DataError
-from birl.ope.episode_arrays import EvaluatedPolicy, HistoryPolicy, LoggedEpisodes
+from birl.ope.episode_arrays import LoggedEpisodes
 from birl.ope.estimators import weighted_per_decision
+from birl.ope.evaluated_policies import EvaluatedPolicy, HistoryPolicy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.linear_models import weighted_fitted_q
 from birl.ope.validity_limits import check_limits

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from birl.acting.built_policy import BuiltPolicy
 from birl.errors import ActionError, ConfigError, ShapeError, UnsupportedError
-from birl.ope.episode_arrays import (
+from birl.ope.evaluated_policies import (
     EvaluatedPolicy,
     PredictingPolicy,
     ProbabilisticPolicy,

@@ -15,7 +15,7 @@ from gymnasium import spaces
 import birl
 from birl.dataset import BasicWriterPreprocess, Episode, MDPDataset, Signature, create_fifo_replay_buffer
 from birl.errors import ActionError, BirlError, DataError, NonFiniteError, ShapeError
-from birl.ope.episode_arrays import log_probability_of
+from birl.ope.evaluated_policies import log_probability_of
 from birl.spaces.conversion import to_array
 
 VALUES = np.array([[0.5, 2.0], [1.0, 3.0], [1.5, 0.25], [4.0, 2.5]])

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from birl.dataset.log_schema import LogSchema, ObservationColumn, PropensityColumn, RewardColumn
+from birl.dataset.log_schema import LogSchema, ObservationColumn, PropensityColumn, RewardColumn, SegmentColumn
 from birl.dataset.logs.columns import Column, RowLabel
 from birl.dataset.resolution import Resolution, warn_of_lost_columns
 from birl.errors import ActionError, DataError, NonFiniteError, ShapeError
@@ -97,7 +97,7 @@ class Cells:
                 f", {column.kind}, but values are {'text' if is_text else 'no text'}: all would be unknown; write "
                 "values like those of the column",
             )
-        hint = "add it to values" + (", or give unknown = true" if self.role == "observation" else "")
+        hint = "add it to values" + (", or give unknown = true" if self.role in ("observation", "segment") else "")
         kind = ActionError if self.role == "action" else DataError
         self.check(found == -2, f"it must be one of {list(values)!s:.200}: {hint}", kind)
         return found
@@ -203,6 +203,8 @@ class RowEncoder:
             rows |= self._encode_propensity(schema.propensity, given, rows["action"])
         for each in schema.outcome:
             rows[f"extra.{each.column}"] = self._encode_reward(each, cells("outcome", each.column))[:, 0]
+        for part in schema.segment:
+            rows[f"extra.{part.column}"] = _encode_segment(part, cells("segment", part.column))
         if schema.logger is not None:
             rows["extra.logger"] = self._encode_ids(cells("logger", schema.logger), self.loggers)
         if schema.cluster is not None:
@@ -416,6 +418,19 @@ class RowEncoder:
             remedy = "divide percentages by 100" if self.schema.action.discrete else of_density
             check_values(values > 1, f"a probability is at most 1: {remedy}")
         return {"extra.log_propensity": np.log(np.where(present, values, 1.0)), **found}
+
+
+def _encode_segment(each: SegmentColumn, cells: Cells) -> Array:
+    advice = "say unknown = true in its categories, or repair it"
+    if each.values:
+        if not each.unknown:
+            cells.check_present(advice)
+        return cells.indices(each.values, each.unknown)
+    cells.check_present(advice)
+    cells.check_single("it must be one number")
+    values = cells.numbers("list its categories in values = […]").astype(np.float64)
+    cells.check(~np.isfinite(values), "it must be a finite number: repair it")
+    return values
 
 
 def _one_hot(each: ObservationColumn, cells: Cells) -> tuple[Array, list[str]]:
