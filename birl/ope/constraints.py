@@ -96,6 +96,12 @@ class Constraint:
         """What turns the outcome into one of which more is better: 1 or -1."""
         return -1.0 if self.at_most else 1.0
 
+    def orient(self, lower: float | None, upper: float | None) -> tuple[float | None, float | None]:
+        """Return the ends of a range of the outcome as those of the outcome times `sign`."""
+        if not self.at_most:
+            return lower, upper
+        return None if upper is None else -upper, None if lower is None else -lower
+
     @property
     def baseline_share(self) -> float:
         """The share of the baseline that is subtracted."""

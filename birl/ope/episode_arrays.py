@@ -380,8 +380,8 @@ class PolicyView:
     outcomes: Mapping[str, PolicyView] = field(default_factory=dict)
 
     def subset(self, episodes: Array) -> PolicyView:
-        """Return some of the episodes, given their indices ``[k]``; facts remain those of all."""
-        whole = self.trajectories
+        """Return some of the episodes, given their indices ``[k]``; most facts remain those of all."""
+        whole, support, facts = self.trajectories, self.support, self.facts
 
         def some(column: Array | None) -> Array | None:
             return None if column is None else column[episodes]
@@ -392,7 +392,17 @@ class PolicyView:
             whole.gamma,
             *(some(column) for column in (whole.log_ratio, whole.q, whole.v, whole.z)),
         )
-        return replace(self, trajectories=trajectories, v_logging=some(self.v_logging), outcomes={})
+        if support is not None:
+            support = Support(support.lost[episodes], some(support.v), support.regions)
+            facts = {**facts, "no_support": float(1 - np.prod(1 - support.lost, 1).mean())}
+        return replace(
+            self,
+            trajectories=trajectories,
+            v_logging=some(self.v_logging),
+            facts=facts,
+            support=support if support is not None and support.lost.any() else None,
+            outcomes={},
+        )
 
     @cached_property
     def diagnostics(self) -> Diagnostics | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
+from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, DataError
 from birl.ope.constraints import Constraint, check_outcome, check_percent, read_constraints
 from birl.ope.episode_arrays import LoggedEpisodes, PolicyView, check_columns, read_episodes
@@ -250,7 +251,7 @@ def evaluate(
     found = evaluate_view(name, logs, view, versus, confidence, seen)
     return replace(
         found,
-        constraints=_constrained(found, limits, logs, view, versus, seen),
+        constraints=_constrained(found, limits, logs, view, versus, seen, getattr(dataset, "logs", None)),
         segments=_by_segment(found, parts, logs, view, versus, seen),
         segment_loss=segment_loss,
     )
@@ -273,12 +274,15 @@ def _constrained(
     view: PolicyView,
     versus: tuple[str, PolicyView] | None,
     seen: bool,
+    record: LogRecord | None,
 ) -> dict[Constraint, Evaluation]:
     """Evaluate a policy by the outcome of each constraint."""
+    columns = {} if record is None else {each.column: each for each in record.schema.outcome}
     evaluations = {}
     for each in limits:
-        key = str(each)
-        outcome = replace(logs, reward=logs.outcomes[key], reward_range=RewardRange())
+        key, column = str(each), columns.get(each.column)
+        ends = (None, None) if column is None else (column.lower, column.upper)
+        outcome = replace(logs, reward=logs.outcomes[key], reward_range=RewardRange(*each.orient(*ends)))
         other = None if versus is None else (versus[0], versus[1].outcomes[key])
         evaluations[each] = evaluate_view(
             key, outcome, view.outcomes[key], other, found.confidence, seen, each.baseline_share

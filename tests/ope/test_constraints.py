@@ -260,3 +260,38 @@ def test_outcomes_of_a_schema_become_extra_columns() -> None:
 def test_bad_outcomes_of_a_schema(change: tuple[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LogSchema.parse(SCHEMA.replace(*change))
+
+
+def test_what_was_never_logged_is_bounded_by_the_range_of_the_outcome() -> None:
+    """The second offer is never made where x is 1, so its complaints are known only to be from 0 to 1."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, 3000).astype(float)
+    a = np.where(x == 1, 0, rng.integers(0, 2, 3000))
+    both = np.where(x[:, None] == 1, [1.0, 0.0], [0.5, 0.5])
+    table = {
+        "visit": np.arange(3000),
+        "x": x,
+        "a": a,
+        "r": np.full(3000, 0.5) + a,
+        "complaints": (rng.random(3000) < 0.1).astype(float),
+        "cost": np.zeros(3000),
+        "p": both,
+    }
+    ranges = (
+        SCHEMA.replace("lower = 0.0", "lower = 0.0\nupper = 1.0") + '\n[propensity]\ncolumn = "p"\nkind = "vector"\n'
+    )
+
+    class Careful:
+        def action_probability(self, x: Any, action: Any = None) -> Any:
+            second = np.where(x[:, 0] == 1, 0.2, 0.9)
+            every = np.stack([1 - second, second], -1)
+            return every if action is None else every[np.arange(len(x)), np.reshape(action, -1)]
+
+    found = {
+        text: verdict(
+            evaluate(Careful(), from_table(table, LogSchema.parse(ranges)), constraints=[text], reward_range=(0.0, 2.0))
+        )
+        for text in ("complaints <= 0.25", "complaints <= 0.15")
+    }
+    # half the visits have x 1, and a fifth of these gets the unknown offer: up to 0.1 more complaints
+    assert [each.verdict for each in found.values()] == ["ship", "more_data"]

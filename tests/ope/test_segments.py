@@ -278,3 +278,16 @@ def test_bad_segments_of_a_schema(change: tuple[str, str], message: str) -> None
     known = SCHEMA.text().replace("unknown = true\n", "")
     with pytest.raises(DataError, match=r"'region': the segment is 'abroad'; it must be one of .*unknown = true"):
         from_table(visits(50, 0), LogSchema.parse(known))
+
+
+def test_support_is_that_of_the_segment() -> None:
+    table = visits(1500, 0)
+    web = table["channel"] == "web"
+    table["propensity"][web] = [1.0, 0.0]
+    table["offer"][web] = 0
+    found = evaluate(Second(), from_table(table, SCHEMA), segments=["channel"])
+    no_support = {
+        each.name: each.evaluation.facts["no_support"] for each in found.segments if each.evaluation is not None
+    }
+    assert no_support == pytest.approx({"channel = app": 0, "channel = web": 0.9, "channel = shop": 0})
+    assert [each.verdict == "ship" for each in verdict(found).segments.values()] == [True, False, True]
