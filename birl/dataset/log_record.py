@@ -52,11 +52,13 @@ class LogRecord:
         schema: the meaning of the columns.
         numbers: the name of each element of an observation.
         origins: the origins of the episodes; empty for a table in memory.
+        dates: whether times are dates, in seconds since 1970.
     """
 
     schema: LogSchema
     numbers: tuple[str, ...]
     origins: tuple[Origin, ...] = ()
+    dates: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the record in JSON form; see `from_json`."""
@@ -126,7 +128,7 @@ def load_record(folder: Path) -> LogRecord | None:
     try:
         part, numbers = record.get("part"), tuple(map(str, record["observation"]))
         origin = Origin(digest) if part is None else Origin(digest, part["of"], split_digest(part))
-        return LogRecord(LogSchema.parse(text), numbers, (origin,))
+        return LogRecord(LogSchema.parse(text), numbers, (origin,), record.get("time") == "dates")
     except (AttributeError, KeyError, TypeError, ConfigError) as error:
         raise CorruptFileError(
             f"{folder / IMPORT} is no record of an import ({type(error).__name__}: {error!s:.100}): import again"

@@ -11,6 +11,7 @@ import numpy as np
 
 from birl.errors import WriteError
 from birl.files import atomic_write
+from birl.ope.change_points import ERROR
 from birl.ope.constraints import Constraint
 from birl.ope.decisions import CONSTRAINT_STATES, Verdict
 from birl.ope.evaluation import Evaluation, Row
@@ -53,7 +54,6 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         evaluation: result of `birl.ope.evaluate`.
         verdict: verdict on the policy.
     """
-    drift = None if evaluation.drift is None else {"halves": list(evaluation.drift), "refused": evaluation.drifts}
     data: JSONObject = {
         "policy": evaluation.name,
         "against": evaluation.against,
@@ -69,8 +69,8 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         "differs_from_logs": evaluation.differs,
         "facts": {key: value for key, value in evaluation.facts.items() if value is not None},
         "findings": [finding.as_dict() for finding in evaluation.findings],
-        "drift": drift,
         "support": None if evaluation.bounds is None else evaluation.bounds.as_dict(),
+        "over_time": _over_time_json(evaluation),
     }
     if verdict is not None:
         data |= {
@@ -205,6 +205,8 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
         Section(f"{name}: {verdict.label}", parts),
         Section(f"{name}: estimates", _estimates(evaluation)),
     ]
+    if over_time := _over_time(evaluation, verdict):
+        sections.append(Section(f"{name}: over time", over_time))
     if verdict.ranges:
         ends = [(f"Gamma {gamma:g}", low, (low + high) / 2, high) for gamma, low, high in verdict.ranges]
         caption = "Gain if a hidden variable influenced actions"
@@ -317,6 +319,51 @@ def _segment_parts(evaluation: Evaluation, verdict: Verdict) -> list[Part]:
     )
     figure: list[Part] = [intervals("Gains by segment", drawn, zero=0.0, x="gain")] if drawn else []
     return [Table(head, rows, "Gains by segment"), *figure, together]
+
+
+def _over_time(evaluation: Evaluation, verdict: Verdict) -> list[Part]:
+    """Describe the gain in consecutive parts of the logs."""
+    over_time = evaluation.over_time
+    if over_time is None:
+        return []
+    since, count = over_time.when(over_time.since), len(over_time.time) - over_time.first
+    _, after = over_time.means(over_time.gain)
+    interval = over_time.newest(verdict.confidence)
+    ends = "" if interval is None else f", between {float(interval.lower):.4g} and {float(interval.upper):.4g}"
+    newest = f"the gain of the newest {count} episodes, since {since}, is {after:.4g}{ends}."
+    if over_time.change is None:
+        text = f"No change of the gain over time is found; {newest}"
+    else:
+        at = over_time.when(over_time.change.time)
+        text = f"The gain changes at about {at}; {newest} In logs without a change, {ERROR:.0%} of tests find one."
+    rows = over_time.parts(verdict.confidence)
+    figure = intervals("Gain by the time at which episodes began", rows, zero=verdict.min_gain, x="gain")
+    parts: list[Part] = [Note("info" if over_time.change is None else "doubtful", text)]
+    if evaluation.against == "logs" and (other := over_time.baseline_change) is not None:
+        early, late = over_time.means(over_time.baseline, other.time)
+        text = (
+            f"What the logs earn changes at about {over_time.when(other.time)}: {early:.4g} before, {late:.4g} since."
+        )
+        hint = " If rewards become known later than their steps, the newest may be incomplete: see reward.delay."
+        parts.append(Note("doubtful", text + hint * (late < early)))
+    return [*parts, figure]
+
+
+def _over_time_json(evaluation: Evaluation) -> JSONObject | None:
+    over_time = evaluation.over_time
+    if over_time is None:
+        return None
+    interval = over_time.newest(evaluation.confidence)
+    return {
+        "change": None if over_time.change is None else over_time.change.time,
+        "since": over_time.since,
+        "since_text": over_time.when(over_time.since),
+        "newest_episodes": len(over_time.time) - over_time.first,
+        "gain_before_and_since": over_time.means(over_time.gain),
+        "gain_interval_since": _ends(interval),
+        "unseen_change": over_time.unseen,
+        "baseline_change": None if over_time.baseline_change is None else over_time.baseline_change.time,
+    }
 
 
 def _flip_text(verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ from birl.ope.constraints import Constraint
 from birl.ope.estimators import Estimate
 from birl.ope.evaluation import Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
-from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection
+from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection, verdict_of_interval
 from birl.ope.segments import MIN_EPISODES
 from birl.ope.validity_limits import members
 from birl.types import Array
@@ -31,7 +31,8 @@ class Verdict:
 
     Attributes:
         verdict: ``"ship"``: the gain is above ``min_gain``; ``"do_not_ship"``: it is not; ``"more_data"``: the logs
-            leave both open, few episodes decide, or the policy takes actions that the logging policy never takes;
+            leave both open, few episodes decide, the gain changes over time, or the policy takes actions that the
+            logging policy never takes;
             ``"cannot_tell"``: the logs cannot give an answer.
         reasons: reasons of the verdict, as sentences.
         remedies: steps that would help to decide.
@@ -88,10 +89,8 @@ def decide(lower: float, upper: float, min_gain: float) -> tuple[str, float | No
     """
     if not lower <= upper:
         raise ConfigError(f"the interval is [{lower}, {upper}]; it must have two ends, the lower one first")
-    if upper < min_gain or lower == upper == min_gain:
-        return "do_not_ship", None
-    if lower > min_gain:
-        return "ship", None
+    if (label := verdict_of_interval(lower, upper, min_gain)) != "more_data":
+        return label, None
     half, distance = (upper - lower) / 2, abs((upper + lower) / 2 - min_gain)
     return "more_data", (half / distance) ** 2 if distance > 1e-3 * half else None
 
@@ -382,13 +381,20 @@ def _assumptions(evaluation: Evaluation) -> tuple[str, ...]:
         "positivity: the policy that acted also takes every action of this policy with some probability; logged "
         "propensities of all actions would show it"
     )
+    constant = ""
+    if (over_time := evaluation.over_time) is not None and over_time.change is None and over_time.unseen > 0:
+        count, since = len(over_time.time) - over_time.first, over_time.when(over_time.since)
+        constant = (
+            f"; in the newest {count} episodes, since {since}, a change of the gain by less than about "
+            f"{over_time.unseen:.3g} would probably not show"
+        )
     return (
         source,
         *evaluation.assumptions,
         *(() if evaluation.support_known else (positivity,)),
         "nothing outside the observations influenced both actions and rewards; Gamma measures how strong such an "
         "influence must be to change the verdict",
-        f"{units} are independent of each other, and future {unit}s are distributed as the logged ones",
+        f"{units} are independent of each other, and future {unit}s are distributed as the logged ones{constant}",
         f"the value is what you want to maximise: {value}",
         f"the policy affects only its own {unit}s, not other users or the rest of the world",
     )

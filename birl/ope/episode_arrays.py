@@ -91,6 +91,7 @@ class LoggedEpisodes:
         propensities: propensities of all actions, ``[N, A]``; ``None`` if unknown.
         cluster: cluster of each episode, ``[n]``; ``None`` if unknown.
         time: time of each episode's first step, ``[n]``; ``None`` if unknown.
+        dates: whether times are seconds since 1970.
         facts: figures that do not depend on a policy, for `birl.ope.check_limits`, with those of the data report.
         x: features ``[N, D]``; ``None`` if there are too many.
         part: part of each episode for cross-fitting, ``[n]``.
@@ -125,6 +126,7 @@ class LoggedEpisodes:
     numbers: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict)
+    dates: bool = False
 
     def pad(self, steps: Array) -> Array:
         """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
@@ -506,6 +508,7 @@ def read_episodes(
         options=() if record is None else tuple(map(str, record.schema.action.values)),
         extra={name: kept for name in extra if (kept := column(episodes, name, limit)) is not None},
         where=checked.where,
+        dates=record is not None and record.dates,
     )
 
 

@@ -12,6 +12,7 @@ from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.dataset.log_record import LogRecord
 from birl.errors import ConfigError, DataError
+from birl.ope.change_points import GainOverTime, gain_over_time
 from birl.ope.constraints import Constraint, check_outcome, check_percent, read_constraints
 from birl.ope.episode_arrays import LoggedEpisodes, PolicyView, check_columns, read_episodes
 from birl.ope.episode_columns import as_dataset
@@ -37,7 +38,6 @@ from birl.types import Array
 DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
 """Estimators that may decide: the first one that is not refused decides, whatever its value."""
 _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
-_DRIFT_CONFIDENCE: Final = 0.99
 _MODEL: Final = ("q", "v")
 _INPUTS: Final = {
     "on_policy": (),
@@ -101,9 +101,8 @@ class Evaluation:
         decides: the estimator that decides; ``None`` if all candidates are refused.
         facts: figures that are compared with limits.
         findings: facts beyond a limit, with the families of estimators that are refused or doubtful.
-        drift: gains in the first and the last half in time; ``None`` without times or without an estimator that
-            decides.
-        drifts: whether the 99 % interval of the difference of these gains excludes 0.
+        over_time: the gain over the time of the logs, and where it changes; ``None`` without times or without an
+            estimator that decides.
         weights: effective episodes and mean weight at each step, ``[T]``; empty without propensities.
         confounded: sensitivity to hidden confounding; ``None`` without propensities.
         clusters: cluster of each episode, ``[n]``; ``None`` if unknown.
@@ -135,8 +134,7 @@ class Evaluation:
     decides: str | None
     facts: Mapping[str, float | None]
     findings: tuple[Finding, ...]
-    drift: tuple[float, float] | None
-    drifts: bool
+    over_time: GainOverTime | None = None
     weights: Mapping[str, Array] = field(default_factory=dict)
     confounded: Confounded | None = None
     clusters: Array | None = None
@@ -374,7 +372,9 @@ def evaluate_view(
         facts |= tails
         findings += check_limits(tails)
     earned = on_policy(view.trajectories)
-    drift, drifts = _drift(logs, None if decides is None else rows[decides].gain)
+    over_time = None
+    if decides is not None:
+        over_time = gain_over_time(estimates[decides], baseline[decides], logs.time, logs.cluster, logs.dates)
     weights: dict[str, Array] = {}
     confounded = None
     if view.diagnostics is not None and logs.log_propensity is not None:
@@ -397,8 +397,7 @@ def evaluate_view(
         decides=decides,
         facts=facts,
         findings=findings,
-        drift=drift,
-        drifts=drifts,
+        over_time=over_time,
         weights=weights,
         confounded=confounded,
         clusters=logs.cluster,
@@ -486,17 +485,3 @@ def _limits(logs: LoggedEpisodes, facts: Mapping[str, float | None]) -> tuple[Fi
     known = {(finding.family, finding.fact) for finding in findings if finding.refused}
     weights = [each for each in findings if each.family == "weights" and each.refused]
     return findings + tuple(replace(each, family="robust") for each in weights if ("robust", each.fact) not in known)
-
-
-def _drift(logs: LoggedEpisodes, gain: Estimate | None) -> tuple[tuple[float, float] | None, bool]:
-    """Return the gains in the two halves in time, and whether they differ by more than chance."""
-    if gain is None or logs.time is None or len(np.unique(logs.time)) < 2:
-        return None, False
-    late = np.argsort(np.argsort(logs.time, kind="stable")) >= len(logs.time) // 2
-    if min(late.sum(), (~late).sum()) < 2:
-        return None, False
-    share = np.where(late, 1 / late.mean(), -1 / (~late).mean())  # the mean of share * terms is the difference
-    means = float(gain.terms[~late].mean()), float(gain.terms[late].mean())
-    expected = np.where(late, means[1], means[0])
-    centered = Estimate(share * (gain.terms - expected) + means[1] - means[0])
-    return means, not bool(t_interval(centered, _DRIFT_CONFIDENCE, logs.cluster).holds(0.0))

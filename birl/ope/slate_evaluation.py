@@ -143,8 +143,6 @@ def evaluate_slates(
         decides=decides,
         facts=facts[shown],
         findings=tuple(sorted(findings, key=lambda each: not each.refused)),
-        drift=None,
-        drifts=False,
         clusters=slates.clusters,
         unit="slate",
         assumptions=tuple(filter(None, [USER_MODELS[users].text])),

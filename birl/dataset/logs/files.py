@@ -206,6 +206,7 @@ def _import_record(importer: Importer, sources: list[Source], buffer: ReplayBuff
         "actions": list(action.values) or action.size if action.discrete else list(action.names),
         "reward": {"lower": schema.reward.lower, "upper": schema.reward.upper},
         "loggers": list(encoder.loggers.codes),
+        "time": encoder.kind_of_time,
         "extra": [name.removeprefix("extra.") for name in buffer.storage.extra_names],
     }
 

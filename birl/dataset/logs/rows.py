@@ -136,6 +136,7 @@ class RowEncoder:
             first chunk.
         drop_rules: why episodes are dropped. Value ``i + 1`` in the column ``drop`` stands for rule ``i``.
         loggers, clusters: the codes of loggers and clusters.
+        kind_of_time: ``"dates"`` or ``"numbers"``; empty without times, and before the first chunk.
     """
 
     def __init__(self, schema: LogSchema) -> None:
@@ -149,7 +150,7 @@ class RowEncoder:
         self.drop_rules = [f"{role} {part.column!r} is missing" for role, part in parts if part.missing == "drop"]
         self.loggers, self.clusters, self._episodes = LabelEncoder(), LabelEncoder(), LabelEncoder()
         self._count = 0  # of encoded rows
-        self._kind_of_time = ""
+        self.kind_of_time = ""
         self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
         self._widths: dict[str, tuple[int, ...]] = {}
@@ -228,9 +229,9 @@ class RowEncoder:
             advice = "it must be numbers or dates: convert it, such as with pandas.to_datetime or a cast to timestamp"
             raise cells.error(0, f", {column.kind}; {advice}")
         kind = "dates" if column.kind == "dates" else "numbers"
-        if self._kind_of_time not in ("", kind):
-            raise cells.error(0, f"; times are {kind} here, and {self._kind_of_time} before: give them one type")
-        self._kind_of_time = kind
+        if self.kind_of_time not in ("", kind):
+            raise cells.error(0, f"; times are {kind} here, and {self.kind_of_time} before: give them one type")
+        self.kind_of_time = kind
         if kind == "dates":
             return column.values.view(np.int64)
         cells.check(~np.isfinite(column.values), "a time must be a finite number")
@@ -238,11 +239,11 @@ class RowEncoder:
 
     def seconds(self, times: Array) -> Array:
         """Return times as float64; dates as seconds since 1970."""
-        return times / _NANOSECONDS if self._kind_of_time == "dates" else times.astype(np.float64)
+        return times / _NANOSECONDS if self.kind_of_time == "dates" else times.astype(np.float64)
 
     def parse_time(self, value: float | str) -> float:
         """Convert a time of the schema to the unit of `seconds`."""
-        if self._kind_of_time == "dates":
+        if self.kind_of_time == "dates":
             try:
                 when = datetime.fromisoformat(str(value))
             except ValueError as error:

@@ -169,7 +169,9 @@ class Importer:
         self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()
         self.encoder.warn_of_lost_resolution()
-        buffer.storage.logs = LogRecord(self.schema, tuple(self.encoder.observation_names))
+        buffer.storage.logs = LogRecord(
+            self.schema, tuple(self.encoder.observation_names), dates=self.encoder.kind_of_time == "dates"
+        )
         return buffer
 
     def _make_buffer(self, rows: Mapping[str, Array], capacity: int) -> ReplayBuffer:
