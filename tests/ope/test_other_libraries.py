@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import survival
-from birl.ope import Trajectories, log_ratios, per_decision, weighted_per_decision
+from benchmarks import ope_peers, survival
+from birl.ope import Trajectories, doubly_robust, log_ratios, per_decision, weighted_per_decision
 from tests.ope import planted
 
 
@@ -53,3 +53,26 @@ def test_widths() -> None:
     assert turned == pytest.approx(10_000 * own, rel=1e-3) and own == pytest.approx(0.0272, abs=1e-4)
     assert resampled > 0.1 and ratio < 1e-12
     assert mass > 1.2 and kernel == pytest.approx(1, abs=1e-6)
+
+
+def test_the_recursion_of_doubly_robust_is_its_sum() -> None:
+    world = planted.world(2, 5, ends=0.2)
+    policies = planted.policies(4, 0.4)
+    logs = planted.log(world, policies[0], 3, ope_peers.EPISODES, 0)
+    of = ope_peers.with_model(logs, world, policies, 2, blind=False)
+    np.testing.assert_allclose(ope_peers.recursion(of), doubly_robust(of).terms, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ope_peers.WORLDS)
+def test_the_same_logs_by_all_formulas(name: str) -> None:
+    """Coverage and width as in the table of ``docs/peers-ope.md``: birl's within their level, the faulty ones not."""
+    rows = {formula: rest for formula, *rest in ope_peers.table(name, 300)}
+    for formula, (error, coverage, width) in rows.items():
+        if formula.startswith("birl"):
+            assert 0.925 < coverage < 0.98 and error < width, formula
+    assert rows["SCOPE-RL: IPS per decision, t interval of one side"][1] < 0.93
+    assert rows["SCOPE-RL: FQE, bootstrap of values of first states"][1] < 0.75
+    assert rows["SCOPE-RL: IPS per decision, Hoeffding with its fraction inverted"][2] > 50
+    robust = rows["birl: `doubly_robust`"]
+    bootstrap = rows["OBP, SCOPE-RL: DR, model from the same episodes, bootstrap"]
+    assert bootstrap[1] < robust[1] and robust[2] < 1.1 * rows["birl: `per_decision`"][2]
