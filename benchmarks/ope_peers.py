@@ -1,4 +1,4 @@
-"""Errors and intervals of birl's estimators beside formulas of other libraries, on the same logs with known values.
+"""Errors and intervals of birl's estimators and of other libraries' formulas, on the same logs with known values.
 
 OBP, SCOPE-RL and d3rlpy are not needed: their formulas are written again from their papers and descriptions. All that
 need a model share one, fitted by counting: fitted Q evaluation cannot be better where states are few.

@@ -70,7 +70,7 @@ def changed_gain(evaluation: Evaluation, decision: Decision) -> Objection | None
     """Object if the gain changed in the time of the logs, and the newest episodes do not support the verdict.
 
     If a change is found, which in logs without one happens with a probability of 1 %, the episodes after it must by
-    themselves lead to the same verdict, with half the error level, because the logs also told where the change is.
+    themselves lead to the same verdict, with half the error level, because the logs also show where the change is.
     Otherwise the newest tenth must not lead to the opposite verdict. If all episodes have the same gain and the verdict
     is right, it does so with a probability of at most half the error level (2.5 %). So a right verdict on a constant
     gain is objected to in at most 3.5 % of cases, and in about 1 % if the gain is clearly above or below ``min_gain``.
@@ -108,7 +108,7 @@ def _cause(evaluation: Evaluation) -> str:
     before, after = over_time.means(over_time.baseline)
     return (
         f"; what the logs earn changes ({before:.4g} before, {after:.4g} since then), the value of the policy hardly: "
-        "another logging policy may have begun to act"
+        "another logging policy may have started to act"
     )
 
 

@@ -1,4 +1,4 @@
-"""Changes of a gain over time: found where the effect turns, with a stated error rate, whoever acted."""
+"""Changes of a gain over time: found where the effect turns, with a stated error rate, under any logging policy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_another_logger_is_no_other_gain(repetitions: int) -> None:
     label, found = judge(in_turn((WORLD, LOGGER, 300), (WORLD, BETTER, 300)))  # the policy acts already
     assert label == "more_data" and found.over_time is not None and found.over_time.change is not None
     assert 280 <= found.over_time.change.time <= 320
-    assert "another logging policy may have begun to act" in verdict(found).reasons[1]
+    assert "another logging policy may have started to act" in verdict(found).reasons[1]
 
 
 def test_incomplete_rewards_are_suspected(tmp_path: Any) -> None:
