@@ -41,15 +41,17 @@ class _Command:
         name: name of the command. Its module in this package has the same name, with ``_`` for ``-``.
         summary: what ``birl --help`` says about it.
         arguments: returns arguments of typer, from the module.
+        module: name of the module, if it is another one.
     """
 
     name: str
     summary: str
     arguments: Callable[[ModuleType], dict[str, Any]] = lambda module: {}
+    module: str = ""
 
     def load(self) -> Any:
         """Import the module of the command, and make the command, or the group of commands that is called ``app``."""
-        module = import_module(f"birl.cli.{self.name.replace('-', '_')}")
+        module = import_module(f"birl.cli.{self.module or self.name.replace('-', '_')}")
         if hasattr(module, "app"):
             return typer.main.get_command(module.app)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -75,7 +77,7 @@ _COMMANDS: Final = {
         _Command("algos", "List the algorithms."),
         _Command("install", "Install optional packages."),
         _Command("data", "Make episodes of logs: schema, import, report, split."),
-        _Command("ope", "From logs to a decision: report, rank, choose."),
+        _Command("ope", "From logs to a decision: report, rank, choose, plan, read.", module="ope_group"),
     )
 }
 

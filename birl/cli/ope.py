@@ -176,7 +176,7 @@ class EvaluationOptions:
         return shared | {"reward_range": self.reward_range}
 
 
-@app.command(short_help="Verdicts on policies: ship, do not ship, more data, cannot tell.")
+@app.command(short_help="Verdicts on policies: ship, do not ship, more data, test online, cannot tell.")
 @with_options(EvaluationOptions)
 def report(
     models: Models,
@@ -193,7 +193,8 @@ def report(
 ) -> None:
     """Decide whether policies may ship, by held-out episodes that were not used before.
 
-    Exit status: 0 ship (at least one of several), 4 more data, 3 do not ship, 5 cannot tell; 1 after an error.
+    Exit status: 0 ship (at least one of several), 6 test online, 4 more data, 3 do not ship, 5 cannot tell; 1 after
+    an error.
     """
     limits, segments = read_constraints(constraint or ()), segment or []
     if segment_loss is not None and not segments:
@@ -469,8 +470,8 @@ def _overfitting_note(models: Sequence[Path], options: EvaluationOptions, data: 
 
 
 def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
-    """Return the exit status of the most useful verdict: ship, then more data, do not ship, cannot tell."""
-    order = ("ship", "more_data", "do_not_ship", "cannot_tell")
+    """Return the exit status of the most useful verdict: ship, then test online, more data and so on."""
+    order = ("ship", "test_online", "more_data", "do_not_ship", "cannot_tell")
     return ope.STATUS[min((verdict.verdict for verdict in verdicts.values()), key=order.index)]
 
 

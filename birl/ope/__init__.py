@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING, Final
 from birl.errors import explain_missing_names
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data
+from birl.ope.confidence_sequences import (
+    AllocationChange,
+    MeanDifference,
+    allocation_change,
+    bounded_difference,
+    mixture_threshold,
+    running_difference,
+)
 from birl.ope.constraints import Constraint
 from birl.ope.diagnostics import (
     Diagnostics,
@@ -30,6 +38,7 @@ from birl.ope.estimators import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
+from birl.ope.group_sequential import crossing_probabilities, required_drift, spending_bounds, spent_error
 from birl.ope.importance_weights import (
     Trajectories,
     clip_ratios,
@@ -53,6 +62,18 @@ from birl.ope.intervals import (
 from birl.ope.magic import magic
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.mrdr import more_robust_q
+from birl.ope.online_test import (
+    READ_STATUS,
+    OnlineTestPlan,
+    OnlineTestResult,
+    OpenEnded,
+    OutcomeSpread,
+    episodes_to_log,
+    outcome_spread,
+    plan_online_test,
+    read_online_test,
+    sample_size,
+)
 from birl.ope.sensitivity import Confounded, confounded_range
 from birl.ope.slate_tables import SLATE_COLUMNS, slates_from_table
 from birl.ope.slates import (
@@ -93,10 +114,12 @@ __all__ = [
     "FACTS",
     "FQE",
     "LIMITS",
+    "READ_STATUS",
     "SLATE_COLUMNS",
     "STATUS",
     "USER_MODELS",
     "Advice",
+    "AllocationChange",
     "BootstrapEstimate",
     "Check",
     "Choice",
@@ -114,7 +137,12 @@ __all__ = [
     "Gaussian",
     "Interval",
     "Limit",
+    "MeanDifference",
     "Mixture",
+    "OnlineTestPlan",
+    "OnlineTestResult",
+    "OpenEnded",
+    "OutcomeSpread",
     "Ranking",
     "Row",
     "Sampled",
@@ -126,6 +154,7 @@ __all__ = [
     "Trajectories",
     "UserModel",
     "Verdict",
+    "allocation_change",
     "allowed",
     "betting_bound",
     "bias_bound",
@@ -134,6 +163,7 @@ __all__ = [
     "bootstrap_interval",
     "bootstrap_linear_fqe",
     "bootstrap_returns",
+    "bounded_difference",
     "calibration_error",
     "cascade_doubly_robust",
     "check_limits",
@@ -141,11 +171,13 @@ __all__ = [
     "clip_ratios",
     "conditional_value_at_risk",
     "confounded_range",
+    "crossing_probabilities",
     "decide",
     "diagnose",
     "direct_method",
     "double_reinforcement_learning",
     "doubly_robust",
+    "episodes_to_log",
     "evaluate",
     "evaluate_slates",
     "folds",
@@ -162,21 +194,30 @@ __all__ = [
     "marginal_ratios",
     "mean_ranks",
     "mixture_log_ratios",
+    "mixture_threshold",
     "model_facts",
     "more_robust_q",
     "on_policy",
+    "outcome_spread",
     "p_value",
     "padded",
     "pareto_k",
     "per_decision",
+    "plan_online_test",
     "pseudoinverse",
     "rank",
+    "read_online_test",
     "report_data",
+    "required_drift",
     "return_quantile",
     "reward_interaction",
+    "running_difference",
+    "sample_size",
     "shrink_ratios",
     "slate_importance_sampling",
     "slates_from_table",
+    "spending_bounds",
+    "spent_error",
     "switch_ratios",
     "t_interval",
     "t_quantile",

@@ -27,6 +27,7 @@ _MARKS: Final[Mapping[str, Literal["good", "doubtful", "bad"]]] = {
     "do_not_ship": "bad",
     "more_data": "doubtful",
     "cannot_tell": "doubtful",
+    "test_online": "doubtful",
 }
 _MODEL_ONLY: Final = (
     "A model alone (direct_method) has no interval here and never decides, because its terms ignore the model's error. "
@@ -85,6 +86,7 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
             "times_as_many_episodes": verdict.times,
             "flips_at_gamma": verdict.flips_at,
             "gain_by_gamma": verdict.ranges,
+            "online_test": None if verdict.plan is None else verdict.plan.as_dict(),
         }
         if evaluation.constraints:
             data["constraints"] = _constraint_rows(evaluation, verdict)

@@ -12,15 +12,22 @@ from birl.checks import check
 from birl.errors import ConfigError
 from birl.ope.constraints import Constraint
 from birl.ope.estimators import Estimate
-from birl.ope.evaluation import Evaluation
+from birl.ope.evaluation import MODELS, Evaluation
 from birl.ope.intervals import t_interval, t_quantile, t_tail
-from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection, verdict_of_interval
+from birl.ope.model_agreement import ModelGain, model_gain
+from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection, first_finding, verdict_of_interval
+from birl.ope.online_test import OnlineTestPlan, outcome_spread, plan_online_test
 from birl.ope.segments import MIN_EPISODES
 from birl.ope.validity_limits import members
 from birl.types import Array
 
-STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
+STATUS: Final = {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5, "test_online": 6}
 """Exit status of each verdict."""
+_WEIGHTED: Final = ("weights", "robust", "data")
+_TOO_LONG: Final = ("ess", "pareto_k", "share", "kappa", "ess_where_model_differs", "estimator")
+"""Facts for which weights are refused although the logs have no fault."""
+_TEST_SHARE: Final = 0.1
+"""Share of the traffic in the plan of a test of a policy that only models know."""
 GAMMAS: Final = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Strengths of hidden confounding in reports."""
 
@@ -33,7 +40,8 @@ class Verdict:
         verdict: ``"ship"``: the gain is above ``min_gain``; ``"do_not_ship"``: it is not; ``"more_data"``: the logs
             leave both open, few episodes decide, the gain changes over time, or the policy takes actions that the
             logging policy never takes;
-            ``"cannot_tell"``: the logs cannot give an answer.
+            ``"cannot_tell"``: the logs cannot give an answer; ``"test_online"``: weights cannot give one over so many
+            steps, but models agree on a gain above ``min_gain``, so a guarded online test is worth it.
         reasons: reasons of the verdict, as sentences.
         remedies: steps that would help to decide.
         assumptions: assumptions that logs cannot check.
@@ -48,6 +56,7 @@ class Verdict:
         constraints: verdicts on the constraints: ``"ship"`` if one holds, ``"do_not_ship"`` if it is violated.
         segments: verdicts on segments by their names, with simultaneous intervals: ``"ship"`` if a segment gains, or
             loses less than allowed, ``"do_not_ship"`` if it loses more.
+        plan: plan of the online test; ``None`` for other verdicts.
     """
 
     verdict: str
@@ -63,6 +72,7 @@ class Verdict:
     ranges: tuple[tuple[float, float, float], ...] = ()
     constraints: Mapping[Constraint, Verdict] = field(default_factory=dict)
     segments: Mapping[str, Verdict] = field(default_factory=dict)
+    plan: OnlineTestPlan | None = None
 
     @property
     def label(self) -> str:
@@ -71,7 +81,7 @@ class Verdict:
 
     @property
     def status(self) -> int:
-        """Exit status: 0, 3, 4 or 5."""
+        """Exit status: 0, 3, 4, 5 or 6."""
         return STATUS[self.verdict]
 
 
@@ -106,6 +116,13 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
     """
     min_gain = float(check("min_gain", min_gain, float))
     confidence = evaluation.confidence if confidence is None else confidence
+    found = _by_weights(evaluation, min_gain, confidence)
+    worth = _online_test(evaluation, min_gain, confidence) if found.verdict == "cannot_tell" else None
+    return found if worth is None else worth
+
+
+def _by_weights(evaluation: Evaluation, min_gain: float, confidence: float) -> Verdict:
+    """Return the verdict by the estimator that decides, or that none does."""
     assumptions = _assumptions(evaluation)
     ends = evaluation.gain_range(confidence)
     if ends is None:
@@ -185,7 +202,7 @@ def constraint_text(constraint: Constraint, found: Verdict) -> str:
 def _constraint_verdict(evaluation: Evaluation, constraint: Constraint, confidence: float) -> Verdict:
     """Return the verdict on a constraint. A limit is inside; an outcome that never varied shows nothing."""
     outcome = evaluation.constraints[constraint]
-    found = verdict(outcome, constraint.min_gain, confidence)
+    found = _by_weights(outcome, constraint.min_gain, confidence)
     if evaluation.differs == 0 and found.lower == found.upper == found.min_gain:
         return replace(found, verdict="ship", remedies=())  # the policy that acted, at a limit of no change
     if outcome.logs.gain.terms.std() > 0 or found.lower is None or evaluation.differs == 0:
@@ -221,7 +238,7 @@ def _segment_verdicts(evaluation: Evaluation, confidence: float) -> dict[str, Ve
             small = f"{name} has fewer than {MIN_EPISODES} episodes or clusters"
             found[name] = Verdict("cannot_tell", (small,), min_gain=allowed, confidence=corrected)
             continue
-        said = verdict(part, allowed, corrected)
+        said = _by_weights(part, allowed, corrected)
         alike = said.lower == said.upper == 0  # it acts as the baseline there
         found[name] = replace(said, verdict="ship", remedies=()) if alike else said
     return found
@@ -261,6 +278,65 @@ def _gain_text(found: Verdict) -> str:
     return f"its gain is between {found.lower:.4g} and {found.upper:.4g}"
 
 
+def _agreed_gain(evaluation: Evaluation, min_gain: float, confidence: float) -> ModelGain | None:
+    """Return the gain on which models agree if it is above ``min_gain`` and logs do not speak against it."""
+    checks = evaluation.model_checks
+    refusals = [finding for finding in evaluation.findings if finding.refused and finding.family in _WEIGHTED]
+    if checks is None or checks.faults or any(finding.fact not in _TOO_LONG for finding in refusals):
+        return None
+    linear, marginal = (evaluation.rows[name].gain for name in MODELS)
+    windowed = Estimate(linear.terms + checks.correction.terms)
+    gain = model_gain(linear, marginal, windowed, confidence, evaluation.clusters)
+    decision = Decision("ship", gain.lower, gain.upper, min_gain, confidence)
+    if first_finding(evaluation, "no_support") is not None or (
+        evaluation.segments and evaluation.segment_loss is not None
+    ):
+        return None  # nothing bounds what such actions earn, or what segments lose
+    decided = replace(evaluation, decides=MODELS[1], over_time=checks.over_time)  # as if this estimator decided
+    if gain.lower <= min_gain or any(each(decided, decision) is not None for each in OBJECTIONS):
+        return None
+    return gain
+
+
+def _online_test(evaluation: Evaluation, min_gain: float, confidence: float) -> Verdict | None:
+    """Return the verdict ``test_online`` if models agree on a gain that weights cannot show, otherwise ``None``."""
+    gain = _agreed_gain(evaluation, min_gain, confidence)
+    spread = outcome_spread(evaluation.logs.gain.terms, evaluation.clusters)
+    agreed = (_agreed_gain(found, each.min_gain, confidence) for each, found in evaluation.constraints.items())
+    if gain is None or None in agreed or not spread.std:
+        return None
+    detected = max(gain.lower, (min_gain + min(gain.values)) / 2)  # half of the gain, if it is that large
+    plan = plan_online_test(
+        detected,
+        spread.std,
+        min_gain=min_gain,
+        skewness=spread.skewness,
+        share=_TEST_SHARE,
+        error=(1 - confidence) / 2,
+    )
+    checks = evaluation.model_checks
+    assert checks is not None
+    names = (*MODELS, f"the first with weights of the last {checks.window} steps")
+    by = ", ".join(f"{value:.4g} by {name}" for value, name in zip(gain.values, names, strict=True))
+    agree = (
+        f"models agree on a gain between {gain.lower:.4g} and {gain.upper:.4g} ({by}), but weights cannot confirm it "
+        f"over {evaluation.horizon} steps"
+    )
+    refusals = [finding for finding in evaluation.findings if finding.refused and finding.family in _WEIGHTED]
+    state = "the models are right: observations hold the whole state, and values are nearly linear in their features"
+    return Verdict(
+        verdict="test_online",
+        reasons=_unique([agree, *(finding.text for finding in refusals)]),
+        remedies=_unique([*plan.sentences, *(finding.remedy for finding in refusals)]),
+        assumptions=(state, *_assumptions(evaluation)),
+        min_gain=min_gain,
+        lower=gain.lower,
+        upper=gain.upper,
+        confidence=confidence,
+        plan=plan,
+    )
+
+
 def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> dict[str, Verdict]:
     """Return verdicts on several policies, with one bound on the probability of shipping any of them wrongly.
 
@@ -275,7 +351,10 @@ def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> di
     p_values = {name: p for name, each in evaluations.items() if (p := _largest_p_value(each, min_gain)) is not None}
     (confidence,) = {evaluation.confidence for evaluation in evaluations.values()} or {0.95}
     errors = dict(zip(p_values, holm([*p_values.values()], (1 - confidence) / 2), strict=True))  # one-sided
-    confidences = {name: 1 - 2 * error for name, error in errors.items()}
+    confidences = dict.fromkeys(
+        evaluations, 1 - (1 - confidence) / max(len(evaluations), 1)
+    )  # for those that models value
+    confidences |= {name: 1 - 2 * error for name, error in errors.items()}
     return {name: verdict(evaluation, min_gain, confidences.get(name)) for name, evaluation in evaluations.items()}
 
 

@@ -20,6 +20,7 @@ from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
+from birl.ope.model_agreement import ModelChecks, check_model
 from birl.ope.segments import MIN_EPISODES, check_names, read_segments
 from birl.ope.sensitivity import Confounded
 from birl.ope.support_bounds import GainBounds, RewardRange, gain_bounds
@@ -37,6 +38,8 @@ from birl.types import Array
 
 DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
 """Estimators that may decide: the first one that is not refused decides, whatever its value."""
+MODELS: Final = ("direct_method", "double_reinforcement_learning")
+"""Estimators without products of ratios: if they agree, an online test may be worth it."""
 _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
 _MODEL: Final = ("q", "v")
 _INPUTS: Final = {
@@ -120,6 +123,8 @@ class Evaluation:
         segments: evaluations of segments.
         segment_loss: largest loss of a segment that a policy that ships may cause; ``None`` if only losses that are
             certain count.
+        model_checks: checks of the models, if they are all that remains: no estimator decides, but
+            `birl.ope.direct_method` and `birl.ope.double_reinforcement_learning` are not refused.
     """
 
     name: str
@@ -147,6 +152,7 @@ class Evaluation:
     bounds: GainBounds | None = None
     segments: tuple[Segment, ...] = ()
     segment_loss: float | None = None
+    model_checks: ModelChecks | None = None
 
     @property
     def gain(self) -> Row | None:
@@ -372,9 +378,7 @@ def evaluate_view(
         facts |= tails
         findings += check_limits(tails)
     earned = on_policy(view.trajectories)
-    over_time = None
-    if decides is not None:
-        over_time = gain_over_time(estimates[decides], baseline[decides], logs.time, logs.cluster, logs.dates)
+    over_time = _over_time(decides or MODELS[1], estimates, baseline, logs)
     weights: dict[str, Array] = {}
     confounded = None
     if view.diagnostics is not None and logs.log_propensity is not None:
@@ -397,7 +401,7 @@ def evaluate_view(
         decides=decides,
         facts=facts,
         findings=findings,
-        over_time=over_time,
+        over_time=None if decides is None else over_time,
         weights=weights,
         confounded=confounded,
         clusters=logs.cluster,
@@ -406,6 +410,7 @@ def evaluate_view(
         support_known=logs.support_known,
         unit="episode" if logs.mask.shape[1] > 1 else "decision",
         bounds=_bounds(logs, view, versus, baseline, decides, baseline_share),
+        model_checks=None if decides is not None else _check_models(rows, view, versus, logs, over_time),
     )
 
 
@@ -456,6 +461,41 @@ def _baseline(view: PolicyView, estimates: Mapping[str, Estimate]) -> dict[str, 
     plain = on_policy(view.trajectories)
     robust = plain if view.v_logging is None else on_policy(view.trajectories, view.v_logging)
     return {key: robust if key in _PAIRED else plain for key in estimates}
+
+
+def _over_time(
+    name: str, estimates: Mapping[str, Estimate], baseline: Mapping[str, Estimate], logs: LoggedEpisodes
+) -> GainOverTime | None:
+    """Return the gain by an estimator over time; ``None`` if it is unknown."""
+    if name not in estimates or name not in baseline:
+        return None
+    return gain_over_time(estimates[name], baseline[name], logs.time, logs.cluster, logs.dates)
+
+
+def _check_models(
+    rows: Mapping[str, Row],
+    view: PolicyView,
+    versus: tuple[str, PolicyView] | None,
+    logs: LoggedEpisodes,
+    over_time: GainOverTime | None,
+) -> ModelChecks | None:
+    """Check the models of the policies, if the estimates by models alone are not refused."""
+    if any(name not in rows or rows[name].refused for name in MODELS):
+        return None
+    checks = []
+    for each in (view,) if versus is None else (view, versus[1]):
+        if each.diagnostics is None or each.trajectories.q is None:
+            return None
+        checks.append(check_model(each.trajectories, each.diagnostics.ess_by_step, logs.cluster))
+    first, *other = checks
+    return ModelChecks(
+        min(found.carried for found in checks),
+        any(found.early_error for found in checks),
+        any(found.memory for found in checks),
+        min(found.window for found in checks),
+        first.correction - other[0].correction if other else first.correction,
+        over_time,
+    )
 
 
 def _facts(

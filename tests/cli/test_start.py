@@ -64,6 +64,8 @@ def _run(folder: Path, line: str) -> str:
         "data report episodes --out report.html",
         "data split episodes --out parts --shares a=.5,b=.5",
         "data export episodes episodes.parquet",
+        "ope plan --gain 0.1 --dataset episodes --gamma 1",
+        "ope read --help",
         "stats --help",
         "stats run/loss.csv",
         "stats run",

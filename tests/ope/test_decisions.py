@@ -201,8 +201,8 @@ def test_numbers_of_episodes_are_written_as_people_do() -> None:
         assert logged.remedies == (f"log about {said} times as many episodes",), times
 
 
-def test_statuses_are_four() -> None:
-    assert STATUS == {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5}
+def test_statuses_are_five() -> None:
+    assert STATUS == {"ship": 0, "do_not_ship": 3, "more_data": 4, "cannot_tell": 5, "test_online": 6}
 
 
 def test_verdicts_of_known_worlds() -> None:
