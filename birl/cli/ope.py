@@ -39,7 +39,9 @@ from birl.cli.datasets import load_dataset
 from birl.cli.evaluate import check_target
 from birl.cli.loading import load_evaluated_policy, load_model
 from birl.cli.run_folder import settings_of, target_of
+from birl.dataset.logs.row_digests import row_digests
 from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.row_sketch import RowSketch
 from birl.errors import BirlError, ConfigError, FileError
 from birl.metrics import AverageValueEstimationEvaluator
 from birl.ope.constraints import read_constraints
@@ -56,6 +58,7 @@ from birl.ope.decision_page import (
 )
 from birl.ope.holdout_ledger import CERTIFY, SELECT, question_digest, record_query
 from birl.ope.html_page import plain_text
+from birl.ope.learned_rows import HeldOutRows
 from birl.ope.screening import KEPT
 from birl.run.fingerprint import digest
 
@@ -63,6 +66,8 @@ LoadedPolicy: TypeAlias = PolicyAPI | StatefulTransformerWrapper
 
 _KEYWORDS = ("logs", "logged", "estimated")
 _GAIN_COLUMNS = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY", *SECOND_OPINIONS.values(), "DIFFERS")
+MAX_ROWS = 2**20
+"""Number of digests of the rows that a run learned from."""
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 Models = Annotated[
@@ -505,10 +510,10 @@ def _digest_of(name: str) -> str:
 
 def _names_of_seen(policies: Mapping[str, LoadedPolicy], dataset: Path, data: ReplayBuffer, contents: str) -> set[str]:
     """Return the policies that learned from these episodes, by their records or those of their run folders."""
-    seen = set()
-    for name, policy in policies.items():
-        if policy.logs is not None and data.logs is not None and policy.logs.shares(data.logs):
-            seen.add(name)
+    held_out_rows = HeldOutRows(data)
+    seen = held_out_rows.seen_by(policies)
+    for name in policies:
+        if name in seen:
             continue
         trained = settings_of(Path(name)).get("dataset")
         if not isinstance(trained, str):
@@ -519,10 +524,12 @@ def _names_of_seen(policies: Mapping[str, LoadedPolicy], dataset: Path, data: Re
             seen.add(name)
             continue
         try:
-            same = digest(load_dataset(trained).reader.storages) == contents
+            storages = load_dataset(trained).reader.storages
+            same = digest(storages) == contents
+            learned = RowSketch.of(np.concatenate([row_digests(each) for each in storages]), MAX_ROWS)
         except BirlError as error:
             note(f"{trained}, which {name} learned from, cannot be read and may be this dataset: {error}")
             continue
-        if same:
+        if same or held_out_rows.shared_with(learned):
             seen.add(name)
     return seen

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from birl.dataset.log_schema import LogSchema, ObservationColumn
+from birl.dataset.row_sketch import RowSketch
 from birl.errors import ConfigError, CorruptFileError, FileError
 from birl.files import parse_json
 
 IMPORT: Final = "import.json"
 SCHEMA: Final = "schema.toml"
+ROWS: Final = "row_digests"
 
 
 class Origin(NamedTuple):
@@ -53,22 +55,27 @@ class LogRecord:
         numbers: the name of each element of an observation.
         origins: the origins of the episodes; empty for a table in memory.
         dates: whether times are dates, in seconds since 1970.
+        rows: digests of the rows; ``None`` if they are unknown, as in files of earlier versions.
     """
 
     schema: LogSchema
     numbers: tuple[str, ...]
     origins: tuple[Origin, ...] = ()
     dates: bool = False
+    rows: RowSketch | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record in JSON form; see `from_json`."""
-        return {"schema": self.schema.text(), "numbers": list(self.numbers), "origins": [list(x) for x in self.origins]}
+        rows = {} if self.rows is None else {ROWS: self.rows.to_json()}
+        origins = [list(origin) for origin in self.origins]
+        return {"schema": self.schema.text(), "numbers": list(self.numbers), "origins": origins, **rows}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LogRecord:
         """Make a record from the result of `to_json`."""
         origins = tuple(Origin(*map(str, each)) for each in data["origins"])
-        return cls(LogSchema.parse(data["schema"]), tuple(map(str, data["numbers"])), origins)
+        rows = RowSketch.from_json(data[ROWS]) if ROWS in data else None
+        return cls(LogSchema.parse(data["schema"]), tuple(map(str, data["numbers"])), origins, rows=rows)
 
     def shares(self, other: LogRecord) -> bool:
         """Return whether the two may have common episodes."""
@@ -128,8 +135,9 @@ def load_record(folder: Path) -> LogRecord | None:
     try:
         part, numbers = record.get("part"), tuple(map(str, record["observation"]))
         origin = Origin(digest) if part is None else Origin(digest, part["of"], split_digest(part))
-        return LogRecord(LogSchema.parse(text), numbers, (origin,), record.get("time") == "dates")
-    except (AttributeError, KeyError, TypeError, ConfigError) as error:
+        rows = RowSketch.from_json(record[ROWS]) if ROWS in record else None
+        return LogRecord(LogSchema.parse(text), numbers, (origin,), record.get("time") == "dates", rows)
+    except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
         raise CorruptFileError(
             f"{folder / IMPORT} is no record of an import ({type(error).__name__}: {error!s:.100}): import again"
         ) from error
@@ -183,7 +191,8 @@ def merge_records(one: LogRecord | None, other: LogRecord | None, who: str, what
     check_same_columns(one, other, who, what)
     if one is None or other is None:
         return other if one is None else one
-    return replace(one, origins=tuple(dict.fromkeys((*one.origins, *other.origins))))
+    rows = None if one.rows is None or other.rows is None else one.rows.merge(other.rows)
+    return replace(one, origins=tuple(dict.fromkeys((*one.origins, *other.origins))), rows=rows)
 
 
 def _format_json(described: object) -> str:

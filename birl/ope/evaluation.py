@@ -20,6 +20,7 @@ from birl.ope.estimators import ESTIMATORS, Estimate, direct_method, on_policy
 from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
+from birl.ope.learned_rows import HeldOutRows
 from birl.ope.model_agreement import ModelChecks, check_model
 from birl.ope.segments import MIN_EPISODES, check_names, read_segments
 from birl.ope.sensitivity import Confounded
@@ -221,7 +222,8 @@ def evaluate(
         behaviour: ``"logged"`` propensities; ``"estimated"``, for one discrete action; or the policy that acted. The
             calibration of the last two is checked.
         confidence: confidence of the two-sided intervals, between 0 and 1.
-        seen: whether the policy learned from these episodes; then every estimate is refused.
+        seen: whether the policy learned from these episodes; then every estimate is refused. A policy that learned from
+            imported logs is checked by the digests of their rows.
         name, against_name: names of the policies in reports.
         seed: random seed of the partition of episodes for cross-fitting.
         constraints: limits of further outcomes that a policy that ships must keep, such as ``"complaints <= +1%"``;
@@ -241,6 +243,7 @@ def evaluate(
     check("confidence", confidence, float, above=0, below=1)
     dataset = as_dataset(dataset)
     check_columns({name: policy, against_name: against}, dataset)
+    seen = seen or bool(HeldOutRows(dataset).seen_by({name: policy, against_name: against}))
     if isinstance(against, str) and against != "logs":
         raise ConfigError(f"against is {against!r:.60}; it must be 'logs' or a policy")
     check("segment_loss", segment_loss, float, low=0, optional=True)

@@ -10,8 +10,10 @@ import numpy as np
 from birl.checks import check
 from birl.dataset.base import ReplayBufferBase
 from birl.errors import ConfigError
+from birl.ope.episode_columns import as_dataset
 from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.evaluation import Evaluation
+from birl.ope.learned_rows import HeldOutRows
 from birl.ope.ranking import evaluate_all, lower_bound, read_logs
 from birl.ope.screening import KEPT, screening_values
 from birl.types import Array
@@ -82,6 +84,7 @@ def choose(
         raise ConfigError("two runs have a policy of the same name: give each its own")
     check("keep", keep, int, low=1)
     logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed, reward_range)
+    seen = {*seen, *HeldOutRows(as_dataset(dataset)).seen_by(policies)}
     if len(runs) > keep:
         value = screening_values(policies, logs, seed)
         unseen = [-np.inf if name in seen else estimate for name, estimate in value.items()]

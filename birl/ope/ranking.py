@@ -15,6 +15,7 @@ from birl.ope.episode_columns import as_dataset
 from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.evaluation import DECIDERS, Evaluation, evaluate_view
 from birl.ope.intervals import t_interval
+from birl.ope.learned_rows import HeldOutRows
 from birl.ope.screening import KEPT, screening_values
 
 
@@ -75,6 +76,7 @@ def rank(
     """
     check("keep", keep, int, low=1)
     logs = read_logs(policies, dataset, gamma, horizon, behaviour, seed, reward_range)
+    seen = {*seen, *HeldOutRows(as_dataset(dataset)).seen_by(policies)}
     set_aside: dict[str, float] = {}
     if len(policies) > keep:
         value = screening_values(policies, logs, seed)

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from birl._version import __version__
-from birl.dataset.log_record import IMPORT, SCHEMA
+from birl.dataset.log_record import IMPORT, ROWS, SCHEMA
 from birl.dataset.log_schema import LogSchema
 from birl.dataset.logs.columns import (
     ArrowSchema,
@@ -208,6 +208,7 @@ def _import_record(importer: Importer, sources: list[Source], buffer: ReplayBuff
         "loggers": list(encoder.loggers.codes),
         "time": encoder.kind_of_time,
         "extra": [name.removeprefix("extra.") for name in buffer.storage.extra_names],
+        **({ROWS: logs.rows.to_json()} if (logs := buffer.storage.logs) and logs.rows else {}),
     }
 
 

@@ -17,10 +17,12 @@ from birl.dataset.arrays import ranges
 from birl.dataset.buffers import InfiniteBuffer
 from birl.dataset.episodes import EpisodeTable, episode_table
 from birl.dataset.flags import FINAL
-from birl.dataset.log_record import IMPORT, read_import_files
+from birl.dataset.log_record import IMPORT, ROWS, read_import_files
 from birl.dataset.logs.columns import chunk_rows
 from birl.dataset.logs.files import check_replaceable, new_folder, write_import_record
+from birl.dataset.logs.row_digests import row_digests
 from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.row_sketch import RowSketch
 from birl.dataset.storage import Storage
 from birl.errors import ConfigError, CorruptFileError, DataError, FileError, ForeignFileError
 from birl.types import Array, tree_leaves
@@ -82,8 +84,8 @@ def split(
             if cluster is not None:
                 found[name]["clusters"] = len(np.unique(cluster[episodes]))
             part_record = {"name": name, "of": whole, "by": by, "seed": seed, "shares": dict(shares), **found[name]}
-            _copy_episodes(data, table, np.sort(episodes), places[name])
-            write_import_record(places[name], {**record, "part": part_record}, schema)
+            rows = _copy_episodes(data, table, np.sort(episodes), places[name])
+            write_import_record(places[name], {**record, ROWS: rows.to_json(), "part": part_record}, schema)
     for part in old:  # its episodes are in the new parts, too
         shutil.rmtree(part)
     return found
@@ -177,8 +179,8 @@ def _check_size(name: str, members: Array, what: str, unit: Array, shares: Mappi
     )
 
 
-def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path) -> None:
-    """Copy these episodes into a new folder, in chunks of rows."""
+def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, folder: Path) -> RowSketch:
+    """Copy these episodes into a new folder, in chunks of rows; return the digests of their rows."""
     storage, info = data.storage, data.dataset_info
     part = ReplayBuffer(
         InfiniteBuffer(),
@@ -206,4 +208,6 @@ def _copy_episodes(data: ReplayBuffer, table: EpisodeTable, episodes: Array, fol
         final = (flags & FINAL) != 0
         steps = {name: storage.take(name, rows[~final]) for name in storage.leaves}
         part.storage.extend(0, flags, steps, {name: storage.take(name, rows[final]) for name in observations})
+    sketch = RowSketch.of(row_digests(part.storage))
     part.close()
+    return sketch

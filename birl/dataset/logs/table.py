@@ -26,8 +26,10 @@ from birl.dataset.ingest import add_extra_columns, row_flags, step_columns
 from birl.dataset.log_record import LogRecord
 from birl.dataset.log_schema import Cut, LogSchema
 from birl.dataset.logs.columns import Column, TableLike, check_not_empty, chunk_rows, read_columns
+from birl.dataset.logs.row_digests import row_digests
 from birl.dataset.logs.rows import RowEncoder
 from birl.dataset.replay_buffer import ReplayBuffer, StorageLocation
+from birl.dataset.row_sketch import RowSketch
 from birl.errors import DataError, EmptyDataError
 from birl.files.atomic import convert_to_write_error
 from birl.types import MASK, ActionSpace, Array
@@ -169,9 +171,8 @@ class Importer:
         self.counts["clusters"] = len(np.unique(rows["extra.cluster"][order])) if "extra.cluster" in rows else 0
         buffer.flush()
         self.encoder.warn_of_lost_resolution()
-        buffer.storage.logs = LogRecord(
-            self.schema, tuple(self.encoder.observation_names), dates=self.encoder.kind_of_time == "dates"
-        )
+        sketch, dates = RowSketch.of(row_digests(buffer.storage)), self.encoder.kind_of_time == "dates"
+        buffer.storage.logs = LogRecord(self.schema, tuple(self.encoder.observation_names), dates=dates, rows=sketch)
         return buffer
 
     def _make_buffer(self, rows: Mapping[str, Array], capacity: int) -> ReplayBuffer:

@@ -10,16 +10,14 @@ propensities allow contradict independence, for pairs of episodes that are selec
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from birl.dataset.row_sketch import exceeds_chance
 from birl.types import Array
 
-CHANCE: Final = 1e-5
-"""Probability with which a test finds a dependence of independent episodes."""
 _MULTIPLES: Final = range(2, 11)
 _SAME_CONTENT: Final = 0.99  # of the pairs of copies with the same first observation and action
 _MIN_DISTINCT: Final = 30
@@ -88,19 +86,6 @@ def find_dependence(first: FirstSteps, seed: int = 0) -> Dependence:
             excess = max(excess, _excess(first.action, first.propensity, pairs))
     customer, columns = _customers(first.observation, distinct)
     return Dependence(copy, None if first.propensity is None else excess, customer, columns)
-
-
-def exceeds_chance(hits: float, n: int, probability: float) -> bool:
-    """Return whether so many hits of ``n`` are improbable, if the mean of their probabilities is ``probability``.
-
-    ``P(hits >= n q) <= exp(-n kl(q, p))`` for ``q > p`` and independent trials (Hoeffding 1963, theorem 1).
-    """
-    share, p = hits / max(n, 1), min(max(probability, 1e-9), 1.0)
-    if share <= p:
-        return False
-    divergence = share * math.log(share / p)
-    divergence += (1 - share) * math.log((1 - share) / (1 - p)) if share < 1 else 0.0
-    return n * divergence > -math.log(CHANCE)
 
 
 def _copies(first: FirstSteps, rng: np.random.Generator) -> tuple[Array, float]:

@@ -16,6 +16,7 @@ from birl.dataset.episodes import episode_table
 from birl.dataset.flags import TERMINATED, TRUNCATED
 from birl.dataset.logs.columns import chunk_rows
 from birl.dataset.replay_buffer import ReplayBuffer
+from birl.dataset.row_sketch import hash_rows
 from birl.dataset.storage import Storage
 from birl.errors import DataError, EmptyDataError, ShapeError
 from birl.ope.audit.independence import Dependence, FirstSteps, find_dependence, join_clusters
@@ -27,7 +28,6 @@ from birl.ope.audit.statistics import (
     LoggedSteps,
     RewardMoments,
     TimeGaps,
-    hash_rows,
 )
 from birl.spaces import Actions, Discrete
 from birl.types import MASK, Array, tree_leaves

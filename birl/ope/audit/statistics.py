@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from birl.dataset.row_sketch import hash_rows
 from birl.spaces import Discrete
 from birl.types import Array
 
@@ -193,29 +194,6 @@ class ActionCounts:
         self.taken += np.bincount(steps.action.reshape(-1).astype(int) - self._start, minlength=len(self.taken))
         if self.possible is not None and steps.mask is not None:
             self.possible += steps.mask.sum(0)
-
-
-def hash_rows(columns: Sequence[Array]) -> Array:
-    """Return a number for each row, ``[n]``, which is equal for rows with the same bytes."""
-    hashes = np.zeros(len(columns[0]), np.uint64)
-    with np.errstate(over="ignore"):
-        for column in columns:
-            flat = np.ascontiguousarray(column.reshape(len(column), -1))
-            data = flat.view(np.uint8).reshape(len(flat), -1)
-            data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))
-            words = data.view(np.uint64)
-            odd = np.random.default_rng(words.shape[1]).integers(0, 2**63, words.shape[1], np.uint64) * np.uint64(2) + 1
-            hashes = _mix_bits(
-                hashes * np.uint64(0x9E3779B97F4A7C15) + (_mix_bits(words) * odd).sum(1, dtype=np.uint64)
-            )
-    return hashes
-
-
-def _mix_bits(x: Array) -> Array:
-    """Mix the bits of uint64 numbers (Steele et al. 2014, SplitMix)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def _smallest(known: Array, new: Array) -> Array:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from birl.dataset import MDPDataset
+from birl.dataset.row_sketch import exceeds_chance
 from birl.errors import ConfigError, DataError
 from birl.ope import Evaluation, Verdict, evaluate, rank, report_data, verdict
 from birl.ope.audit.balance import unexplained_correlation
-from birl.ope.audit.independence import exceeds_chance, join_clusters
+from birl.ope.audit.independence import join_clusters
 from birl.types import ActionSpace
 from tests.ope.planted import covers
 
