@@ -285,8 +285,7 @@ def _agreed_gain(evaluation: Evaluation, min_gain: float, confidence: float) -> 
     if checks is None or checks.faults or any(finding.fact not in _TOO_LONG for finding in refusals):
         return None
     linear, marginal = (evaluation.rows[name].gain for name in MODELS)
-    windowed = Estimate(linear.terms + checks.correction.terms)
-    gain = model_gain(linear, marginal, windowed, confidence, evaluation.clusters)
+    gain = model_gain(linear, marginal, checks, confidence, evaluation.clusters)
     decision = Decision("ship", gain.lower, gain.upper, min_gain, confidence)
     if first_finding(evaluation, "no_support") is not None or (
         evaluation.segments and evaluation.segment_loss is not None
@@ -305,7 +304,9 @@ def _online_test(evaluation: Evaluation, min_gain: float, confidence: float) -> 
     agreed = (_agreed_gain(found, each.min_gain, confidence) for each, found in evaluation.constraints.items())
     if gain is None or None in agreed or not spread.std:
         return None
-    detected = max(gain.lower, (min_gain + min(gain.values)) / 2)  # half of the gain, if it is that large
+    detected = max(
+        gain.lower, (min_gain + min(gain.linear, gain.marginal)) / 2
+    )  # half of the gain, if it is that large
     plan = plan_online_test(
         detected,
         spread.std,
@@ -314,13 +315,9 @@ def _online_test(evaluation: Evaluation, min_gain: float, confidence: float) -> 
         share=_TEST_SHARE,
         error=(1 - confidence) / 2,
     )
-    checks = evaluation.model_checks
-    assert checks is not None
-    names = (*MODELS, f"the first with weights of the last {checks.window} steps")
-    by = ", ".join(f"{value:.4g} by {name}" for value, name in zip(gain.values, names, strict=True))
     agree = (
-        f"models agree on a gain between {gain.lower:.4g} and {gain.upper:.4g} ({by}), but weights cannot confirm it "
-        f"over {evaluation.horizon} steps"
+        f"models agree on a gain between {gain.lower:.4g} and {gain.upper:.4g} ({gain.linear:.4g} by {MODELS[0]}, "
+        f"{gain.marginal:.4g} by {MODELS[1]}), but weights cannot confirm it over {evaluation.horizon} steps"
     )
     refusals = [finding for finding in evaluation.findings if finding.refused and finding.family in _WEIGHTED]
     state = "the models are right: observations hold the whole state, and values are nearly linear in their features"

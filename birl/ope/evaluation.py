@@ -496,7 +496,8 @@ def _check_models(
         any(found.early_error for found in checks),
         any(found.memory for found in checks),
         min(found.window for found in checks),
-        first.correction - other[0].correction if other else first.correction,
+        first.windowed - other[0].windowed if other else first.windowed,
+        first.first_order - other[0].first_order if other else first.first_order,
         over_time,
     )
 

@@ -36,8 +36,9 @@ class ModelChecks:
             excludes 0.
         memory: whether Bellman errors of consecutive steps are correlated (99 % interval), so that observations are not
             Markov and the model misses a state.
-        window: number of last steps whose weights correct the model in ``correction``.
-        correction: terms of the correction of the model's value, for each episode; see `windowed_correction`.
+        window: number of last steps whose weights correct the model in ``windowed``.
+        windowed: correction of the model's value, for states that last for some steps; see `windowed_correction`.
+        first_order: correction for states that last long; see `first_order_correction`.
         over_time: gain by double reinforcement learning over the time of the logs; ``None`` if times are unknown.
     """
 
@@ -45,7 +46,8 @@ class ModelChecks:
     early_error: bool
     memory: bool
     window: int
-    correction: Estimate
+    windowed: Estimate
+    first_order: Estimate
     over_time: GainOverTime | None = None
 
     @property
@@ -82,8 +84,15 @@ def check_model(episodes: Trajectories, ess: Array, clusters: Array | None = Non
     carried = int((~enough).argmax())
     early = (episodes.discount * episodes.weight * error)[:, :carried].sum(-1)
     related = (error[:, 1:] * error[:, :-1]).sum(-1)
-    window, correction = windowed_correction(episodes)
-    return ModelChecks(carried, _differs(early, clusters), _differs(related, clusters), window, correction)
+    window, windowed = windowed_correction(episodes)
+    return ModelChecks(
+        carried,
+        _differs(early, clusters),
+        _differs(related, clusters),
+        window,
+        windowed,
+        first_order_correction(episodes),
+    )
 
 
 def windowed_correction(episodes: Trajectories) -> tuple[int, Estimate]:
@@ -114,6 +123,22 @@ def windowed_correction(episodes: Trajectories) -> tuple[int, Estimate]:
     return 0, Estimate(np.zeros(len(total)))
 
 
+def first_order_correction(episodes: Trajectories) -> Estimate:
+    """Return the correction of a model's value by weights to the first order in the ratios of earlier steps.
+
+    ``sum_t gamma^t rho_t (1 + sum_{s < t} (rho_s - 1)) (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))``. The variance of these
+    weights grows with t, not with powers of t. If actions act on later rewards through a state that observations lack,
+    the correction shows the sum of what each of them does by itself, however much later.
+
+    Args:
+        episodes: logged episodes of one data set, with ratios and values.
+    """
+    assert episodes.log_ratio is not None
+    ratio = np.where(episodes.mask, np.exp(np.minimum(episodes.log_ratio, 300.0)), 1.0)
+    before = 1 + np.cumsum(ratio - 1, -1) - (ratio - 1)
+    return Estimate((episodes.discount * ratio * before * _bellman_errors(episodes)).sum(-1))
+
+
 def _bellman_errors(episodes: Trajectories) -> Array:
     """Return ``r_t + gamma V(s_{t+1}) - Q(s_t, a_t)``, 0 after the end, ``[n, T]``."""
     assert episodes.q is not None and episodes.v is not None
@@ -134,31 +159,37 @@ class ModelGain:
     """A gain on which models agree.
 
     Attributes:
-        values: gains by fitted Q evaluation with a linear model, by double reinforcement learning, and by the first
-            model with weights of the last steps.
-        lower, upper: ends of the interval of the gain: the smallest and the largest of these values, with the widest
-            interval of the last two, widened by the difference of the values.
+        linear, marginal: gain by fitted Q evaluation with a linear model, and by double reinforcement learning.
+        windowed, first_order: the former with the corrections of `ModelChecks`.
+        lower, upper: the smallest lower and the largest upper end of the intervals of all four, where that of
+            ``linear`` is as wide as that of ``marginal``, widened by the difference of these two.
     """
 
-    values: tuple[float, float, float]
+    linear: float
+    marginal: float
+    windowed: float
+    first_order: float
     lower: float
     upper: float
 
 
 def model_gain(
-    linear: Estimate, marginal: Estimate, windowed: Estimate, confidence: float, clusters: Array | None = None
+    linear: Estimate, marginal: Estimate, checks: ModelChecks, confidence: float, clusters: Array | None = None
 ) -> ModelGain:
-    """Return the gain on which three estimates of the same episodes agree.
+    """Return the gain on which estimates of the same episodes agree.
 
     Args:
         linear: gain by fitted Q evaluation, `birl.ope.direct_method`.
         marginal: gain by `birl.ope.double_reinforcement_learning`.
-        windowed: ``linear`` with the terms of `windowed_correction`.
-        confidence: two-sided confidence of the intervals of the last two.
+        checks: corrections of the former.
+        confidence: two-sided confidence of the intervals.
         clusters: the cluster of each episode, ``[n]``.
     """
-    intervals = [t_interval(each, confidence, clusters) for each in (marginal, windowed)]
-    values = float(linear.value), float(marginal.value), float(windowed.value)
-    half = max(float(each.upper - each.lower) / 2 for each in intervals)
-    difference = max(values) - min(values)
-    return ModelGain(values, min(values) - half - difference, max(values) + half + difference)
+    corrected = (Estimate(linear.terms + each.terms) for each in (checks.windowed, checks.first_order))
+    intervals = [t_interval(each, confidence, clusters) for each in (marginal, *corrected)]
+    values = [float(linear.value), *(float(each.lower + each.upper) / 2 for each in intervals)]
+    halves = [float(each.upper - each.lower) / 2 for each in intervals]
+    ends = list(zip(values, [halves[0], *halves], strict=True))
+    difference = abs(values[0] - values[1])
+    lower, upper = min(value - half for value, half in ends), max(value + half for value, half in ends)
+    return ModelGain(values[0], values[1], values[2], values[3], lower - difference, upper + difference)
