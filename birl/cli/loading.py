@@ -5,17 +5,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from birl import algos, ope
 from birl.acting.sequence_context import SoftmaxTransformerActionSampler, StatefulTransformerWrapper
 from birl.algorithm import Algorithm, TransformerAlgorithm
+from birl.algorithm.policy_api import PolicyAPI
 from birl.base import load_learnable
 from birl.cli.common import BEST_MODEL, find_modules_here, flags, import_user_module, newest_model, several_runs
 from birl.config import AlgorithmConfig
 from birl.envs import make_env
 from birl.errors import ConfigError, FileError, ForeignFileError
 from birl.habits import name_hint
+from birl.ope.decision_table import SUFFIXES, DecisionTable
+from birl.ope.evaluated_policies import (
+    ClassifierPolicy,
+    EvaluatedPolicy,
+    HistoryPolicy,
+    PredictingPolicy,
+    ProbabilisticPolicy,
+)
 from birl.types import Environment
 
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any]
@@ -24,6 +33,7 @@ _NO_BEST = (
     "the folder {} has no model_best.d3: a run keeps one if it is evaluated in an environment (--env-id), without "
     "--no-best, and is not one of several seeds on logged data (--seeds). Leave --best out for the newest model"
 )
+_PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _NO_MODEL = "the folder {} has no model_<step>.d3: train there first, or give a model file"
 
 # -- algorithms --------------------------------------------------------------------------------------------------------
@@ -143,14 +153,25 @@ def load_policy(
 
 def load_evaluated_policy(
     path: Path, device: str, sampling: Mapping[str, float | None], target_return: float | None
-) -> tuple[Path, AnyAlgorithm | ope.StochasticPolicy | StatefulTransformerWrapper]:
+) -> tuple[Path, AnyAlgorithm | StatefulTransformerWrapper | EvaluatedPolicy]:
     """Load a policy that logs evaluate, as `load_policy` does, or a sequence model with its target return.
+
+    A file .csv, .toml or .json is a decision table; ``module:name`` is a function, a classifier or another policy of
+    the user's own.
 
     Args:
         path, device, sampling: see `load_policy`. A sequence model takes ``temperature`` only, with which it samples.
         target_return: target return of a sequence model; other policies ignore it.
     """
     asked = _asked_sampling(sampling)
+    own = _load_own(path)
+    if own is not None:
+        if asked:
+            raise ConfigError(
+                f"{path} is no model, and {flags(asked)} changes models only: leave it out, and give probabilities in "
+                "the table or in the function"
+            )
+        return path, own
     file, policy = _load_saved(path, device)
     if target_return is None or not isinstance(policy, TransformerAlgorithm):
         return file, _sampled(path, policy, asked)
@@ -158,6 +179,35 @@ def load_evaluated_policy(
         raise ConfigError(f"{file} is a sequence model, which {flags(asked)} does not change: leave it out")
     sampler = SoftmaxTransformerActionSampler(asked["temperature"]) if asked else None
     return file, policy.as_stateful_wrapper(target_return, sampler)
+
+
+def _load_own(path: Path) -> EvaluatedPolicy | None:
+    """Load a decision table, or import a policy by ``module:name``; ``None`` for other paths."""
+    if path.suffix in SUFFIXES and not path.is_dir():
+        return DecisionTable.load(path)
+    if path.suffix in _PICKLES:
+        raise ConfigError(
+            f"{path} is a pickle, which may run any code when it is read: write a module that loads it, with "
+            "model = joblib.load(…), and give module:model"
+        )
+    if not is_import(path):
+        return None
+    found = import_user_module(str(path))
+    if isinstance(found, PolicyAPI | ProbabilisticPolicy | PredictingPolicy | HistoryPolicy | DecisionTable):
+        usable = not isinstance(found, type)
+    else:
+        usable = isinstance(found, ClassifierPolicy) or (callable(found) and not isinstance(found, type))
+    if not usable:
+        raise ConfigError(
+            f"{path} is {found!r:.80}; it must be a function of observations, a classifier with predict, or an object "
+            "with action_probability(x, action=None): give such an object, not its class"
+        )
+    return cast(EvaluatedPolicy, found)
+
+
+def is_import(path: Path) -> bool:
+    """Return whether a path is ``module:name`` and no file."""
+    return ":" in str(path) and not path.exists()
 
 
 def _asked_sampling(sampling: Mapping[str, float | None]) -> dict[str, float]:

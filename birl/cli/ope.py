@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from birl.cli.common import (
 )
 from birl.cli.datasets import load_dataset
 from birl.cli.evaluate import check_target
-from birl.cli.loading import load_evaluated_policy, load_model
+from birl.cli.loading import is_import, load_evaluated_policy, load_model
 from birl.cli.run_folder import settings_of, target_of
 from birl.dataset.logs.row_digests import row_digests
 from birl.dataset.replay_buffer import ReplayBuffer
@@ -56,13 +57,14 @@ from birl.ope.decision_page import (
     write_ranking,
     write_report,
 )
+from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.holdout_ledger import CERTIFY, SELECT, question_digest, record_query
 from birl.ope.html_page import plain_text
 from birl.ope.learned_rows import HeldOutRows
 from birl.ope.screening import KEPT
 from birl.run.fingerprint import digest
 
-LoadedPolicy: TypeAlias = PolicyAPI | StatefulTransformerWrapper
+LoadedPolicy: TypeAlias = PolicyAPI | StatefulTransformerWrapper | EvaluatedPolicy
 
 _KEYWORDS = ("logs", "logged", "estimated")
 _GAIN_COLUMNS = ("GAIN", "FROM", "TO", "EFFECTIVE", "BY", *SECOND_OPINIONS.values(), "DIFFERS")
@@ -72,7 +74,11 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 
 Models = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR|MODEL…", help="Run folders (newest models), model files, or saved policies."),
+    typer.Argument(
+        metavar="DIR|MODEL|TABLE|MODULE:NAME…",
+        help="Run folders (newest models), model files, saved policies, decision tables (.csv, .toml, .json), or "
+        "functions and classifiers of your own.",
+    ),
 ]
 Dataset = Annotated[Path, typer.Option(metavar="DIR|FILE", help="Episodes, as birl data split writes them.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write the report (.html and .json) there.")]
@@ -236,10 +242,7 @@ def report(
     reused = record_query(dataset, contents, CERTIFY, question, reuse=options.allow_reuse)  # before any answer is shown
     notes = [f"these episodes were used before, so the estimates are too optimistic ({dataset})"] if reused else []
     if out is not None:
-        described = {
-            name: f"{_policy_text(policy.serving_description())}; SHA-256 {digests[name]}"
-            for name, policy in policies.items()
-        }
+        described = {name: f"{_described(name, policy)}; SHA-256 {digests[name]}" for name, policy in policies.items()}
         inputs = {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
         write_report(out, evaluations, verdicts, notes, described, inputs)
     _print_notes(notes)
@@ -480,6 +483,15 @@ def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
     return ope.STATUS[min((verdict.verdict for verdict in verdicts.values()), key=order.index)]
 
 
+def _described(name: str, policy: LoadedPolicy) -> str:
+    """Return a description of a policy as text."""
+    if isinstance(policy, PolicyAPI | StatefulTransformerWrapper):
+        return _policy_text(policy.serving_description())
+    if isinstance(policy, ope.DecisionTable):
+        return f"decision table of {len(policy.rules)} rules"
+    return f"{getattr(policy, '__name__', type(policy).__name__)} of {name}"
+
+
 def _policy_text(description: Mapping[str, object]) -> str:
     """Return a description of a policy as text: EpsilonGreedy of DiscreteCQL, epsilon 0.1."""
     known = ("type", "draws", "of", "members", "weight")
@@ -504,6 +516,9 @@ def _digest_of(name: str) -> str:
     if name in _KEYWORDS:
         return name
     path = Path(name)
+    if is_import(path):  # the text of its module; data that the module reads are not seen
+        found = importlib.import_module(name.partition(":")[0]).__file__
+        return name if found is None else hashlib.sha256(Path(found).read_bytes() + name.encode()).hexdigest()
     file = newest_model(path) if path.is_dir() else path
     return name if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 

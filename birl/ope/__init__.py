@@ -100,10 +100,13 @@ from birl.ope.validity_limits import (
 
 if TYPE_CHECKING:
     from birl.ope.bootstrap import BootstrapEstimate, bootstrap_counts, bootstrap_linear_fqe, bootstrap_returns
+    from birl.ope.decision_table import DecisionTable
     from birl.ope.decisions import STATUS, Verdict, decide, holm, p_value, verdict, verdicts
+    from birl.ope.evaluated_policies import ClassifierPolicy
     from birl.ope.evaluation import DECIDERS, Evaluation, Row, Segment, evaluate
     from birl.ope.fqe import FQE, DiscreteFQE, DiscreteFQEConfig, FQEConfig, bootstrap_fqe
     from birl.ope.model_selection import Choice, choose, mean_ranks, turns_down
+    from birl.ope.plain_policies import as_policy
     from birl.ope.policies import EpsilonGreedy, Gaussian, Mixture, Sampled, Softmax, StochasticPolicy, load_policy
     from birl.ope.ranking import Ranking, rank
     from birl.ope.slate_evaluation import USER_MODELS, UserModel, evaluate_slates
@@ -123,9 +126,11 @@ __all__ = [
     "BootstrapEstimate",
     "Check",
     "Choice",
+    "ClassifierPolicy",
     "Confounded",
     "Constraint",
     "DataReport",
+    "DecisionTable",
     "Diagnostics",
     "DiscreteFQE",
     "DiscreteFQEConfig",
@@ -156,6 +161,7 @@ __all__ = [
     "Verdict",
     "allocation_change",
     "allowed",
+    "as_policy",
     "betting_bound",
     "bias_bound",
     "bootstrap_counts",
@@ -237,7 +243,9 @@ __all__ = [
 _HOMES: Final = {
     "BootstrapEstimate": "birl.ope.bootstrap",
     "Choice": "birl.ope.model_selection",
+    "ClassifierPolicy": "birl.ope.evaluated_policies",
     "DECIDERS": "birl.ope.evaluation",
+    "DecisionTable": "birl.ope.decision_table",
     "DiscreteFQE": "birl.ope.fqe",
     "DiscreteFQEConfig": "birl.ope.fqe",
     "EpsilonGreedy": "birl.ope.policies",
@@ -256,6 +264,7 @@ _HOMES: Final = {
     "Softmax": "birl.ope.policies",
     "StochasticPolicy": "birl.ope.policies",
     "Verdict": "birl.ope.decisions",
+    "as_policy": "birl.ope.plain_policies",
     "bootstrap_counts": "birl.ope.bootstrap",
     "bootstrap_fqe": "birl.ope.fqe",
     "bootstrap_linear_fqe": "birl.ope.bootstrap",

@@ -39,6 +39,7 @@ from birl.ope.linear_models import (
     quadratic_features,
 )
 from birl.ope.marginalized_ratios import marginal_ratios
+from birl.ope.plain_policies import Names, bind
 from birl.ope.policies import StochasticPolicy
 from birl.ope.support_bounds import RewardRange, Support, describe_region
 from birl.seeding import preserve_random_state
@@ -99,6 +100,7 @@ class LoggedEpisodes:
         behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
         extra: extra columns ``[N, …]`` that were asked for, by name.
         outcomes: other rewards ``[n, T]`` that policies are evaluated by, by name.
+        names: names of columns and actions, which decision tables and classifiers use.
         numbers: names of the numbers of an observation; empty for ``x[0]``, ``x[1]`` and so on.
         options: names of the discrete actions; empty for their numbers.
         where: columns or actions that a fact is about, by its name.
@@ -122,6 +124,7 @@ class LoggedEpisodes:
     densities: bool
     behaviour: str
     extra: Mapping[str, Array] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
     outcomes: Mapping[str, Array] = field(default_factory=dict)
     numbers: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -247,6 +250,7 @@ class LoggedEpisodes:
 
     def probabilities(self, policy: EvaluatedPolicy) -> Array:
         """Return a policy's probabilities of all discrete actions at each step, ``[N, A]``."""
+        policy = bind(policy, self.names)
         first = np.zeros(self.mask.shape, bool)
         first[:, 0] = True
         logged = self.observations, self.action, self.reward[self.mask], first[self.mask]
@@ -306,6 +310,7 @@ class LoggedEpisodes:
             ConfigError: if it has no ``action_probability``.
             UnsupportedError: if it is recurrent, or samples actions whose probability is unknown.
         """
+        policy = bind(policy, self.names)
         markov = not isinstance(policy, HistoryPolicy)
         probabilities = self.probabilities(policy) if self.n_actions else None
         ratio = self.ratios(policy, probabilities)
@@ -476,7 +481,8 @@ def read_episodes(
     gaps = column(episodes, "time_gap", limit)
     if gaps is not None and gamma < 1:
         facts["uneven_steps"] = float(np.mean(np.abs(gaps - 1) > _TIME_TOLERANCE))
-    step_part = np.repeat(part, mask.sum(1))
+    step_part, names = np.repeat(part, mask.sum(1)), Names.of(dataset)
+    behaviour = behaviour if isinstance(behaviour, str) else bind(behaviour, names)
     logged, propensities = _propensities(
         behaviour, episodes, limit, observations, action, n_actions, start, x, step_part
     )
@@ -507,6 +513,7 @@ def read_episodes(
         numbers=() if record is None else record.numbers,
         options=() if record is None else tuple(map(str, record.schema.action.values)),
         extra={name: kept for name in extra if (kept := column(episodes, name, limit)) is not None},
+        names=names,
         where=checked.where,
         dates=record is not None and record.dates,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from birl.algorithm.policy_api import PolicyAPI
 from birl.errors import ActionError, ConfigError, DataError, ShapeError, UnsupportedError
 from birl.models import is_recurrent
+from birl.ope.decision_table import DecisionTable
 from birl.ope.policies import StochasticPolicy
 from birl.spaces.conversion import order_numbered_columns, to_array
 from birl.types import Array, Tree, tree_leaves
@@ -51,7 +52,46 @@ class HistoryPolicy(Protocol):
         """
 
 
-EvaluatedPolicy: TypeAlias = ProbabilisticPolicy | PredictingPolicy | HistoryPolicy
+PolicyFunction: TypeAlias = Callable[[Tree], object]
+"""A function of observations ``[B, …]``: actions ``[B]``, or probabilities of all actions ``[B, A]``."""
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """A classifier with scikit-learn's methods, such as a pipeline that ends in one."""
+
+    classes_: Array
+
+    def predict(self, X: object) -> object:  # noqa: N803
+        """Return classes ``[B]``."""
+
+    def predict_proba(self, X: object) -> object:  # noqa: N803
+        """Return probabilities ``[B, C]`` in the order of ``classes_``."""
+
+
+class ClassifierPolicy:
+    """A classifier of actions as a policy.
+
+    Its classes are actions, by their names or numbers in the log; actions that are none of its classes have the
+    probability 0. If it was fitted on a table (``feature_names_in_``), it gets the columns of these names.
+
+    Args:
+        classifier: a fitted classifier with scikit-learn's methods.
+        greedy: whether the policy takes the predicted class; otherwise it samples with ``predict_proba``.
+    """
+
+    def __init__(self, classifier: Classifier, *, greedy: bool = False) -> None:
+        if not isinstance(classifier, Classifier):
+            raise ConfigError(
+                f"the classifier is {classifier!r:.80}; it must be fitted, and have classes_, predict and "
+                "predict_proba, as scikit-learn's classifiers have: call fit first"
+            )
+        self.classifier, self.greedy = classifier, greedy
+
+
+EvaluatedPolicy: TypeAlias = (
+    ProbabilisticPolicy | PredictingPolicy | HistoryPolicy | DecisionTable | ClassifierPolicy | PolicyFunction
+)
 """A policy that can be evaluated. With ``predict`` alone, its actions must be one discrete action."""
 
 LogProbability: TypeAlias = "Callable[[Tree, Array | None], Array]"

@@ -88,6 +88,10 @@ class ObservationColumns:
             values = np.where(self._element(f"{name} is missing", observations) > 0, np.nan, values)
         return NamedColumn(values)
 
+    def count(self, observations: Tree) -> int:
+        """Return the number of observations."""
+        return len(next(leaf for _, leaf in _leaves(observations)))
+
     def _element(self, name: str, observations: Tree) -> Array:
         path, index = self._elements[name]
         leaf = observations

@@ -34,7 +34,7 @@ MAX_DISTINCT: Final = 8
 """Numbers with more different values are divided into quarters."""
 MIN_EPISODES: Final = 30
 """Segments with fewer episodes or clusters are not evaluated; see ``limits.toml``."""
-_DEPENDENCE_ERROR: Final = 1e-3
+_DEPENDENCE_ERROR: Final = 1e-5
 """Probability that any test of a column that is known before the action finds a dependence."""
 _MIN_CORRELATION: Final = 0.05
 """Weaker dependences are not refused: propensities are rounded or estimated."""
@@ -176,7 +176,7 @@ def first_dependence(code: Array, count: int, logs: LoggedEpisodes) -> tuple[int
     The residual of action a in an episode is ``sum_t (1[a_t = a] - b(a|s_t))``, with the mean 0 given what was known
     before. If only the propensities of the logged actions are known, it is ``sum_t (1[a_t = a] / b(a_t|s_t) - 1)``. A
     segment depends on an action if the covariance of its indicator with the residual is not 0, by Student's t with the
-    error level 1e-3 for all pairs together, and the correlation is 0.05 or more.
+    error level 1e-5 for all pairs together, and the correlation is 0.05 or more.
 
     Args:
         code: the segment of each episode, ``[n]``.
