@@ -77,7 +77,7 @@ _COMMANDS: Final = {
         _Command("algos", "List the algorithms."),
         _Command("install", "Install optional packages."),
         _Command("data", "Make episodes of logs: schema, import, report, split."),
-        _Command("ope", "From logs to a decision: report, rank, choose, plan, read.", module="ope_group"),
+        _Command("ope", "From logs to a decision: report, rank, plan, watch.", module="ope_group"),
     )
 }
 

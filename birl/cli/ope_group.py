@@ -1,4 +1,4 @@
-"""The group ``birl ope``: commands that evaluate policies import PyTorch, those about online tests do not."""
+"""The group ``birl ope``: commands that evaluate policies import PyTorch, those about tables and tests do not."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from birl.cli import online_test
+from birl.cli import online_test, slates, watch
 
 _LIGHT: Final = typer.Typer(add_completion=False, rich_markup_mode=None)
 _LIGHT.command(short_help="Sample size and stopping rule of an online test.")(online_test.plan)
 _LIGHT.command(short_help="Decision of a running online test, at any time.")(online_test.read)
+_LIGHT.command(short_help="New logs of a shipped policy, compared with what was certified.")(watch.watch)
+_LIGHT.command(short_help="Verdict on a policy of slates or rankings.")(slates.slates)
 
 
 class _OpeCommands(TyperGroup):

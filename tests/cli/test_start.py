@@ -1,5 +1,6 @@
 """What the commands import: those that need no networks start without PyTorch, which takes most of a second or more."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "run").mkdir()
     (path / "run" / "loss.csv").write_text("1,10,0.5\n2,20,0.25\n")
     _run(path, "data import log.csv --schema schema.toml --out episodes")
+    (path / "newer.csv").write_text(re.sub(r"(?m)^(\d+),(\d),", r"\1,1\2,", LOG))
+    _run(path, "data import newer.csv --schema schema.toml --out newer")
     return path
 
 
@@ -66,6 +69,8 @@ def _run(folder: Path, line: str) -> str:
         "data export episodes episodes.parquet",
         "ope plan --gain 0.1 --dataset episodes --gamma 1",
         "ope read --help",
+        "ope watch newer --certified episodes --gamma 1",
+        "ope slates --help",
         "stats --help",
         "stats run/loss.csv",
         "stats run",
