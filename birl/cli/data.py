@@ -26,6 +26,7 @@ from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
 from birl.ope.audit.report import report_data
+from birl.text import format_time
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -108,6 +109,12 @@ def import_(
         )
     if record.get("censored"):
         note(f"censored: {record['censored']} episodes had not ended when the log ended")
+    if record.get("pending"):
+        since, end = (format_time(record[name], record["time"] == "dates") for name in ("pending_since", "log_end"))
+        note(
+            f"pending: {record['pending']} episodes, the first from {since}, have rewards that were not final when the "
+            f"log ended ({end}): evaluations leave out episodes from then on"
+        )
 
 
 def _import_format(

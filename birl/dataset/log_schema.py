@@ -54,7 +54,7 @@ MISSING: Final = ("error", "drop", "fill", "forward")
 KINDS: Final = ("probability", "log", "vector", "density", "log_density")
 _DENSITIES: Final = ("density", "log_density")
 RESERVED: Final = frozenset(
-    {"log_propensity", "propensities", "cluster", "logger", "time", "time_gap", "censored", "known_until"}
+    {"log_propensity", "propensities", "cluster", "logger", "time", "time_gap", "censored", "reward_pending"}
 )
 """Names of extra columns with roles of their own."""
 _LARGEST: Final = 3.4028234663852886e38
@@ -64,7 +64,7 @@ _MAX_BYTES: Final = 2**22
 _LONG_KEY: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 """A key of many parts, whose parsing takes quadratic time. Texts in quotes with as many dots are refused, too."""
 _SCALAR: Final = (str, int, bool)
-_POST_ACTION: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity", "outcome")
+_NOT_BEFORE: Final = ("observation", "action", "reward", "terminated", "truncated", "propensity", "outcome", "known_at")
 """Roles of columns that cannot also be observations, because an effect of the action is not known before it."""
 
 
@@ -167,6 +167,10 @@ class RewardColumn:
         lower, upper: bounds; a reward outside them is an error. Some estimates need ``lower``.
         missing: treatment of missing rewards: ``"error"``, ``"drop"`` the episode, or ``"fill"`` with ``fill``.
         fill: the number for ``"fill"``.
+        delay: longest time from a step until its reward is final, such as the return period; in seconds if times are
+            dates.
+        known_at: instead of ``delay``, name of a column of the times at which rewards became final; missing where they
+            are not yet.
     """
 
     column: str
@@ -174,6 +178,8 @@ class RewardColumn:
     upper: float | None = None
     missing: str = "error"
     fill: float | None = None
+    delay: float | None = None
+    known_at: str | None = None
 
     role: ClassVar[str] = "reward"
 
@@ -187,6 +193,18 @@ class RewardColumn:
             raise ConfigError(f"{self.role}: missing is {self.missing!r}, fill is {self.fill}: 'fill' needs fill")
         if self.lower is not None and self.upper is not None and self.lower > self.upper:
             raise ConfigError(f"{self.role}: lower is {self.lower} and upper is {self.upper}: give lower <= upper")
+        check(f"{self.role}: delay", self.delay, float, optional=True, above=0)
+        _check_optional_names(self, "known_at")
+        if self.known_at is not None and self.delay is not None:
+            raise ConfigError(
+                f"{self.role}: delay is {self.delay} and known_at is {self.known_at!r:.60}: both say when it is final; "
+                "give one"
+            )
+        if self.missing == "drop" and (self.known_at or self.delay):
+            raise ConfigError(
+                f"{self.role}: missing is 'drop', but it may become known later: only those that are known early would "
+                "be left; give missing = 'fill', and evaluations leave out what is not final"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +304,9 @@ class LogSchema:
         unmarked: how to treat an episode whose last step has neither mark: as ``"truncated"`` or ``"terminated"``.
         censored_after: an unmarked episode whose last step is at this time (a number, or a date in ISO 8601) or later
             counts as still running when the log ended. The extra column ``censored`` is 1 for its steps.
+        log_end: time at which the log was read (a number, or a date in ISO 8601), for ``delay`` and ``known_at`` of
+            rewards and outcomes; by default the latest time in the log. The extra column ``reward_pending`` is 1 for
+            steps with a reward or an outcome that was not final then. Evaluations leave out what is too new.
         logger: name of the column of the policy or version that selected the action.
         cluster: name of the column of groups of dependent episodes, such as a user or a machine.
         outcome: columns of further outcomes of actions, such as complaints, which become extra columns of their names:
@@ -307,6 +328,7 @@ class LogSchema:
     truncated: str | None = None
     unmarked: str | None = None
     censored_after: float | str | None = None
+    log_end: float | str | None = None
     logger: str | None = None
     cluster: str | None = None
     outcome: tuple[OutcomeColumn, ...] = ()
@@ -320,6 +342,12 @@ class LogSchema:
         check("unit_of_time", self.unit_of_time, float, optional=True, above=0)
         if not isinstance(self.censored_after, str):
             check("censored_after", self.censored_after, float, optional=True)
+        if not isinstance(self.log_end, str):
+            check("log_end", self.log_end, float, optional=True)
+        if self.log_end is not None and not self.delays:
+            raise ConfigError(
+                "log_end tells which rewards were final, but no reward has delay or known_at: give one, or leave it out"
+            )
         self._check_episode()
         if not self.observation:
             raise ConfigError("the schema has no [[observation]]: name at least one column")
@@ -334,6 +362,7 @@ class LogSchema:
                 "order": self.order == "given",
                 "unit_of_time": self.unit_of_time is not None,
                 "censored_after": self.censored_after is not None,
+                "delay or known_at": self.delays,
                 "episode = { by, gap }": isinstance(self.episode, Cut),
             }
             for name, used in needs.items():
@@ -347,7 +376,7 @@ class LogSchema:
             )
         seen: set[str] = set()
         for role, name in self.roles():
-            if role in _POST_ACTION and name in seen:
+            if role in _NOT_BEFORE and name in seen:
                 what = "named twice" if role in ("observation", "action") else "also an observation or action"
                 raise ConfigError(f"{role}: the column {name!r:.60} is {what}: leave one out")
             seen |= {name} if role in ("observation", "action") else set()
@@ -384,10 +413,16 @@ class LogSchema:
         yield "reward", self.reward.column
         yield from (("outcome", each.column) for each in self.outcome)
         yield from (("segment", each.column) for each in self.segment)
+        yield from (("known_at", each.known_at) for each in (self.reward, *self.outcome) if each.known_at is not None)
         others = {name: getattr(self, name) for name in ("time", "terminated", "truncated", "logger", "cluster")}
         others["action mask"] = self.action.mask
         others["propensity"] = self.propensity and self.propensity.column
         yield from ((role, name) for role, name in others.items() if name is not None)
+
+    @property
+    def delays(self) -> bool:
+        """Whether rewards or outcomes become final later than their steps."""
+        return any(each.delay is not None or each.known_at is not None for each in (self.reward, *self.outcome))
 
     @property
     def episode_column(self) -> str | None:
@@ -451,8 +486,9 @@ class LogSchema:
         if not isinstance(observations, list):
             errors.append("observation is one table; it must be a list of them: write [[observation]]")
             observations = []
-        if hasattr(given.get("censored_after"), "isoformat"):  # TOML has dates
-            given["censored_after"] = given["censored_after"].isoformat()
+        for name in ("censored_after", "log_end"):
+            if hasattr(given.get(name), "isoformat"):  # TOML has dates
+                given[name] = given[name].isoformat()
         given["observation"] = tuple(make(ObservationColumn, each, "observation") for each in observations)
         kinds: dict[str, type[OutcomeColumn | SegmentColumn]] = {"outcome": OutcomeColumn, "segment": SegmentColumn}
         for name, each_kind in kinds.items():

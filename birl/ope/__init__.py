@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from birl.errors import explain_missing_names
 from birl.ope.audit.checks import Check
 from birl.ope.audit.report import Advice, DataReport, report_data
+from birl.ope.change_points import Change, GainOverTime, find_change
 from birl.ope.confidence_sequences import (
     AllocationChange,
     MeanDifference,
@@ -138,6 +139,7 @@ __all__ = [
     "AllocationChange",
     "BootstrapEstimate",
     "CertifiedValue",
+    "Change",
     "Check",
     "Choice",
     "ClassifierPolicy",
@@ -155,6 +157,7 @@ __all__ = [
     "Evaluation",
     "FQEConfig",
     "Finding",
+    "GainOverTime",
     "Gaussian",
     "Interval",
     "Limit",
@@ -204,6 +207,7 @@ __all__ = [
     "episodes_to_log",
     "evaluate",
     "evaluate_slates",
+    "find_change",
     "find_decline",
     "folds",
     "hcope_bound",

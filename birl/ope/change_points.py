@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from birl.checks import check
 from birl.errors import DataError, ShapeError
 from birl.ope.estimators import Estimate
 from birl.ope.intervals import Interval, t_interval
+from birl.text import format_time
 from birl.types import Array
 
 ERROR: Final = 0.01
@@ -302,11 +302,3 @@ def gain_over_time(
         dates=dates,
         baseline_change=find_change(baseline, time, clusters),
     )
-
-
-def format_time(time: float, dates: bool) -> str:
-    """Return a time as text: a date in UTC, if times are seconds since 1970, or a number."""
-    if not dates:
-        return f"{time:.10g}"
-    when = datetime.fromtimestamp(time, UTC)
-    return when.strftime("%Y-%m-%d" if time % 86400 == 0 else "%Y-%m-%d %H:%M UTC")

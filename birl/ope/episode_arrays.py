@@ -39,6 +39,7 @@ from birl.ope.linear_models import (
     quadratic_features,
 )
 from birl.ope.marginalized_ratios import marginal_ratios
+from birl.ope.pending_rewards import find_too_new
 from birl.ope.plain_policies import Names, bind
 from birl.ope.policies import StochasticPolicy
 from birl.ope.support_bounds import RewardRange, Support, describe_region
@@ -440,7 +441,8 @@ def read_episodes(
 ) -> LoggedEpisodes:
     """Read the episodes of a dataset, and check them as `birl.ope.report_data` does; see `birl.ope.evaluate`.
 
-    Copies of episodes are left out. Episodes that begin as one customer's do are one cluster.
+    Copies of episodes are left out, and so are episodes that are too new; see `birl.ope.pending_rewards`. Episodes that
+    begin as one customer's do are one cluster.
 
     Args:
         dataset, gamma, horizon, behaviour, seed: see there.
@@ -456,12 +458,15 @@ def read_episodes(
     if len(episodes) < 2:
         raise EmptyDataError(f"there are {len(episodes)} episodes with steps; an evaluation needs 2, and 30 to answer")
     checked = audit(as_buffer(dataset), isinstance(behaviour, str) and behaviour == "logged", seed)
-    episodes = [episode for episode, copy in zip(episodes, checked.copy, strict=True) if not copy]
+    record: LogRecord | None = getattr(dataset, "logs", None)
+    dates = record is not None and record.dates
+    too_new = find_too_new(episodes, horizon, dates)
+    counts: Array = ~checked.copy if too_new is None else ~checked.copy & ~too_new.episodes
+    episodes = [episode for episode, count in zip(episodes, counts, strict=True) if count]
     limit = max(len(episode.rewards) for episode in episodes) if horizon is None else horizon
     info = dataset.dataset_info
     n_actions, start = (info.actions.size, info.actions.start) if isinstance(info.actions, Discrete) else (0, 0)
     reward, mask = padded([np.asarray(episode.rewards, np.float64).reshape(-1)[:limit] for episode in episodes])
-    record: LogRecord | None = getattr(dataset, "logs", None)
     declared = (None, None) if record is None else (record.schema.reward.lower, record.schema.reward.upper)
     limits = RewardRange(*(declared if reward_range is None else reward_range))
     limits.check_rewards(reward, mask)
@@ -470,11 +475,13 @@ def read_episodes(
     action = np.concatenate([episode.actions[:limit] for episode in episodes])
     action = action[:, 0].astype(np.int64) - start if n_actions else action
     cluster, time = first_values(episodes, "cluster"), first_values(episodes, "time")
-    cluster = cluster if checked.cluster is None else checked.cluster[~checked.copy]
+    cluster = cluster if checked.cluster is None else checked.cluster[counts]
     groups = np.arange(len(episodes)) if cluster is None else cluster
     part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
     x = quadratic_features(observations)
     facts: dict[str, float | None] = {**checked.facts, "episodes": float(len(episodes))}
+    if too_new is not None:
+        facts["too_new"] = too_new.share
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
     facts["censored"] = float(np.mean([_is_censored(episode, limit, gamma) for episode in episodes]))
@@ -514,8 +521,8 @@ def read_episodes(
         options=() if record is None else tuple(map(str, record.schema.action.values)),
         extra={name: kept for name in extra if (kept := column(episodes, name, limit)) is not None},
         names=names,
-        where=checked.where,
-        dates=record is not None and record.dates,
+        where={**checked.where, **({} if too_new is None else {"too_new": too_new.text})},
+        dates=dates,
     )
 
 

@@ -14,7 +14,7 @@ from birl.dataset.replay_buffer import ReplayBuffer, create_infinite_replay_buff
 from birl.errors import ConfigError, DataError
 from birl.types import Array
 
-_COLUMNS: Final = ("log_propensity", "propensities", "cluster", "time", "time_gap", "censored")
+_COLUMNS: Final = ("log_propensity", "propensities", "cluster", "time", "time_gap", "censored", "reward_pending")
 """Extra columns that evaluations read."""
 
 

@@ -214,8 +214,9 @@ def evaluate(
             ``algo.as_stateful_wrapper(target_return)``. Its probabilities depend on the logged steps before, so only
             estimators with weights evaluate it.
         dataset: dataset with ``episodes``. Extra columns: ``log_propensity`` of the logged actions, ``propensities``
-            ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, and ``censored``, which marks episodes
-            that were still running when the log ended. `birl.dataset.from_table` writes these columns.
+            ``[A]`` of all actions, ``cluster`` of dependent episodes, ``time``, ``censored``, which marks episodes that
+            were still running when the log ended, and ``reward_pending``, which marks steps whose reward was not final
+            then; episodes from the first of these on are left out. `birl.dataset.from_table` writes these columns.
         gamma: discount, 0 to 1.
         horizon: number of steps of an episode that count; by default all.
         against: ``"logs"``, or another policy.
@@ -381,7 +382,7 @@ def evaluate_view(
         facts |= tails
         findings += check_limits(tails)
     earned = on_policy(view.trajectories)
-    over_time = _over_time(decides or MODELS[1], estimates, baseline, logs)
+    over_time = _over_time(decides or MODELS[1], estimates, baseline, baseline_share, logs)
     weights: dict[str, Array] = {}
     confounded = None
     if view.diagnostics is not None and logs.log_propensity is not None:
@@ -467,12 +468,17 @@ def _baseline(view: PolicyView, estimates: Mapping[str, Estimate]) -> dict[str, 
 
 
 def _over_time(
-    name: str, estimates: Mapping[str, Estimate], baseline: Mapping[str, Estimate], logs: LoggedEpisodes
+    name: str,
+    estimates: Mapping[str, Estimate],
+    baseline: Mapping[str, Estimate],
+    baseline_share: float,
+    logs: LoggedEpisodes,
 ) -> GainOverTime | None:
     """Return the gain by an estimator over time; ``None`` if it is unknown."""
     if name not in estimates or name not in baseline:
         return None
-    return gain_over_time(estimates[name], baseline[name], logs.time, logs.cluster, logs.dates)
+    earned = Estimate(baseline_share * baseline[name].terms)
+    return gain_over_time(estimates[name], earned, logs.time, logs.cluster, logs.dates)
 
 
 def _check_models(

@@ -11,8 +11,9 @@ import pytest
 from birl.dataset import Episode, create_infinite_replay_buffer
 from birl.errors import DataError, ShapeError
 from birl.ope import Estimate, Evaluation, evaluate, verdict
-from birl.ope.change_points import ERROR, find_change, format_time, gain_over_time
+from birl.ope.change_points import ERROR, find_change, gain_over_time
 from birl.ope.decision_page import as_json, write_report
+from birl.text import format_time
 from birl.types import ActionSpace
 from tests.ope import planted
 from tests.ope.test_decisions import LOGGER, WORLD, FixedPolicy, improved

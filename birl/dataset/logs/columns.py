@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -51,12 +52,14 @@ class Column:
         missing: bool ``[n]``: True for null, NaN and NaT. The value of such a row has no meaning.
         labels: the distinct texts of a text column, else ``None``.
         untyped: whether all values are missing and their type, or the length of the lists, is unknown.
+        zoned: whether dates have a time zone; they are in UTC then.
     """
 
     values: Array
     missing: Array
     labels: tuple[str, ...] | None = None
     untyped: bool = False
+    zoned: bool = False
 
     def distinct(self) -> tuple[list[Any], Array]:
         """Return the distinct values, also of missing rows, and the index ``[n]`` of each row's value in them."""
@@ -203,6 +206,8 @@ def column_from_array(given: Array | Sequence[object], name: str, where: RowLabe
         is_none = [is_missing(each) for each in array.ravel()]
         missing = missing | np.reshape(is_none, array.shape)
         _check_text_or_numbers(array, missing, name, where)
+        if (dates := _dates_from_objects(array, missing, name, where)) is not None:
+            return dates
         try:
             present = np.array(array[~missing].tolist())
         except ValueError as error:
@@ -270,6 +275,23 @@ def _check_text_or_numbers(array: Array, missing: Array, name: str, where: RowLa
             )
 
 
+def _dates_from_objects(array: Array, missing: Array, name: str, where: RowLabel) -> Column | None:
+    """Return the column of Python's dates and times; ``None`` if there are others. Those with a zone become UTC."""
+    rows = np.flatnonzero(~missing) if array.ndim == 1 else np.zeros(0, np.int64)
+    if not len(rows) or not all(isinstance(array[row], datetime) for row in rows):
+        return None
+    zoned = np.array([array[row].tzinfo is not None for row in rows])
+    if (zoned != zoned[0]).any():
+        row, first = int(rows[np.argmax(zoned != zoned[0])]), int(rows[0])
+        raise DataError(
+            f"{where(row)}, column {name!r:.60}: the time is {array[row]!s:.40}, but {array[first]!s:.40} in "
+            f"{where(first)}: one has a time zone and the other none; write all times in one zone"
+        )
+    values = np.zeros(len(array), "datetime64[us]")
+    values[rows] = [array[row].astimezone(UTC).replace(tzinfo=None) if zoned[0] else array[row] for row in rows]
+    return replace(column_from_array(values, name, where), missing=missing, zoned=bool(zoned[0]))
+
+
 def _any_missing(missing: Array) -> Array:
     """Return whether each row has a missing number."""
     return np.asarray(missing.reshape(len(missing), -1).any(1)) if missing.size else np.zeros(len(missing), bool)
@@ -295,7 +317,8 @@ def column_from_arrow(array: ArrowArray, name: str, where: RowLabel) -> Column:
             return Column(codes, missing, tuple(coded.dictionary.to_pylist()) or ("",))
         if types.is_timestamp(kind) or types.is_date(kind):
             stamps = array.cast(arrow.timestamp("ns", getattr(kind, "tz", None))).cast(arrow.int64()).fill_null(0)
-            return Column(stamps.to_numpy(zero_copy_only=False).view("datetime64[ns]"), missing)
+            zoned = getattr(kind, "tz", None) is not None
+            return Column(stamps.to_numpy(zero_copy_only=False).view("datetime64[ns]"), missing, zoned=zoned)
         if types.is_null(kind):
             return Column(np.zeros(len(array)), missing, untyped=True)
         if types.is_decimal(kind):

@@ -218,6 +218,9 @@ def _schema_text(profiles: dict[str, Profile], found: dict[str, list[str]], rows
     if not found["reward"]:
         lines.append("# Write the name of the reward's column here, and remove it above: it is not an observation.")
     lines.append("# lower = 0.0   # the smallest possible reward, which some estimates need")
+    lines.append("# delay = …   # if a reward is final only later than its step: after how long (seconds, for dates)")
+    dates = [name for name in profiles if _CONTENT_RULES["time"](profiles[name], rows) and [name] != found["time"]]
+    lines += [f"# known_at = {to_toml(name)}   # or, if it is the time at which the reward is final" for name in dates]
     lines.append("")
     if len(found["propensity"]) == 1:
         name = found["propensity"][0]

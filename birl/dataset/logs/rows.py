@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from birl.spaces.conversion import number_names
 from birl.types import FLOAT32_MAX, Array
 
 _SUM_TOLERANCE: Final = 1e-3  # of the sum of the probabilities of all actions
+_DATE_TEXT: Final = re.compile(r"\s*\d{4}-\d\d-\d\d(?:[T ][\d:.,]+)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?\s*", re.IGNORECASE)
+_ONE_ZONE: Final = "write all times in one zone, such as with pandas.to_datetime(…, utc=True)"
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -151,6 +154,7 @@ class RowEncoder:
         self.loggers, self.clusters, self._episodes = LabelEncoder(), LabelEncoder(), LabelEncoder()
         self._count = 0  # of encoded rows
         self.kind_of_time = ""
+        self._zoned: dict[str, bool] = {}
         self._kinds_of_ids: dict[str, bool] = {}
         self._action_width = 0
         self._widths: dict[str, tuple[int, ...]] = {}
@@ -176,7 +180,8 @@ class RowEncoder:
 
         Returns:
             ``episode``, ``observation``, ``action``, ``reward``, ``terminated``, ``truncated`` and ``drop`` (0: kept);
-            ``time`` and ``mask`` if the schema names them; ``extra.<name>`` for each extra column.
+            ``time`` and ``mask`` if the schema names them; ``final``, the times at which rewards and outcomes are
+            final, if they have delays; ``extra.<name>`` for each extra column.
         """
         schema = self.schema
 
@@ -202,6 +207,8 @@ class RowEncoder:
         if schema.propensity is not None:
             given = cells("propensity", schema.propensity.column)
             rows |= self._encode_propensity(schema.propensity, given, rows["action"])
+        if schema.delays:
+            rows["final"] = self._encode_final(cells, self.seconds(rows["time"]))
         for each in schema.outcome:
             rows[f"extra.{each.column}"] = self._encode_reward(each, cells("outcome", each.column))[:, 0]
         for part in schema.segment:
@@ -223,36 +230,62 @@ class RowEncoder:
         return labels.encode(cells.column)
 
     def _encode_time(self, cells: Cells) -> Array:
-        column = cells.column
         cells.check_present("give every row its time")
+        return self._encode_times(cells)
+
+    def _encode_final(self, cells: CellsOf, times: Array) -> Array:
+        """Return when the reward and all outcomes of each row are final, float64; infinity if unknown."""
+        final = times
+        for each in (self.schema.reward, *self.schema.outcome):
+            if each.delay is not None:
+                final = np.maximum(final, times + each.delay)
+            if each.known_at is None:
+                continue
+            part = cells(f"time at which the {each.role} is known", each.known_at)
+            if part.column.missing.all():
+                return np.full(len(times), np.inf)
+            known = np.where(part.column.missing, np.inf, self.seconds(self._encode_times(part)))
+            part.check(known < times, "it is before the time of its step: repair it, or name another column")
+            final = np.maximum(final, known)
+        return final
+
+    def _encode_times(self, cells: Cells) -> Array:
+        """Encode numbers or dates; values of missing ones have no meaning."""
+        column, rows = cells.column, np.flatnonzero(~cells.column.missing)
+        first = int(rows[0]) if len(rows) else 0
         if column.labels is not None or column.values.ndim > 1 or column.kind == "true/false":
+            if column.labels is not None and column.values.ndim == 1:
+                _check_one_zone(cells)
             advice = "it must be numbers or dates: convert it, such as with pandas.to_datetime or a cast to timestamp"
-            raise cells.error(0, f", {column.kind}; {advice}")
+            raise cells.error(first, f", {column.kind}; {advice}")
         kind = "dates" if column.kind == "dates" else "numbers"
         if self.kind_of_time not in ("", kind):
-            raise cells.error(0, f"; times are {kind} here, and {self.kind_of_time} before: give them one type")
+            raise cells.error(first, f"; times are {kind} here, and {self.kind_of_time} before: give them one type")
         self.kind_of_time = kind
         if kind == "dates":
+            if self._zoned.setdefault(kind, column.zoned) != column.zoned:
+                here, before = ("a", "no") if column.zoned else ("no", "a")
+                raise cells.error(first, f", with {here} time zone; earlier times have {before} time zone: {_ONE_ZONE}")
             return column.values.view(np.int64)
-        cells.check(~np.isfinite(column.values), "a time must be a finite number")
+        cells.check(~np.isfinite(column.values) & ~column.missing, "a time must be a finite number")
         return column.values.astype(np.float64 if column.values.dtype.kind == "f" else np.int64)
 
     def seconds(self, times: Array) -> Array:
         """Return times as float64; dates as seconds since 1970."""
         return times / _NANOSECONDS if self.kind_of_time == "dates" else times.astype(np.float64)
 
-    def parse_time(self, value: float | str) -> float:
-        """Convert a time of the schema to the unit of `seconds`."""
+    def parse_time(self, value: float | str, name: str = "censored_after") -> float:
+        """Convert the field ``name`` of the schema to the unit of `seconds`; a date without a time zone is UTC."""
         if self.kind_of_time == "dates":
             try:
                 when = datetime.fromisoformat(str(value))
             except ValueError as error:
                 raise DataError(
-                    f"censored_after is {value!r:.60}, but times are dates: write it like 2026-01-31T12:00:00"
+                    f"{name} is {value!r:.60}, but times are dates: write it like 2026-01-31T12:00:00"
                 ) from error
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
         if isinstance(value, str):
-            raise DataError(f"censored_after is {value!r:.60}, but times are numbers: give a number")
+            raise DataError(f"{name} is {value!r:.60}, but times are numbers: give a number")
         return float(value)
 
     def _handle_missing(self, cells: Cells, rule: str, advice: str) -> None:
@@ -419,6 +452,18 @@ class RowEncoder:
             remedy = "divide percentages by 100" if self.schema.action.discrete else of_density
             check_values(values > 1, f"a probability is at most 1: {remedy}")
         return {"extra.log_propensity": np.log(np.where(present, values, 1.0)), **found}
+
+
+def _check_one_zone(cells: Cells) -> None:
+    """Raise `DataError` for the first text whose time zone is another than that of the first one."""
+    column = cells.column
+    matches = [_DATE_TEXT.fullmatch(label) for label in column.labels or ()]
+    zones = np.array(["no date" if each is None else each[1] or "" for each in matches])[column.values]
+    rows = np.flatnonzero(~column.missing & (zones != "no date"))
+    other = rows[zones[rows] != zones[rows[0]]] if len(rows) else rows
+    if len(other):
+        here, first = (f"the time zone {zone}" if zone else "no time zone" for zone in zones[[other[0], rows[0]]])
+        raise cells.error(int(other[0]), f", with {here}; {cells.where(int(rows[0]))} has {first}: {_ONE_ZONE}")
 
 
 def _encode_segment(each: SegmentColumn, cells: Cells) -> Array:

@@ -50,7 +50,7 @@ def from_table(table: TableLike, schema: LogSchema, *, storage: StorageLocation 
         The episodes in order of first appearance, with their steps ordered by time. Observations are float32 ``[D]``;
         with action masks they are a dict of ``observation`` and ``action_mask``. Depending on the schema, the extra
         columns are ``log_propensity``, ``propensities`` ``[A]``, ``logger``, ``cluster``, ``time`` (dates in seconds
-        since 1970), ``time_gap`` and ``censored``.
+        since 1970), ``time_gap``, ``censored`` and ``reward_pending``.
 
     Raises:
         DataError, ShapeError, NonFiniteError, ActionError: for invalid rows. The message names the row (counted from
@@ -292,6 +292,16 @@ class Importer:
                 gaps = np.append(np.diff(times[order]), 0) / self.schema.unit_of_time
                 found["time_gap"] = np.zeros(self._count)
                 found["time_gap"][order] = np.where(ends, 1.0, gaps)
+        if "final" in rows:
+            end = float(times.max())
+            if self.schema.log_end is not None:
+                end = self.encoder.parse_time(self.schema.log_end, "log_end")
+            pending = rows["final"] > end
+            found["reward_pending"] = pending.astype(np.uint8)
+            begins = np.flatnonzero(np.append(True, ends[:-1]))
+            episodes = np.logical_or.reduceat(pending[order], begins)
+            since = float(times[order[begins[episodes]]].min()) if episodes.any() else None
+            self.counts |= {"pending": int(episodes.sum()), "pending_since": since, "log_end": end}
         if len(self._censored):
             found["censored"] = np.zeros(self._count, np.uint8)
             found["censored"][order] = self._censored

@@ -7,17 +7,20 @@ import math
 import os
 import sys
 import tomllib
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 from birl.dataset import LogSchema, ReplayBuffer, from_table
 from birl.dataset.log_schema import to_toml
 from birl.dataset.logs import columns as log_columns
 from birl.dataset.logs import table as tables
+from birl.dataset.logs.files import import_files
 from birl.dataset.storage import Storage
 from birl.errors import (
     ActionError,
@@ -557,3 +560,54 @@ def test_resident_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     again = ReplayBuffer.open(tmp_path / "data").episodes
     for episodes in (found.episodes, again):
         np.testing.assert_array_equal(np.concatenate([each.observations for each in episodes]), wide)
+
+
+BERLIN, NAIVE = "2026-03-01T12:00:00+01:00", "2026-03-01T12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ([BERLIN, BERLIN.replace("01T", "02T"), NAIVE, NAIVE],
+         "row 3 of the table, column 'at': the time is '2026-03-01T12:00:00', with no time zone; row 1 of the table "
+         r"has the time zone \+01:00: write all times in one zone, such as with pandas.to_datetime"),
+        ([NAIVE, "2026-03-02", "2026-03-03 10:00Z", NAIVE], "row 3 .*with the time zone Z; row 1 .* has no time zone"),
+        ([BERLIN, BERLIN, "2026-07-01T12:00:00+02:00", BERLIN], r"row 3 .*zone \+02:00; row 1 .*zone \+01:00"),
+        ([datetime(2026, 3, 1), datetime(2026, 3, 2, tzinfo=UTC)] * 2,
+         r"row 2 .*the time is 2026-03-02 00:00:00\+00:00, but 2026-03-01 00:00:00 in row 1 .*one has a time zone"),
+        ([NAIVE, "2026-03-02", "soon", NAIVE], "the time is '2026-03-01T12:00:00', text; it must be numbers or dates"),
+    ],
+)  # fmt: skip
+def test_times_have_one_zone(times: list[Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        from_table(plain(at=times), schema(more='time = "at"'))
+
+
+def test_times_of_all_files_have_one_zone(tmp_path: Path) -> None:
+    """Files with dates of different zones are instants; one without a zone beside them is ambiguous."""
+    hours = np.arange(4) * 3600
+    files = []
+    for number, zone in enumerate(["UTC", "Europe/Berlin", None]):
+        rows = {**plain(), "trip": [10 * number + each for each in plain()["trip"]]}
+        kept = pyarrow.table({**rows, "at": pyarrow.array(hours, pyarrow.timestamp("s", zone))})
+        files.append(tmp_path / f"{number}.parquet")
+        pyarrow.parquet.write_table(kept, files[-1])
+    given = schema(more='time = "at"')
+    record = import_files(files[:2], given, tmp_path / "data")
+    assert record["time"] == "dates" and record["rows_out"] == 8
+    with pytest.raises(DataError, match="row 1 of .*2.parquet, column 'at': .*, with no time zone; earlier times have"):
+        import_files(files, given, tmp_path / "other")
+
+
+def test_times_of_python_are_dates() -> None:
+    zone, given = timezone(timedelta(hours=2)), schema(more='time = "at"')
+    begin = float(np.datetime64("2026-07-01", "s").astype(int))
+    for times in (
+        [datetime(2026, 7, 1, hour, tzinfo=zone) for hour in range(2, 6)],
+        [datetime(2026, 7, 1, hour) for hour in range(4)],
+    ):
+        found = from_table(plain(at=times), given)
+        assert [each.extra["time"].tolist() for each in found.episodes] == [
+            [begin + 3600 * hour for hour in hours] for hours in ((0, 1), (2, 3))
+        ]
+        assert found.logs is not None and found.logs.dates
