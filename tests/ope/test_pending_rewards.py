@@ -84,7 +84,7 @@ def test_delayed_rewards_do_not_bias_the_gain(rule: str, repetitions: int) -> No
     assert planted.too_few(sum(undeclared), len(undeclared), 0.93)
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_what_is_left_out_is_reported() -> None:
     table = visits()
     data = from_table(table, schema(f"delay = {DELAY}"))
     pending = np.array([each.extra["reward_pending"][0] for each in data.episodes])

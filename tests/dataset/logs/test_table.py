@@ -584,7 +584,7 @@ def test_times_have_one_zone(times: list[Any], says: str) -> None:
 
 
 def test_times_of_all_files_have_one_zone(tmp_path: Path) -> None:
-    """Files with dates of different zones are instants; one without a zone beside them is ambiguous."""
+    """Files with dates of different zones are instants; one without a zone among them is ambiguous."""
     hours = np.arange(4) * 3600
     files = []
     for number, zone in enumerate(["UTC", "Europe/Berlin", None]):
