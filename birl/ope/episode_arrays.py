@@ -479,9 +479,7 @@ def read_episodes(
     groups = np.arange(len(episodes)) if cluster is None else cluster
     part = folds(groups, min(PARTS, len(np.unique(groups))), seed) if len(np.unique(groups)) > 1 else groups * 0
     x = quadratic_features(observations)
-    facts: dict[str, float | None] = {**checked.facts, "episodes": float(len(episodes))}
-    if too_new is not None:
-        facts["too_new"] = too_new.share
+    facts = {**checked.facts, "episodes": float(len(episodes)), "too_new": None if too_new is None else too_new.share}
     if cluster is not None:
         facts["clusters"] = float(len(np.unique(cluster)))
     facts["censored"] = float(np.mean([_is_censored(episode, limit, gamma) for episode in episodes]))
