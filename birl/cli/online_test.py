@@ -32,6 +32,7 @@ from birl.ope.online_test import (
     plan_online_test,
     read_online_test,
 )
+from birl.ope.online_test_page import write_online_test
 from birl.types import Array
 
 _GAIN: Final = re.compile(r"([0-9.eE+-]+)\s*(%?)")
@@ -224,6 +225,7 @@ def read(
         float | None, typer.Option(help="Smallest possible outcome, for an interval without large samples.")
     ] = None,
     high: Annotated[float | None, typer.Option(help="Largest possible outcome.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page about it (.html) there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read the log of a running online test: continue, ship, or stop. Reading every day keeps the error level.
@@ -240,6 +242,8 @@ def read(
     table = _read_table(logs, arm, outcome, time, unit)
     treated, other = _arms(table, policy)
     found = read_online_test(treated, table.outcome, planned, low=low, high=high, label=table.label)
+    if out is not None:
+        write_online_test(out, found, planned, (policy, other))
     if as_json:
         print(json.dumps({"policy": policy, "other": other, **found.as_dict()}))
     else:
@@ -301,7 +305,13 @@ def _read_table(logs: Sequence[str], arm: str, outcome: str, time: str | None, u
         batches = source.read(names, (outcome,), texts)
         for chunk in _chunks(split_batches(batches, names, str(source))):
             for name, column in chunk.items():
-                parts[name].append(_values(column, name, rows, origins, name == outcome))
+                values = _values(column, name, rows, origins, name == outcome)
+                if parts[name] and (values.dtype.kind in "MU") != (parts[name][0].dtype.kind in "MU"):
+                    raise DataError(
+                        f"{_place(rows, origins)}, column {name!r:.60} holds {column.kind}, unlike earlier rows: give "
+                        "a column one type in all files"
+                    )
+                parts[name].append(values)
             rows += len(chunk[arm].values)
     if not rows:
         raise EmptyDataError(

@@ -27,6 +27,7 @@ from birl.errors import (
     FileError,
     ForeignFileError,
     NonFiniteError,
+    ShapeError,
 )
 from birl.files import atomic_write, parse_json
 from birl.ope.confidence_sequences import (
@@ -84,20 +85,48 @@ def sample_size(
     return (drift * _unit_error(std, std_new, share) / gain) ** 2
 
 
+def effective_share(target: Array, logging: Array, steps: int = 1) -> float:
+    """Return the share of episodes that weights of a policy leave effective, before anything is logged.
+
+    ``1 / E[sum_a pi(a|x)^2 / b(a|x)]^T``, as if the observations of T steps were independent; see `episodes_to_log`.
+
+    Args:
+        target, logging: probabilities of all actions by the policy and by the logging policy at some observations, such
+            as those of an earlier log, ``[n, A]`` or ``[A]``.
+        steps: number of steps of an episode, T.
+
+    Raises:
+        DataError: if the policy takes an action that the logging policy never takes.
+    """
+    check("steps", steps, int, low=1)
+    pi, b = np.atleast_2d(np.asarray(target, np.float64)), np.atleast_2d(np.asarray(logging, np.float64))
+    if pi.shape != b.shape:
+        raise ShapeError(
+            f"target has the shape {pi.shape} and logging {b.shape}; both must be [n, A]: give all actions"
+        )
+    if ((b <= 0) & (pi > 0)).any():
+        row, action = (int(k) for k in np.argwhere((b <= 0) & (pi > 0))[0])
+        raise DataError(
+            f"the policy takes action {action} with the probability {pi[row, action]:.3g} in row {row}, where the "
+            "logging policy never takes it; it must take every action of the policy: log with a minimum propensity"
+        )
+    second = (pi**2 / np.where(pi > 0, b, 1.0)).sum(-1).mean()
+    return float(second**-steps)
+
+
 def episodes_to_log(
     gain: float, std: float, effective_share: float, *, error: float = 0.025, power: float = 0.8
 ) -> float:
     """Return about how many episodes to log so that their weights show a gain of a policy, before anything is logged.
 
-    Weights of importance sampling leave a share of the episodes effective: ``1 / E[w^2]``, which is the product over
-    steps of ``1 / E[rho^2]`` for independent steps, and the effective sample size divided by the number of episodes in
-    a report on a small log. The estimate needs as many effective episodes as a mean of returns would need;
-    `doubly_robust` needs fewer.
+    Weights of importance sampling leave a share of the episodes effective, ``1 / E[w^2]``. The estimate needs as many
+    effective episodes as a mean of returns would need; `doubly_robust` needs fewer.
 
     Args:
         gain: gain over the logs to detect, above 0.
         std: standard deviation of the returns, above 0.
-        effective_share: effective episodes of the policy, divided by the number of episodes, above 0 and at most 1.
+        effective_share: effective episodes of the policy, divided by the number of episodes, above 0 and at most 1:
+            from the function of this name, or from a report on a small log.
         error, power: see `sample_size`.
     """
     check("gain", gain, float, above=0)

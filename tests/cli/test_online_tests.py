@@ -73,7 +73,8 @@ def test_decisions_have_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixt
         data = json.loads(out)
         assert status_ == status == data["status"] and data["decision"] == decision and data["units"] == 3000
         assert data["lower"] < effect < data["upper"] and len(data["path"]) == 200
-    assert ask(capsys, "read", log(tmp_path / "log.parquet", -0.5), *READ)[0] == 3
+    assert ask(capsys, "read", log(tmp_path / "log.parquet", -0.5), *READ, "--out", tmp_path / "page.html")[0] == 3
+    assert "new: stop for harm" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert ask(capsys, "read", log(tmp_path / "log.parquet", 0.0, 500), *READ, "--min-gain", 0.1)[0] == 4
     status, out, _ = ask(capsys, "read", file, *READ, "--low", -9, "--high", 13, "--gain", 0.3, "--confidence", 0.9)
     assert status == 4 and "the test has not decided yet" in out
@@ -168,6 +169,19 @@ def test_logs_that_cannot_be_read(
     options = ("--arm", "arm", "--policy", "a", "--outcome", "y", "--unit", "id")
     status, _, err = ask(capsys, "read", "log.csv", *options, *words)
     assert status in (1, 2) and message in err.replace("Invalid value for '--share': ", "--share 1.5: "), err
+
+
+def test_files_whose_columns_differ_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("when,arm,y\n2026-01-01,a,1\n2026-01-02,b,2\n", encoding="utf-8")
+    Path("b.csv").write_text("when,arm,y\n1,a,1\n2,b,2\n", encoding="utf-8")
+    options = ("--arm", "arm", "--policy", "a", "--outcome", "y", "--time", "when")
+    status, _, err = ask(capsys, "read", "a.csv", "b.csv", *options)
+    assert (
+        status == 1 and "row 1 of b.csv, column 'when' holds whole numbers, unlike earlier rows: give a column" in err
+    )
 
 
 def test_options_of_a_plan_are_not_given_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

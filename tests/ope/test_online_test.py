@@ -16,17 +16,20 @@ from birl.errors import (
     FileError,
     ForeignFileError,
     NonFiniteError,
+    ShapeError,
 )
 from birl.ope import (
     READ_STATUS,
     OnlineTestPlan,
     OpenEnded,
+    effective_share,
     episodes_to_log,
     plan_online_test,
     read_online_test,
     sample_size,
 )
 from birl.ope.online_test import RULES
+from birl.ope.online_test_page import write_online_test
 from tests.ope import planted
 
 
@@ -183,6 +186,8 @@ def test_episodes_to_log_have_their_power() -> None:
     """One step, two actions: weights of a policy that nearly always takes one leave half of the episodes effective."""
     target, gain = np.array([0.95, 0.05]), 0.45 * 0.6
     second = (target**2 / 0.5).sum()
+    assert effective_share(target, np.array([0.5, 0.5])) == pytest.approx(1 / second)
+    assert effective_share(target, np.array([0.5, 0.5]), steps=5) == pytest.approx(second**-5)
     n = math.ceil(episodes_to_log(gain, math.sqrt(1 + 0.09), 1 / second))
     hits = 0
     for seed in range(300):
@@ -192,3 +197,21 @@ def test_episodes_to_log_have_their_power() -> None:
         terms = (target[action] / 0.5 - 1) * reward
         hits += terms.mean() > 1.96 * terms.std() / math.sqrt(n)
     assert not planted.too_few(hits, 300, 0.8), hits
+
+
+def test_a_policy_without_support_has_no_effective_share() -> None:
+    with pytest.raises(DataError, match="takes action 1 with the probability 0.3 in row 1, where the"):
+        effective_share(np.array([[1.0, 0.0], [0.7, 0.3]]), np.array([[1.0, 0.0], [1.0, 0.0]]))
+    with pytest.raises(ShapeError, match=r"target has the shape \(1, 2\) and logging \(1, 3\); both must be"):
+        effective_share(np.array([0.5, 0.5]), np.array([0.2, 0.3, 0.5]))
+
+
+def test_a_page_shows_the_interval_as_the_test_grew(tmp_path: Path) -> None:
+    plan = plan_online_test(0.3, 1.0)
+    treated, y = world(0, 500, 0.2)
+    write_online_test(tmp_path / "test.html", read_online_test(treated, y, plan), plan, ("<new>", "old"))
+    page = (tmp_path / "test.html").read_text(encoding="utf-8")
+    assert "&lt;new&gt;: continue" in page and "<new>" not in page and "polyline" in page
+    assert all(text.replace("'", "&#39;") in page for text in plan.sentences)
+    write_online_test(tmp_path / "few.html", read_online_test(treated[:20], y[:20]), OpenEnded())
+    assert "polyline" not in (tmp_path / "few.html").read_text(encoding="utf-8")
