@@ -106,7 +106,7 @@ class RowSketch:
         return cls(int(count), int(within), int(single), digests)
 
 
-def exceeds_chance(hits: float, n: int, probability: float) -> bool:
+def exceeds_chance(hits: float, n: int, probability: float, chance: float = CHANCE) -> bool:
     """Return whether so many hits of ``n`` are improbable, if the mean of their probabilities is ``probability``.
 
     ``P(hits >= n q) <= exp(-n kl(q, p))`` for ``q > p`` and independent trials (Hoeffding 1963, theorem 1).
@@ -116,7 +116,7 @@ def exceeds_chance(hits: float, n: int, probability: float) -> bool:
         return False
     divergence = share * math.log(share / p)
     divergence += (1 - share) * math.log((1 - share) / (1 - p)) if share < 1 else 0.0
-    return n * divergence > -math.log(CHANCE)
+    return n * divergence > -math.log(chance)
 
 
 def hash_rows(columns: Sequence[Array]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from birl.types import Array
 
 
 class HeldOutRows:
-    """The rows of a dataset, whose digests are computed when they are first needed.
+    """The rows of a dataset, whose digests are computed when they are first needed, and again after a write.
 
     Args:
         dataset: the dataset.
@@ -22,14 +23,12 @@ class HeldOutRows:
 
     def __init__(self, dataset: ReplayBufferBase) -> None:
         self._dataset = dataset
-        self._digests: Array | None = None
 
     @property
     def digests(self) -> Array:
         """Digests of all rows, ``[N]``."""
-        if self._digests is None:
-            self._digests = np.concatenate([row_digests(storage) for storage in self._dataset.reader.storages])
-        return self._digests
+        storages = self._dataset.reader.storages
+        return np.concatenate([each.cached("row digests", partial(row_digests, each)) for each in storages])
 
     def seen_by(self, policies: Mapping[str, object]) -> set[str]:
         """Return the names of the policies that learned from logs with some of these rows, by their records.

@@ -43,13 +43,17 @@ class LogAudit:
 
 
 def audit(dataset: ReplayBuffer, logged: bool, seed: int = 0) -> LogAudit:
-    """Run the checks of `birl.ope.report_data` that concern evaluations.
+    """Run the checks of `birl.ope.report_data` that concern evaluations; again only after a write.
 
     Args:
         dataset: the episodes.
         logged: whether the logged propensities are used, and therefore checked.
         seed: random seed of the sample and the models.
     """
+    return dataset.storage.cached(f"audit {logged} {seed}", lambda: _audit(dataset, logged, seed))
+
+
+def _audit(dataset: ReplayBuffer, logged: bool, seed: int) -> LogAudit:
     names = None if dataset.logs is None else dataset.logs.numbers
     logs = scan(dataset, gamma=1.0, names=names, seed=seed)
     checks = [check_ends(logs), check_order(logs, {}), check_independence(logs), check_returns(logs, 1.0, ())]

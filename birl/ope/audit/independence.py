@@ -15,14 +15,15 @@ from typing import Final
 
 import numpy as np
 
-from birl.dataset.row_sketch import exceeds_chance
+from birl.dataset.row_sketch import CHANCE, exceeds_chance
 from birl.types import Array
 
 _MULTIPLES: Final = range(2, 11)
 _SAME_CONTENT: Final = 0.99  # of the pairs of copies with the same first observation and action
+_CHANCE_IF_UNIQUE: Final = 1e-2
 _MIN_DISTINCT: Final = 30
 _MAX_SHARE_OF_GROUPS: Final = 0.95
-_LARGEST_GROUP: Final = 50  # mean number of episodes of a customer
+_LARGEST_GROUP: Final = 20  # mean number of episodes of a customer
 _FULL_GRID: Final = 0.1
 _DISTANCES: Final = 10**9  # numbers that the search for nearest neighbours may multiply
 _CHUNK: Final = 2**22
@@ -102,7 +103,8 @@ def _copies(first: FirstSteps, rng: np.random.Generator) -> tuple[Array, float]:
         continuous = len(states) == len(count) and len(count) >= max(_MIN_DISTINCT, 0.3 * len(index))
         return (rank > 0 if continuous else none), 0.0
     pairs = _equal_pairs(first, rng)
-    if _excess(first.content, first.whole, pairs):
+    unique = len(np.unique(first.state)) == len(count)  # so episodes begin alike only if they are equal
+    if _excess(first.content, first.whole, pairs, _CHANCE_IF_UNIQUE if unique else CHANCE):
         one, two = pairs.T
         same = first.action[one] == first.action[two]
         if (first.content[one] == first.content[two])[same].mean() >= _SAME_CONTENT:
@@ -168,12 +170,12 @@ def _near_pairs(first: FirstSteps, among: Array, rng: np.random.Generator) -> Ar
     return np.asarray(among[pairs[new.reshape(pairs.shape).all(1)]])
 
 
-def _excess(key: Array, probability: Array, pairs: Array) -> float:
+def _excess(key: Array, probability: Array, pairs: Array, chance: float = CHANCE) -> float:
     """Return the excess of pairs with the same key over its mean probability; 0 if chance explains it."""
     if not len(pairs):
         return 0.0
     same, allowed = key[pairs[:, 0]] == key[pairs[:, 1]], float(probability[pairs].mean())
-    return float(same.mean() - allowed) if exceeds_chance(float(same.sum()), len(pairs), allowed) else 0.0
+    return float(same.mean() - allowed) if exceeds_chance(float(same.sum()), len(pairs), allowed, chance) else 0.0
 
 
 def _customers(observation: Array, among: Array) -> tuple[Array | None, tuple[int, ...]]:

@@ -169,8 +169,9 @@ def _discrete_propensities(
     random = p < 1 - 1e-9  # other actions do not count where one is certain
     ratio = 1 / (np.maximum(p, 1e-12) * options)[random] if random.any() else np.ones(1)
     error, variance = abs(float(ratio.mean()) - 1), float(ratio.var())
-    if known is not None and random.any():  # rare actions, which may not occur, count in the variance
-        inverse = (1 / np.maximum(known, 1e-12) * (known > 0)).sum(1)[random] / options[random] ** 2
+    every_action = behaviour.modelled_all if known is None else known
+    if every_action is not None and random.any():  # rare actions, which may not occur, count in the variance
+        inverse = (1 / np.maximum(every_action, 1e-6) * (every_action > 0)).sum(1)[random] / options[random] ** 2
         variance = max(variance, float(inverse.mean()) - 1)
     significant = error > 4 * math.sqrt(variance / len(ratio))
     facts |= {

@@ -141,6 +141,10 @@ def contexts_twice(rng: np.random.Generator) -> list[Array]:
     return [np.concatenate([column, column]) for column in parts]
 
 
+def a_few_twice(rng: np.random.Generator) -> list[Array]:
+    return [np.concatenate([column, column[:15]]) for column in steps(rng, 285)]
+
+
 COPIES = {each.__name__: each for each in (twice, partly_twice, best_twice, contexts_twice)}
 
 
@@ -177,6 +181,13 @@ def test_copies_change_nothing() -> None:
     once, again = answer(parts)[0], answer([np.concatenate([column, column]) for column in parts])[0]
     assert once.gain is not None and again.gain is not None
     assert again.episodes == 200 and (once.gain.gain.terms == again.gain.gain.terms).all()
+
+
+def test_a_few_copies_are_found() -> None:
+    parts = a_few_twice(np.random.default_rng(0))
+    found, report = answer(parts)[0], report_data(data(*parts))
+    assert alarms(found) == {"repeated_episodes"} and found.episodes == 285
+    assert report.facts["repeated_episodes"] == pytest.approx(15 / 300)
 
 
 def near_copies(rng: np.random.Generator) -> list[Any]:
