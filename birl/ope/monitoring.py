@@ -512,10 +512,10 @@ def _outcomes(
             return found, decline
     if decline.since is not None:
         when = "" if decline.since == 0 else f" since unit {decline.since + 1} of {len(units)}"
-        text = f"outcomes are worse than certified{when}: {mean:.4g} on average, where {value.name} promised {promised}"
+        text = f"worse than certified{when}: {mean:.4g} on average, and {value.name} promised {promised}"
         remedy = "go back to the former policy, and look for the cause; then evaluate it on newer logs"
         return WatchCheck("outcomes", "worse", text, remedy), decline
-    text = f"outcomes are {mean:.4g} on average, where {value.name} promised {promised}: no decline is found"
+    text = f"{mean:.4g} on average, and {value.name} promised {promised}: no decline is found"
     return WatchCheck("outcomes", "as_certified", text), decline
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.ope.html_page import Note, Part, Section, Table, json_value, lines, render_page
-from birl.ope.monitoring import Watch, as_json
+from birl.ope.monitoring import STABILITY, Watch, as_json
 
 _MARKS: Final[Mapping[str, Literal["good", "info", "doubtful", "bad"]]] = {
     "as_certified": "good",
@@ -67,7 +67,7 @@ def _sections(result: Watch) -> list[Section]:
     if result.decline is not None:
         decline = result.decline
         unit = np.arange(1, len(decline.mean) + 1)
-        known = np.isfinite(decline.upper) & np.isfinite(decline.lower)
+        known = np.isfinite(decline.upper) & np.isfinite(decline.lower) & (unit > len(unit) // 20)  # the first are wide
         curves = {
             "mean": (unit[known], decline.mean[known]),
             "from": (unit[known], decline.lower[known]),
@@ -84,11 +84,14 @@ def _sections(result: Watch) -> list[Section]:
     if result.columns:
         head = ["column", "stability index", "distance", "p-value", "changed"]
         rows = [[each.name, each.stability, each.distance, each.p_value, each.drifted] for each in result.columns]
-        text = (
+        stability = (
             "Observations at the first steps of episodes, before any action. The stability index compares shares of "
             "ten bins: below 0.1 it is small, above 0.25 large. The distance is the largest difference of the "
-            "distribution functions; its p-value is corrected for the number of columns (Holm). A column has "
-            f"changed if its p-value is below {result.error:g} and its index above 0.1."
+            "distribution functions."
         )
-        sections.append(Section("Inputs", [text, Table(head, rows)]))
+        rule = (
+            "P-values are corrected for the number of columns (Holm). A column has changed if its p-value is below "
+            f"{result.error:g} and its stability index above {STABILITY:g}."
+        )
+        sections.append(Section("Inputs", [stability, rule, Table(head, rows)]))
     return sections

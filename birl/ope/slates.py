@@ -88,13 +88,14 @@ class SlateProbabilities:
         return cls(prefix[:, -1], prefix, same.astype(np.float64), anywhere)
 
     @classmethod
-    def plackett_luce(cls, scores: Array, item: Array, mask: Array) -> SlateProbabilities:
+    def plackett_luce(cls, scores: Array, item: Array, mask: Array, *, choice: bool = True) -> SlateProbabilities:
         """Return the probabilities under sampling without replacement, from the top, by the softmax of scores.
 
         Args:
             scores: score of each item ``0 … A - 1``, ``[n, A]``, or ``[A]`` for all slates. Equal scores make a
                 uniformly random ranking.
             item, mask: see `Slates`.
+            choice: whether to return ``choice``, whose ``n K A`` numbers may need much memory.
 
         Returns:
             All probabilities; ``position`` and ``anywhere`` only if there are at most 5,000 sets of items above the
@@ -115,12 +116,14 @@ class SlateProbabilities:
         count = item.shape[1]
         shown = np.where(mask, item, 0)
         weight = np.exp(scores - scores.max(-1, keepdims=True))
-        left = np.repeat(weight[:, None], count, 1)
-        for place in range(count - 1):  # the items above cannot be chosen again
+        left, step, every = weight.copy(), np.ones(item.shape), np.zeros((*item.shape, size) if choice else 0)
+        for place in range(count):
+            chance = left / np.maximum(left.sum(-1, keepdims=True), np.finfo(np.float64).tiny)
             rows = np.flatnonzero(mask[:, place])
-            left[rows[:, None], np.arange(place + 1, count), shown[rows, place, None]] = 0.0
-        choice = left / np.maximum(left.sum(-1, keepdims=True), np.finfo(np.float64).tiny)
-        step = np.where(mask, np.take_along_axis(choice, shown[..., None], -1)[..., 0], 1.0)
+            step[rows, place] = chance[rows, shown[rows, place]]
+            left[rows, shown[rows, place]] = 0.0  # it cannot be chosen again
+            if choice:
+                every[:, place] = chance
         prefix = step.cumprod(-1)
         position = anywhere = None
         if sum(comb(size, place) for place in range(count)) <= _MAX_SUBSETS:
@@ -128,7 +131,7 @@ class SlateProbabilities:
             position = np.where(mask, np.take_along_axis(by_place, shown[..., None], -1)[..., 0], 1.0)
             if mask.all():
                 anywhere = np.take_along_axis(by_place.sum(1), shown, -1)
-        return cls(prefix[:, -1], prefix, position, anywhere, choice)
+        return cls(prefix[:, -1], prefix, position, anywhere, every if choice else None)
 
 
 @dataclass(frozen=True, eq=False)

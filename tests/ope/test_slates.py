@@ -139,6 +139,30 @@ def test_estimates_are_those_of_plain_loops() -> None:
             assert np.isclose(found[name][row], value), name
 
 
+def test_slates_of_several_lengths_are_those_of_each_length() -> None:
+    """A slate ends where its mask ends: the estimates of each length alone, weighted by their numbers."""
+    rng = np.random.default_rng(4)
+    whole = draw(by_cascade, 60, rng)
+    mask = np.arange(SHOWN) < np.repeat([2, 3], 30)[:, None]
+    both = [SlateProbabilities.plackett_luce(scores, whole.item, mask) for scores in (LOGGING, TARGET)]
+    mixed = Slates(np.where(mask, whole.item, -1), whole.reward, mask, both[0], both[1])
+    short = whole.item[:30, :2]
+    two = np.ones(short.shape, bool)
+    parts = [SlateProbabilities.plackett_luce(scores, short, two) for scores in (LOGGING, TARGET)]
+    alone = Slates(short, whole.reward[:30, :2], two, parts[0], parts[1])
+    for name in ("slate_importance_sampling", "reward_interaction", "item_position"):
+        np.testing.assert_allclose(ESTIMATORS[name](mixed).terms[:30], ESTIMATORS[name](alone).terms)
+        np.testing.assert_allclose(ESTIMATORS[name](mixed).terms[30:], ESTIMATORS[name](whole).terms[30:])
+    values = rng.normal(size=(60, SHOWN, ITEMS))
+    robust = ope.cascade_doubly_robust(mixed, values).terms
+    np.testing.assert_allclose(robust[:30], ope.cascade_doubly_robust(alone, values[:30, :2]).terms)
+    assert np.isfinite(ope.cascade_doubly_robust(mixed).terms).all()
+    with pytest.raises(DataError, match="slates have different lengths"):
+        ope.pseudoinverse(mixed)
+    bare = SlateProbabilities.plackett_luce(TARGET, whole.item, mask, choice=False)
+    assert bare.choice is None and bare.prefix is not None
+
+
 def test_pseudoinverse_is_that_of_the_matrix_of_pairs() -> None:
     """Swaminathan et al. 2017, section 3: ``q_pi^T Gamma^+ 1_s``, here by NumPy's pinv of all pairs."""
     slates = slates_of(EVERY, by_position(EVERY), np.zeros(ITEMS))
