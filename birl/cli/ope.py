@@ -52,6 +52,7 @@ from birl.ope.decision_page import (
     JSONObject,
     as_json,
     contradicts,
+    plans_by_file,
     ranking_as_json,
     second_opinions,
     write_ranking,
@@ -445,6 +446,8 @@ def _print_verdicts(
             print_line(f"  hidden confounding with a Gamma of {verdict.flips_at:.3g} or more may change the verdict")
     if out is not None:
         note(f"{out / 'report.html'}: the evidence, and the assumptions that logs cannot check")
+        for name in plans_by_file(verdicts):
+            note(f"{out / name}: the plan of an online test, for birl ope read --plan")
 
 
 def _gain_cells(evaluation: ope.Evaluation) -> list[str]:

@@ -17,6 +17,7 @@ from birl.ope.decisions import CONSTRAINT_STATES, Verdict
 from birl.ope.evaluation import Evaluation, Row
 from birl.ope.html_page import Note, Part, Section, Table, format_value, intervals, json_value, lines, render_page
 from birl.ope.intervals import Interval
+from birl.ope.online_test import OnlineTestPlan
 from birl.ope.ranking import Ranking
 from birl.ope.validity_limits import FAMILIES, LIMITS, Finding, members
 
@@ -104,10 +105,10 @@ def write_report(
     policies: Mapping[str, str] | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``report.html`` and ``report.json``.
+    """Write ``report.html`` and ``report.json``, and plans of the online tests that verdicts advise.
 
     Args:
-        folder: folder of both files; it is created if it is missing.
+        folder: folder of the files; it is created if it is missing.
         evaluations: evaluations by name.
         verdicts: verdicts by name.
         notes: warnings at the top, such as that episodes were used before.
@@ -128,6 +129,16 @@ def write_report(
     data = [as_json(evaluations[name], verdicts[name]) for name in evaluations]
     subjects = {"policies": described, **inputs} if described or inputs else {}
     _write(folder, "report", page, {"notes": list(notes), "asked": subjects, "policies": data})
+    for name, plan in plans_by_file(verdicts).items():
+        plan.save(Path(folder) / name)
+
+
+def plans_by_file(verdicts: Mapping[str, Verdict]) -> dict[str, OnlineTestPlan]:
+    """Return the plans of the verdicts ``test_online`` by the names of their files."""
+    plans = [verdict.plan for verdict in verdicts.values() if verdict.plan is not None]
+    if len(plans) == 1:
+        return {"online_test.json": plans[0]}
+    return {f"online_test_{number}.json": plan for number, plan in enumerate(plans, 1)}
 
 
 def ranking_as_json(ranking: Ranking, notes: Sequence[str] = ()) -> JSONObject:

@@ -320,11 +320,12 @@ def _online_test(evaluation: Evaluation, min_gain: float, confidence: float) -> 
         f"{gain.marginal:.4g} by {MODELS[1]}), but weights cannot confirm it over {evaluation.horizon} steps"
     )
     refusals = [finding for finding in evaluation.findings if finding.refused and finding.family in _WEIGHTED]
+    unit = f"the outcome of a unit is the return of an episode, discounted by {evaluation.gamma:g} per step, as here"
     state = "the models are right: observations hold the whole state, and values are nearly linear in their features"
     return Verdict(
         verdict="test_online",
         reasons=_unique([agree, *(finding.text for finding in refusals)]),
-        remedies=_unique([*plan.sentences, *(finding.remedy for finding in refusals)]),
+        remedies=_unique([*plan.sentences, unit, *(finding.remedy for finding in refusals)]),
         assumptions=(state, *_assumptions(evaluation)),
         min_gain=min_gain,
         lower=gain.lower,

@@ -13,8 +13,8 @@ import pytest
 
 from birl.cli.ope import _exit_status, _print_verdicts
 from birl.dataset import Episode, create_infinite_replay_buffer
-from birl.ope import STATUS, Estimate, Evaluation, Trajectories, evaluate, verdict, verdicts
-from birl.ope.decision_page import write_report
+from birl.ope import STATUS, Estimate, Evaluation, OnlineTestPlan, Trajectories, evaluate, verdict, verdicts
+from birl.ope.decision_page import plans_by_file, write_report
 from birl.ope.evaluation import MODELS
 from birl.ope.model_agreement import (
     ModelChecks,
@@ -184,6 +184,8 @@ def test_a_report_has_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "the models are right: observations hold the whole state" in page
     assert data["verdict"] == "test_online" and data["status"] == 6 and data["gain"] == [said.lower, said.upper]
     assert data["online_test"]["units"] == said.plan.units and data["online_test"]["share"] == 0.1
+    assert OnlineTestPlan.load(tmp_path / "online_test.json") == said.plan
+    assert [*plans_by_file({"a": said, "b": said})] == ["online_test_1.json", "online_test_2.json"]
     assert _exit_status({"new": said, "other": replace(said, verdict="more_data")}) == 6
     assert _exit_status({"new": said, "other": replace(said, verdict="ship")}) == 0
     _print_verdicts({"new": of}, {"new": said}, None, False)
