@@ -107,6 +107,24 @@ Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Confidence
 Keep = Annotated[int, typer.Option(min=1, help="Number of candidates to evaluate; a cheap screen sets others aside.")]
 
 
+WorstCase = Annotated[
+    float | None,
+    typer.Option(metavar="RETURN", help="Lowest return of an episode; by default that of the range of rewards."),
+]
+MinStrength = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        metavar="GAMMA",
+        help="Hidden confounding that must not turn ship; by default 1.5 for estimated propensities, else 1.",
+    ),
+]
+Bound = Annotated[
+    str,
+    typer.Option(metavar="t|betting|bernstein", help="The last two hold for any tails, need a range, and are wider."),
+]
+
+
 @dataclass(frozen=True)
 class EvaluationOptions:
     """Options that all commands share."""
@@ -200,6 +218,9 @@ def report(
     constraint: Constraints = None,
     segment: Segments = None,
     segment_loss: SegmentLoss = None,
+    worst_case: WorstCase = None,
+    min_strength: MinStrength = None,
+    bound: Bound = "t",
     *,
     options: EvaluationOptions,
 ) -> None:
@@ -211,7 +232,13 @@ def report(
     limits, segments = read_constraints(constraint or ()), segment or []
     if segment_loss is not None and not segments:
         raise ConfigError("--segment-loss limits losses of segments, and there are none: give --segment COLUMN")
-    further = {"constraints": sorted(map(str, limits)), "segments": sorted(segments), "segment_loss": segment_loss}
+    required: dict[str, Any] = {"worst_case": worst_case, "min_strength": min_strength, "bound": bound}
+    further: dict[str, Any] = {
+        "constraints": sorted(map(str, limits)),
+        "segments": sorted(segments),
+        "segment_loss": segment_loss,
+    }
+    further |= {**required, "bound": None if bound == "t" else bound}
     policies = options.load_policies(models)
     baseline = against if against == "logs" else options.load(Path(against), options.sampling)[1]
     arguments = {**options.arguments(), "confidence": confidence}
@@ -233,7 +260,7 @@ def report(
         name: ope.evaluate(policy, data, seen=bool({name, against} & seen), name=name, **arguments)
         for name, policy in policies.items()
     }
-    verdicts = ope.verdicts(evaluations, min_gain)
+    verdicts = ope.verdicts(evaluations, min_gain, **required)
     if all(
         evaluation.decides is None and evaluation.facts.get("no_propensities") for evaluation in evaluations.values()
     ):
@@ -442,8 +469,8 @@ def _print_verdicts(
         print_line(f"{plain_text(name)}: {verdict.verdict}")
         for text in (*verdict.reasons, *verdict.remedies):
             print_line(f"  {plain_text(text)}")
-        if verdict.flips_at is not None:
-            print_line(f"  hidden confounding with a Gamma of {verdict.flips_at:.3g} or more may change the verdict")
+        for text in verdict.turns:
+            print_line(f"  {text}")
     if out is not None:
         note(f"{out / 'report.html'}: the evidence, and the assumptions that logs cannot check")
         for name in plans_by_file(verdicts):

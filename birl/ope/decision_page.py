@@ -86,6 +86,7 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
             "assumptions": verdict.assumptions,
             "times_as_many_episodes": verdict.times,
             "flips_at_gamma": verdict.flips_at,
+            "unseen_loss": verdict.unseen_loss,
             "gain_by_gamma": verdict.ranges,
             "online_test": None if verdict.plan is None else verdict.plan.as_dict(),
         }
@@ -201,7 +202,7 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
     parts: list[Part] = [
         Note("doubtful" if reason.startswith("doubtful: ") else mark, reason) for reason in verdict.reasons
     ]
-    parts += [Note("info", remedy) for remedy in verdict.remedies]
+    parts += [Note("info", text) for text in (*verdict.turns, *verdict.remedies)]
     required = f"The required gain is {verdict.min_gain:g}, with a confidence of {verdict.confidence:.4g}."
     baseline = (
         "what the logs earned." if evaluation.against == "logs" else f"{evaluation.against}."

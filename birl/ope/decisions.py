@@ -28,6 +28,8 @@ _TOO_LONG: Final = ("ess", "pareto_k", "share", "kappa", "ess_where_model_differ
 """Facts for which weights are refused although the logs have no fault."""
 _TEST_SHARE: Final = 0.1
 """Share of the traffic in the plan of a test of a policy that only models know."""
+_MIN_STRENGTH: Final = {"logged": 1.0, "given": 1.0, "estimated": 1.5}
+"""Default of ``min_strength`` by the source of the propensities."""
 GAMMAS: Final = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Strengths of hidden confounding in reports."""
 
@@ -57,6 +59,8 @@ class Verdict:
         segments: verdicts on segments by their names, with simultaneous intervals: ``"ship"`` if a segment gains, or
             loses less than allowed, ``"do_not_ship"`` if it loses more.
         plan: plan of the online test; ``None`` for other verdicts.
+        unseen_loss: for ``ship``: the share of the policy's episodes that may have outcomes that no log shows, and the
+            return that they must have on average to turn the verdict; ``None`` if it is unknown.
     """
 
     verdict: str
@@ -73,6 +77,21 @@ class Verdict:
     constraints: Mapping[Constraint, Verdict] = field(default_factory=dict)
     segments: Mapping[str, Verdict] = field(default_factory=dict)
     plan: OnlineTestPlan | None = None
+    unseen_loss: tuple[float, float] | None = None
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """What may turn the verdict without a trace in the logs, as sentences."""
+        found = []
+        if self.unseen_loss is not None:
+            share, at = self.unseen_loss
+            found.append(
+                f"rare losses: up to {share:.2g} of the policy's episodes may have outcomes that no log shows; a mean "
+                f"return of {at:.4g} in these would turn the verdict"
+            )
+        if self.flips_at is not None:
+            found.append(f"hidden confounding with a Gamma of {self.flips_at:.3g} or more may change the verdict")
+        return tuple(found)
 
     @property
     def label(self) -> str:
@@ -105,7 +124,15 @@ def decide(lower: float, upper: float, min_gain: float) -> tuple[str, float | No
     return "more_data", (half / distance) ** 2 if distance > 1e-3 * half else None
 
 
-def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | None = None) -> Verdict:
+def verdict(
+    evaluation: Evaluation,
+    min_gain: float = 0.0,
+    confidence: float | None = None,
+    *,
+    worst_case: float | None = None,
+    min_strength: float | None = None,
+    bound: str = "t",
+) -> Verdict:
     """Return the verdict on a policy.
 
     Args:
@@ -113,27 +140,48 @@ def verdict(evaluation: Evaluation, min_gain: float = 0.0, confidence: float | N
         min_gain: required gain over the logs (or the other policy), in units of discounted returns.
         confidence: confidence of the interval that decides; by default that of the evaluation. For several policies,
             `verdicts` passes a higher confidence.
+        worst_case: lowest discounted return of an episode that is possible; by default that of the range of rewards.
+            If so low a return may befall enough of the policy's episodes to turn ``ship`` without a trace in the logs,
+            the verdict is ``more_data``.
+        min_strength: strength Gamma of hidden confounding, 1 or more, that must not turn ``ship``; by default 1.5 for
+            estimated propensities and 1 for others.
+        bound: see `Evaluation.gain_range`.
+
+    Raises:
+        ConfigError, DataError: if an argument is out of range, or ``worst_case`` above a logged return.
     """
     min_gain = float(check("min_gain", min_gain, float))
+    check("worst_case", worst_case, float, optional=True)
+    check("min_strength", min_strength, float, low=1, optional=True)
     confidence = evaluation.confidence if confidence is None else confidence
-    found = _by_weights(evaluation, min_gain, confidence)
+    found = _by_weights(evaluation, min_gain, confidence, worst_case=worst_case, min_strength=min_strength, bound=bound)
     worth = _online_test(evaluation, min_gain, confidence) if found.verdict == "cannot_tell" else None
     return found if worth is None else worth
 
 
-def _by_weights(evaluation: Evaluation, min_gain: float, confidence: float) -> Verdict:
+def _by_weights(
+    evaluation: Evaluation,
+    min_gain: float,
+    confidence: float,
+    *,
+    worst_case: float | None = None,
+    min_strength: float | None = None,
+    bound: str = "t",
+) -> Verdict:
     """Return the verdict by the estimator that decides, or that none does."""
     assumptions = _assumptions(evaluation)
-    ends = evaluation.gain_range(confidence)
+    ends = evaluation.gain_range(confidence, bound)
     if ends is None:
         refusals = [finding for finding in evaluation.findings if finding.refused and finding.family != "kernel"]
         why, helps = _unique([finding.text for finding in refusals]), _unique([finding.remedy for finding in refusals])
         return Verdict("cannot_tell", why, helps, assumptions, min_gain, confidence=confidence)
     lower, upper = ends
     label, times = decide(lower, upper, min_gain)
-    decision = Decision(label, lower, upper, min_gain, confidence)
+    strength = _MIN_STRENGTH[evaluation.behaviour] if min_strength is None else min_strength
+    flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
+    decision = Decision(label, lower, upper, min_gain, confidence, worst_case, strength, flips_at, bound)
     objections = [found for each in OBJECTIONS if (found := each(evaluation, decision)) is not None]
-    constraints = {each: _constraint_verdict(evaluation, each, confidence) for each in evaluation.constraints}
+    constraints = {each: _constraint_verdict(evaluation, each, confidence, strength) for each in evaluation.constraints}
     segments = _segment_verdicts(evaluation, confidence)
     objections += [] if label == "do_not_ship" else _unmet(constraints) + _lost(evaluation, segments)
     if objections:
@@ -141,7 +189,7 @@ def _by_weights(evaluation: Evaluation, min_gain: float, confidence: float) -> V
         needed = [each.times for each in objections] + [times] * (label == "more_data" and not widened)
         times = None if None in needed else max(each for each in needed if each is not None)
         label = max((each.verdict for each in objections), key=GRAVITY.index)
-    reasons = [_interval_reason(lower, upper, min_gain, evaluation), *(each.reason for each in objections)]
+    reasons = [_interval_reason(lower, upper, min_gain, evaluation, bound), *(each.reason for each in objections)]
     reasons += [constraint_text(each, found) for each, found in constraints.items()]
     remedies = [remedy for each in objections for remedy in each.remedies]
     if label == "more_data" and not remedies:
@@ -157,7 +205,7 @@ def _by_weights(evaluation: Evaluation, min_gain: float, confidence: float) -> V
         if not finding.refused and evaluation.decides in members(finding.family)
     ]
     doubts += _possible_losses(evaluation, segments)
-    flips_at, ranges = _confounding(evaluation, label, lower, upper, min_gain)
+    flips_at = None if label == "more_data" else flips_at
     if label == "ship":  # it changes if the gain or a constraint does
         known = [flips_at, *(each.flips_at for each in constraints.values())]
         flips_at = min((at for at in known if at is not None), default=None)
@@ -175,7 +223,16 @@ def _by_weights(evaluation: Evaluation, min_gain: float, confidence: float) -> V
         ranges=ranges,
         constraints=constraints,
         segments=segments,
+        unseen_loss=_unseen_loss(evaluation, label, lower - min_gain, confidence) if bound == "t" else None,
     )
+
+
+def _unseen_loss(evaluation: Evaluation, label: str, margin: float, confidence: float) -> tuple[float, float] | None:
+    """Return the share of episodes whose outcomes no log may show, and the return at which they turn ``ship``."""
+    losses = evaluation.unseen
+    if label != "ship" or losses is None:
+        return None
+    return losses.share(confidence), losses.lowest - losses.turning_loss(margin, confidence)
 
 
 CONSTRAINT_STATES: Final = {
@@ -199,10 +256,12 @@ def constraint_text(constraint: Constraint, found: Verdict) -> str:
     return f"{text}: {interval}{why}"
 
 
-def _constraint_verdict(evaluation: Evaluation, constraint: Constraint, confidence: float) -> Verdict:
+def _constraint_verdict(
+    evaluation: Evaluation, constraint: Constraint, confidence: float, min_strength: float
+) -> Verdict:
     """Return the verdict on a constraint. A limit is inside; an outcome that never varied shows nothing."""
     outcome = evaluation.constraints[constraint]
-    found = _by_weights(outcome, constraint.min_gain, confidence)
+    found = _by_weights(outcome, constraint.min_gain, confidence, min_strength=min_strength)
     if evaluation.differs == 0 and found.lower == found.upper == found.min_gain:
         return replace(found, verdict="ship", remedies=())  # the policy that acted, at a limit of no change
     if outcome.logs.gain.terms.std() > 0 or found.lower is None or evaluation.differs == 0:
@@ -335,7 +394,14 @@ def _online_test(evaluation: Evaluation, min_gain: float, confidence: float) -> 
     )
 
 
-def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> dict[str, Verdict]:
+def verdicts(
+    evaluations: Mapping[str, Evaluation],
+    min_gain: float = 0.0,
+    *,
+    worst_case: float | None = None,
+    min_strength: float | None = None,
+    bound: str = "t",
+) -> dict[str, Verdict]:
     """Return verdicts on several policies, with one bound on the probability of shipping any of them wrongly.
 
     Holm's procedure (Holm 1979, Scandinavian Journal of Statistics 6) tests m policies in the order of their p-values:
@@ -344,7 +410,7 @@ def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> di
 
     Args:
         evaluations: evaluations by name, from the same logs and with the same confidence.
-        min_gain: see `verdict`.
+        min_gain, worst_case, min_strength, bound: see `verdict`.
     """
     p_values = {name: p for name, each in evaluations.items() if (p := _largest_p_value(each, min_gain)) is not None}
     (confidence,) = {evaluation.confidence for evaluation in evaluations.values()} or {0.95}
@@ -353,7 +419,17 @@ def verdicts(evaluations: Mapping[str, Evaluation], min_gain: float = 0.0) -> di
         evaluations, 1 - (1 - confidence) / max(len(evaluations), 1)
     )  # for those that models value
     confidences |= {name: 1 - 2 * error for name, error in errors.items()}
-    return {name: verdict(evaluation, min_gain, confidences.get(name)) for name, evaluation in evaluations.items()}
+    return {
+        name: verdict(
+            evaluation,
+            min_gain,
+            confidences.get(name),
+            worst_case=worst_case,
+            min_strength=min_strength,
+            bound=bound,
+        )
+        for name, evaluation in evaluations.items()
+    }
 
 
 def _largest_p_value(evaluation: Evaluation, min_gain: float) -> float | None:
@@ -413,10 +489,11 @@ def _unique(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
-def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Evaluation) -> str:
+def _interval_reason(lower: float, upper: float, min_gain: float, evaluation: Evaluation, bound: str) -> str:
     baseline = "the logs" if evaluation.against == "logs" else evaluation.against
-    interval = f"the gain over {baseline} is between {lower:.4g} and {upper:.4g} ({evaluation.decides})"
-    if evaluation.bounds is not None:
+    by = evaluation.decides if bound == "t" else f"{bound} bound, per_decision"
+    interval = f"the gain over {baseline} is between {lower:.4g} and {upper:.4g} ({by})"
+    if evaluation.bounds is not None and bound == "t":
         known = ", whatever the actions earn that the logs do not support"
         interval += known if evaluation.bounds.known else ", without what actions earn that the logs do not support"
     if lower == upper:

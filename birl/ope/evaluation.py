@@ -25,6 +25,7 @@ from birl.ope.model_agreement import ModelChecks, check_model
 from birl.ope.segments import MIN_EPISODES, check_names, read_segments
 from birl.ope.sensitivity import Confounded
 from birl.ope.support_bounds import GainBounds, RewardRange, gain_bounds
+from birl.ope.unseen_losses import BOUNDS, BoundedGain, UnseenLosses, bounded_gain, unseen_losses
 from birl.ope.validity_limits import (
     FAMILIES,
     Finding,
@@ -42,6 +43,8 @@ DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
 MODELS: Final = ("direct_method", "double_reinforcement_learning")
 """Estimators without products of ratios: if they agree, an online test may be worth it."""
 _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
+_LARGEST_LOG_WEIGHT: Final = 700.0
+"""Larger weights overflow."""
 _MODEL: Final = ("q", "v")
 _INPUTS: Final = {
     "on_policy": (),
@@ -126,6 +129,9 @@ class Evaluation:
             certain count.
         model_checks: checks of the models, if they are all that remains: no estimator decides, but
             `birl.ope.direct_method` and `birl.ope.double_reinforcement_learning` are not refused.
+        unseen: what the logs show of the losses of the policy; ``None`` without propensities.
+        bounded: the gain for bounds that hold for any tails; ``None`` without propensities or a range of rewards, or
+            if another policy is the baseline.
     """
 
     name: str
@@ -154,13 +160,15 @@ class Evaluation:
     segments: tuple[Segment, ...] = ()
     segment_loss: float | None = None
     model_checks: ModelChecks | None = None
+    unseen: UnseenLosses | None = None
+    bounded: BoundedGain | None = None
 
     @property
     def gain(self) -> Row | None:
         """The row of the estimator that decides."""
         return None if self.decides is None else self.rows[self.decides]
 
-    def gain_range(self, confidence: float | None = None) -> tuple[float, float] | None:
+    def gain_range(self, confidence: float | None = None, bound: str = "t") -> tuple[float, float] | None:
         """Return the lower and the upper end of the gain; ``None`` if no estimator decides.
 
         They are the ends of the interval of the estimator that decides. Where the logs do not support all actions and
@@ -168,10 +176,23 @@ class Evaluation:
 
         Args:
             confidence: confidence of the interval; by default that of the evaluation.
+            bound: ``"t"`` for Student's t; ``"betting"`` or ``"bernstein"`` for bounds that hold for any tails, if the
+                range of rewards is known. They are wider.
+
+        Raises:
+            ConfigError: if the bound cannot be computed.
         """
+        check("bound", bound, str, choices=("t", *BOUNDS))
         if self.gain is None:
             return None
         confidence = self.confidence if confidence is None else confidence
+        if bound != "t":
+            if self.bounded is None:
+                raise ConfigError(
+                    f"bound is {bound!r}, which needs propensities of one discrete action, the lowest and the highest "
+                    "reward (reward_range=, --reward-range), and the logs as the baseline: give them, or bound='t'"
+                )
+            return self.bounded.interval(bound, confidence, self.clusters)
         interval = t_interval(self.gain.gain, confidence, self.clusters)
         low, high = (None, None) if self.bounds is None else self.bounds.interval(confidence, self.clusters)
         return float(interval.lower) if low is None else low, float(interval.upper) if high is None else high
@@ -384,14 +405,9 @@ def evaluate_view(
     earned = on_policy(view.trajectories)
     over_time = _over_time(decides or MODELS[1], estimates, baseline, baseline_share, logs)
     weights: dict[str, Array] = {}
-    confounded = None
-    if view.diagnostics is not None and logs.log_propensity is not None:
+    if view.diagnostics is not None:
         weights = {"ess": view.diagnostics.ess_by_step, "mean_weight": view.diagnostics.mean_weight}
-        if decides is not None:
-            propensity = logs.pad(np.exp(logs.log_propensity)) + ~logs.mask  # no action is taken after the end
-            propensity = np.where(logs.mask, 0.0, 1.0) if logs.densities else propensity
-            other = None if versus is None or not baseline_share else versus[1].trajectories
-            confounded = Confounded(view.trajectories, propensity, other)
+    other = None if versus is None or not baseline_share else versus[1].trajectories
     return Evaluation(
         name=name,
         against="logs" if versus is None else versus[0],
@@ -407,7 +423,7 @@ def evaluate_view(
         findings=findings,
         over_time=None if decides is None else over_time,
         weights=weights,
-        confounded=confounded,
+        confounded=None if decides is None else _confounded(logs, view, other),
         clusters=logs.cluster,
         differs=view.differs,
         action_probabilities=view.action_probabilities,
@@ -415,6 +431,8 @@ def evaluate_view(
         unit="episode" if logs.mask.shape[1] > 1 else "decision",
         bounds=_bounds(logs, view, versus, baseline, decides, baseline_share),
         model_checks=None if decides is not None else _check_models(rows, view, versus, logs, over_time),
+        unseen=_unseen(logs, view),
+        bounded=None if versus is not None or baseline_share != 1 else _bounded(logs, view),
     )
 
 
@@ -441,6 +459,33 @@ def _bounds(
         versus=other,
         baseline_share=baseline_share,
     )
+
+
+def _confounded(logs: LoggedEpisodes, view: PolicyView, other: Trajectories | None) -> Confounded | None:
+    if logs.log_propensity is None:
+        return None
+    propensity = logs.pad(np.exp(logs.log_propensity)) + ~logs.mask  # no action is taken after the end
+    propensity = np.where(logs.mask, 0.0, 1.0) if logs.densities else propensity
+    return Confounded(view.trajectories, propensity, other)
+
+
+def _unseen(logs: LoggedEpisodes, view: PolicyView) -> UnseenLosses | None:
+    if view.diagnostics is None:
+        return None
+    count = np.inf if logs.cluster is None else len(np.unique(logs.cluster))
+    lowest = None
+    if logs.reward_range.lower is not None:
+        lowest = float(logs.reward_range.returns(logs.gamma, logs.mask.shape[1])[0][0])
+    return unseen_losses(view.trajectories, float(min(view.diagnostics.ess, count)), lowest)
+
+
+def _bounded(logs: LoggedEpisodes, view: PolicyView) -> BoundedGain | None:
+    lower, upper = logs.reward_range.lower, logs.reward_range.upper
+    if view.diagnostics is None or logs.densities or lower is None or upper is None:
+        return None
+    if view.trajectories.log_weight.max() > _LARGEST_LOG_WEIGHT:
+        return None
+    return bounded_gain(view.trajectories, lower, upper)
 
 
 def _estimates(trajectories: Trajectories) -> tuple[dict[str, Estimate], dict[str, str]]:

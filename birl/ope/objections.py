@@ -23,6 +23,10 @@ class Decision:
         lower, upper: ends of the interval.
         min_gain: required gain.
         confidence: confidence of the interval.
+        worst_case: lowest return of an episode that the user thinks possible; ``None`` if unknown.
+        min_strength: strength Gamma of hidden confounding that must not change ``ship``.
+        flips_at: smallest Gamma that may change the verdict; ``None`` if it is large, or unknown.
+        bound: bound that gave the interval; see `Evaluation.gain_range`.
     """
 
     verdict: str
@@ -30,6 +34,10 @@ class Decision:
     upper: float
     min_gain: float
     confidence: float
+    worst_case: float | None = None
+    min_strength: float = 1.0
+    flips_at: float | None = None
+    bound: str = "t"
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,51 @@ def leaked_reward(evaluation: Evaluation, decision: Decision) -> Objection | Non
     return Objection("more_data", remedies=(finding.remedy,))
 
 
-OBJECTIONS: Final[tuple[Objecting, ...]] = (changed_gain, missing_support, heavy_tail, leaked_reward)
+def unseen_loss(evaluation: Evaluation, decision: Decision) -> Objection | None:
+    """Object to ``ship`` if losses that are possible, but rarer than the logs can show, would turn it."""
+    losses = evaluation.unseen
+    if losses is None or (worst := losses.worst(decision.worst_case)) is None:
+        return None
+    margin = decision.lower - decision.min_gain
+    if decision.verdict != "ship" or decision.bound != "t" or margin <= 0:
+        return None  # other bounds include such losses
+    share = losses.share(decision.confidence)
+    cost = share * (losses.lowest - worst)
+    if cost < margin:
+        return None
+    reason = (
+        f"an episode may return {worst:.4g}, but the lowest logged return is {losses.lowest:.4g}: up to {share:.2g} of "
+        "the policy's episodes may return so little without a trace in the logs, and "
+        f"{margin / (losses.lowest - worst):.2g} of them would turn the verdict"
+    )
+    remedy = "or show that so low a return is impossible (worst_case=, --worst-case, or the range of rewards)"
+    return Objection(
+        "more_data", reason, (f"log about {cost / margin:.2g} times as many episodes", remedy), cost / margin
+    )
+
+
+def hidden_causes(evaluation: Evaluation, decision: Decision) -> Objection | None:
+    """Object to ``ship`` if weak hidden confounding would turn it."""
+    flips_at = decision.flips_at
+    if decision.verdict != "ship" or flips_at is None or flips_at >= decision.min_strength:
+        return None
+    why = "the propensities are estimated, and " if evaluation.behaviour == "estimated" else ""
+    reason = (
+        f"{why}hidden confounding with a Gamma of {flips_at:.3g} may turn the verdict; a Gamma of "
+        f"{decision.min_strength:g} must not"
+    )
+    remedies = ("log the propensities of the policy that acts", "or require less, if nothing hidden drove the actions")
+    return Objection("more_data", reason, (remedies[0], f"{remedies[1]} (min_strength=, --min-strength)"))
+
+
+OBJECTIONS: Final[tuple[Objecting, ...]] = (
+    changed_gain,
+    missing_support,
+    heavy_tail,
+    leaked_reward,
+    unseen_loss,
+    hidden_causes,
+)
 """All objections; the remedies of the first one with remedies come first."""
 
 
