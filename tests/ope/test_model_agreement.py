@@ -114,6 +114,28 @@ def test_a_hidden_state_earns_no_test() -> None:
     assert any(each.rows["direct_method"].gain.value > 0 for each in said)  # what the model says
 
 
+def curved(seed: int, n: int = 100, steps: int = 60) -> Any:
+    """Action 1 pays ``x^3 / 2 - x``, whose mean product with the sign of a normal x is 0, but not that with x."""
+    rng = np.random.default_rng(seed)
+    x, a = rng.normal(size=(n, steps)), rng.integers(0, 2, (n, steps))
+    return dataset(x, a, (2 * a - 1) * (x**3 / 2 - x) + rng.normal(size=(n, steps)))
+
+
+def test_linear_models_that_are_wrong_together_earn_no_test() -> None:
+    for seed in range(3):
+        of = evaluate(BySign(0.8), curved(seed), gamma=0.99)
+        assert verdict(of).verdict == "cannot_tell"
+        for name in MODELS:
+            assert of.rows[name].gain.value > 2, name  # both see a gain, and none is there
+
+
+@pytest.mark.slow
+def test_linear_models_that_are_wrong_together_earn_a_test_rarely() -> None:
+    of = (evaluate(BySign(0.8), curved(seed), gamma=0.99) for seed in range(1000))
+    counts = Counter(verdict(each).verdict for each in of)
+    assert not planted.too_few(1000 - counts["test_online"], 1000, 0.975), counts
+
+
 def test_a_hidden_state_that_lasts_long_earns_no_test() -> None:
     for seed in range(2):
         of = evaluate(BySign(0.9), hidden(seed, n=120, steps=100, lasts=0.97), gamma=0.99)
