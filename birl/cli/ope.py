@@ -103,6 +103,21 @@ Segments = Annotated[
 SegmentLoss = Annotated[
     float | None, typer.Option(min=0, help="Largest loss of any segment with which a policy may ship.")
 ]
+Cvar = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", help="Compare the mean return of this share of the worst episodes with the baseline."
+    ),
+]
+MinCvarGain = Annotated[
+    float | None, typer.Option(help="Required difference of the worst episodes' mean return; below 0 allows a loss.")
+]
+Quantile = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Compare this quantile of returns with the baseline.")
+]
+MinQuantileGain = Annotated[
+    float | None, typer.Option(help="Required difference of the quantile; below 0 allows a loss.")
+]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.9999, help="Confidence of two-sided intervals.")]
 Keep = Annotated[int, typer.Option(min=1, help="Number of candidates to evaluate; a cheap screen sets others aside.")]
 
@@ -221,6 +236,10 @@ def report(
     worst_case: WorstCase = None,
     min_strength: MinStrength = None,
     bound: Bound = "t",
+    cvar: Cvar = None,
+    min_cvar_gain: MinCvarGain = None,
+    quantile: Quantile = None,
+    min_quantile_gain: MinQuantileGain = None,
     *,
     options: EvaluationOptions,
 ) -> None:
@@ -233,7 +252,9 @@ def report(
     if segment_loss is not None and not segments:
         raise ConfigError("--segment-loss limits losses of segments, and there are none: give --segment COLUMN")
     required: dict[str, Any] = {"worst_case": worst_case, "min_strength": min_strength, "bound": bound}
+    tails = [*_tail("cvar", cvar, min_cvar_gain), *_tail("quantile", quantile, min_quantile_gain)]
     further: dict[str, Any] = {
+        "tails": [[each.kind, each.share, each.min_gain] for each in tails],
         "constraints": sorted(map(str, limits)),
         "segments": sorted(segments),
         "segment_loss": segment_loss,
@@ -255,7 +276,7 @@ def report(
     compared = policies if isinstance(baseline, str) else {**policies, against: baseline}
     seen = _names_of_seen(compared, dataset, data, contents)
     arguments |= {"against": baseline, "against_name": against}
-    arguments |= {"constraints": limits, "segments": segments, "segment_loss": segment_loss}
+    arguments |= {"tails": tails, "constraints": limits, "segments": segments, "segment_loss": segment_loss}
     evaluations = {
         name: ope.evaluate(policy, data, seen=bool({name, against} & seen), name=name, **arguments)
         for name, policy in policies.items()
@@ -511,6 +532,13 @@ def _exit_status(verdicts: dict[str, ope.Verdict]) -> int:
     """Return the exit status of the most useful verdict: ship, then test online, more data and so on."""
     order = ("ship", "test_online", "more_data", "do_not_ship", "cannot_tell")
     return ope.STATUS[min((verdict.verdict for verdict in verdicts.values()), key=order.index)]
+
+
+def _tail(kind: str, share: float | None, min_gain: float | None) -> list[ope.LowerTail]:
+    """Return the figure of the lower tail that options ask for, if any."""
+    if share is None and min_gain is not None:
+        raise ConfigError(f"--min-{kind}-gain is {min_gain}, but there is no --{kind}: give the share of the episodes")
+    return [] if share is None else [ope.LowerTail(kind, share, min_gain)]
 
 
 def _described(name: str, policy: LoadedPolicy) -> str:

@@ -60,6 +60,7 @@ from birl.ope.intervals import (
     t_interval,
     t_quantile,
 )
+from birl.ope.lower_tail import LowerTail, TailGain, tail_gain
 from birl.ope.magic import magic
 from birl.ope.marginalized_ratios import marginal_ratios
 from birl.ope.mrdr import more_robust_q
@@ -162,6 +163,7 @@ __all__ = [
     "Gaussian",
     "Interval",
     "Limit",
+    "LowerTail",
     "MeanDifference",
     "Mixture",
     "OnlineTestPlan",
@@ -176,6 +178,7 @@ __all__ = [
     "Slates",
     "Softmax",
     "StochasticPolicy",
+    "TailGain",
     "Trajectories",
     "UserModel",
     "Verdict",
@@ -255,6 +258,7 @@ __all__ = [
     "t_interval",
     "t_quantile",
     "tail_facts",
+    "tail_gain",
     "tail_weight",
     "temper_ratios",
     "turns_down",

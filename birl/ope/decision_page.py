@@ -92,6 +92,8 @@ def as_json(evaluation: Evaluation, verdict: Verdict | None = None) -> JSONObjec
         }
         if evaluation.constraints:
             data["constraints"] = _constraint_rows(evaluation, verdict)
+        if evaluation.tails:
+            data["lower_tails"] = [each.as_dict(verdict.confidence) for each in evaluation.tails]
         if evaluation.segments:
             data["segments"] = _segment_rows(evaluation, verdict)
             data["segment_loss"] = evaluation.segment_loss
@@ -213,6 +215,7 @@ def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
     ]
     parts.append(f"{size}. {required} The baseline is {baseline}")
     parts += _constraint_parts(evaluation, verdict) + _segment_parts(evaluation, verdict)
+    parts += _tail_parts(evaluation, verdict)
     parts.append(Table(["Assumptions that logs cannot check"], [[text] for text in verdict.assumptions]))
     name = evaluation.name
     sections = [
@@ -378,6 +381,18 @@ def _over_time_json(evaluation: Evaluation) -> JSONObject | None:
         "unseen_change": over_time.unseen,
         "baseline_change": None if over_time.baseline_change is None else over_time.baseline_change.time,
     }
+
+
+def _tail_parts(evaluation: Evaluation, verdict: Verdict) -> list[Part]:
+    if not evaluation.tails:
+        return []
+    rows: list[list[object]] = []
+    for each in evaluation.tails:
+        data = each.as_dict(verdict.confidence)
+        ends = data["interval"] if isinstance(data["interval"], tuple) else (None, None)
+        rows.append([str(each.tail), each.baseline, each.policy, *ends, each.tail.min_gain, each.refused])
+    head = ("figure", "baseline", "policy", "difference from", "to", "required", "unknown because")
+    return [Table(head, rows, "The worst episodes")]
 
 
 def _flip_text(verdict: Verdict) -> str:

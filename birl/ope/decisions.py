@@ -191,6 +191,7 @@ def _by_weights(
         label = max((each.verdict for each in objections), key=GRAVITY.index)
     reasons = [_interval_reason(lower, upper, min_gain, evaluation, bound), *(each.reason for each in objections)]
     reasons += [constraint_text(each, found) for each, found in constraints.items()]
+    reasons += [each.text(confidence) for each in evaluation.tails]
     remedies = [remedy for each in objections for remedy in each.remedies]
     if label == "more_data" and not remedies:
         unknown = "the number of episodes that would decide is unknown: the estimate is too close to the limit"
@@ -346,10 +347,10 @@ def _agreed_gain(evaluation: Evaluation, min_gain: float, confidence: float) -> 
     linear, marginal = (evaluation.rows[name].gain for name in MODELS)
     gain = model_gain(linear, marginal, checks, confidence, evaluation.clusters)
     decision = Decision("ship", gain.lower, gain.upper, min_gain, confidence)
-    if first_finding(evaluation, "no_support") is not None or (
-        evaluation.segments and evaluation.segment_loss is not None
-    ):
-        return None  # nothing bounds what such actions earn, or what segments lose
+    gates = bool(evaluation.segments) and evaluation.segment_loss is not None
+    gates |= any(each.tail.min_gain is not None for each in evaluation.tails)
+    if gates or first_finding(evaluation, "no_support") is not None:
+        return None  # nothing bounds what such actions earn, or what segments and the worst episodes lose
     decided = replace(evaluation, decides=MODELS[1], over_time=checks.over_time)  # as if this estimator decided
     if gain.lower <= min_gain or any(each(decided, decision) is not None for each in OBJECTIONS):
         return None
@@ -440,6 +441,7 @@ def _largest_p_value(evaluation: Evaluation, min_gain: float) -> float | None:
     for constraint, outcome in evaluation.constraints.items():
         row = outcome.gain
         found.append(1.0 if row is None else p_value(row.gain, constraint.min_gain, outcome.clusters))
+    found += [each.p_value() for each in evaluation.tails if each.tail.min_gain is not None]
     if (loss := evaluation.segment_loss) is not None:
         parts = [each.evaluation for each in evaluation.segments]
         known = [(part, part.gain.gain) for part in parts if part is not None and part.gain is not None]

@@ -21,6 +21,7 @@ from birl.ope.evaluated_policies import EvaluatedPolicy
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import Interval, t_interval
 from birl.ope.learned_rows import HeldOutRows
+from birl.ope.lower_tail import LowerTail, TailGain, read_tails, tail_gain
 from birl.ope.model_agreement import ModelChecks, check_model
 from birl.ope.segments import MIN_EPISODES, check_names, read_segments
 from birl.ope.sensitivity import Confounded
@@ -125,6 +126,7 @@ class Evaluation:
         bounds: bounds of the gain where the logs do not support all actions; ``None`` if they support them, or if no
             estimator decides.
         segments: evaluations of segments.
+        tails: lower tails of returns, against the baseline.
         segment_loss: largest loss of a segment that a policy that ships may cause; ``None`` if only losses that are
             certain count.
         model_checks: checks of the models, if they are all that remains: no estimator decides, but
@@ -158,6 +160,7 @@ class Evaluation:
     assumptions: tuple[str, ...] = ()
     bounds: GainBounds | None = None
     segments: tuple[Segment, ...] = ()
+    tails: tuple[TailGain, ...] = ()
     segment_loss: float | None = None
     model_checks: ModelChecks | None = None
     unseen: UnseenLosses | None = None
@@ -220,6 +223,7 @@ def evaluate(
     reward_range: tuple[float | None, float | None] | None = None,
     segments: Sequence[str] = (),
     segment_loss: float | None = None,
+    tails: Sequence[LowerTail] = (),
 ) -> Evaluation:
     """Estimate from logs what a policy earns, and its gain over the logs or over another policy.
 
@@ -256,6 +260,8 @@ def evaluate(
             constant within episodes.
         segment_loss: largest loss per episode of a segment, 0 or more, that a policy that ships may cause. Without it,
             a segment stops a policy only if its loss is certain.
+        tails: figures of the lower tail of returns, such as ``LowerTail("cvar", 0.1, min_gain=-0.5)``: the worst tenth
+            of the episodes may earn at most 0.5 less than under the baseline.
 
     Raises:
         ConfigError, DataError, UnsupportedError: if there is nothing to evaluate: no episodes, a policy without
@@ -283,6 +289,7 @@ def evaluate(
         constraints=_constrained(found, limits, logs, view, versus, seen, getattr(dataset, "logs", None)),
         segments=_by_segment(found, parts, logs, view, versus, seen),
         segment_loss=segment_loss,
+        tails=_tails(found, read_tails(tails), view, versus, logs.cluster, seed),
     )
 
 
@@ -317,6 +324,28 @@ def _constrained(
             key, outcome, view.outcomes[key], other, found.confidence, seen, each.baseline_share
         )
     return evaluations
+
+
+def _tails(
+    found: Evaluation,
+    tails: Sequence[LowerTail],
+    view: PolicyView,
+    versus: tuple[str, PolicyView] | None,
+    clusters: Array | None,
+    seed: int,
+) -> tuple[TailGain, ...]:
+    """Compare the lower tails of returns; weights of whole episodes must be reliable, and all actions supported."""
+    if view.trajectories.log_ratio is None:
+        return ()
+    wrong = [each for each in found.findings if each.fact == "no_support"]
+    wrong += [each for each in found.findings if each.refused and each.family in ("weights", "data")]
+    other = None if versus is None else versus[1].trajectories
+    try:
+        return tuple(
+            tail_gain(each, view.trajectories, other, clusters, wrong[0].text if wrong else "", seed) for each in tails
+        )
+    except DataError:  # all weights are 0, and no estimator with weights decides
+        return ()
 
 
 def _by_segment(

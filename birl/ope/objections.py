@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from birl.ope.evaluation import Evaluation
+from birl.ope.lower_tail import TailGain
 from birl.ope.validity_limits import CAPPED, LIMITS, Finding
 
 
@@ -202,6 +203,30 @@ def hidden_causes(evaluation: Evaluation, decision: Decision) -> Objection | Non
     return Objection("more_data", reason, (remedies[0], f"{remedies[1]} (min_strength=, --min-strength)"))
 
 
+def lower_tails(evaluation: Evaluation, decision: Decision) -> Objection | None:
+    """Object if the worst episodes of the policy may earn less than required; see `birl.ope.LowerTail`."""
+    if decision.verdict == "do_not_ship":
+        return None
+    found = [each for tail in evaluation.tails if (each := _lower_tail(tail, decision)) is not None]
+    return max(found, key=lambda each: GRAVITY.index(each.verdict), default=None)
+
+
+def _lower_tail(found: TailGain, decision: Decision) -> Objection | None:
+    least = found.tail.min_gain
+    if least is None:
+        return None
+    if found.refused:
+        return Objection("more_data", found.text(decision.confidence), ("log more episodes",), found.times)
+    interval = found.interval(decision.confidence)
+    lower, upper, distance = float(interval.lower), float(interval.upper), found.value - least
+    if upper < least:
+        return Objection("do_not_ship", remedies=("learn a policy whose worst episodes earn more",))
+    if lower >= least:
+        return None
+    times = ((upper - lower) / 2 / distance) ** 2 if distance > 0 else None
+    return Objection("more_data", remedies=("log more episodes",), times=times)
+
+
 OBJECTIONS: Final[tuple[Objecting, ...]] = (
     changed_gain,
     missing_support,
@@ -209,6 +234,7 @@ OBJECTIONS: Final[tuple[Objecting, ...]] = (
     leaked_reward,
     unseen_loss,
     hidden_causes,
+    lower_tails,
 )
 """All objections; the remedies of the first one with remedies come first."""
 

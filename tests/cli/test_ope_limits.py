@@ -88,6 +88,14 @@ def test_constraints_and_segments(ask: Any) -> None:
     assert ask("rules.csv", "--constraint", "bought <= +0.3", "--constraint", "bought <= 0.9")[0] == 0
 
 
+def test_the_worst_episodes(ask: Any) -> None:
+    status, output = ask("rules.csv", "--cvar", 0.1, "--min-cvar-gain", -0.5, "--quantile", 0.05)
+    assert status == 0 and "the mean return of the worst 10 % of episodes is" in output
+    assert "the 5 % quantile of returns is" in output
+    status, output = ask("rules.csv", "--cvar", 0.1, "--min-cvar-gain", 2, "--json")
+    assert status == 3 and json.loads(output)["policies"][0]["lower_tails"][0]["min_gain"] == 2
+
+
 def test_limits_are_a_part_of_the_question(ask: Any, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["ope", "report", "rules.csv", "--dataset", "certify"]
     assert ask("rules.csv", "--constraint", "bought <= +0.3")[0] == 0
@@ -103,6 +111,8 @@ def test_limits_are_a_part_of_the_question(ask: Any, capsys: pytest.CaptureFixtu
         (["rules.csv", "--segment", "bought"], "'bought' is an outcome"),
         (["rules.csv", "--segment", "chanel"], "did you mean 'channel'"),
         (["rules.csv", "--segment-loss", 0.1], "give --segment COLUMN"),
+        (["rules.csv", "--min-cvar-gain", 0.1], "there is no --cvar"),
+        (["rules.csv", "--quantile", 2], "the share of quantile is 2.0"),
         (["rules.csv", "--epsilon", 0.1], "rules.csv is no model, and --epsilon changes models only"),
         (["none.csv"], "none.csv cannot be read"),
         (["ours:nothing"], "cannot be imported"),
