@@ -60,6 +60,16 @@ USER_MODELS: Final[Mapping[str, UserModel]] = {
     ),
 }
 """Assumptions about users, by the names that `evaluate_slates` takes."""
+_ASSUME_LESS: Final = {
+    "slate_importance_sampling": (),
+    "reward_interaction": ("slate_importance_sampling",),
+    "cascade_doubly_robust": ("slate_importance_sampling",),
+    "item_position": ("slate_importance_sampling", "reward_interaction"),
+    "pseudoinverse": ("slate_importance_sampling",),
+}
+"""Estimators that are valid wherever an estimator is, and in more cases."""
+_CONTRADICTION: Final = 0.99
+"""Confidence of the test of an assumption by the estimators that assume less."""
 _NEEDS: Final = {
     "slate_importance_sampling": "slate or prefix",
     "reward_interaction": "prefix",
@@ -81,7 +91,8 @@ def evaluate_slates(
     """Estimate what a slate policy earns, and its gain over the logs, with one estimate that decides.
 
     All estimates that the given probabilities allow are in the result; those that assume more than ``users`` never
-    decide. If two of them differ by more than their intervals, the stronger assumption is probably wrong.
+    decide. The assumption is tested: if an estimate that assumes less is reliable, and differs from the one that would
+    decide by more than chance (the 99 % interval of their paired difference excludes 0), the latter is refused.
 
     Args:
         slates: logged slates, with probabilities under both policies.
@@ -120,6 +131,12 @@ def evaluate_slates(
         interval, around = (t_interval(each, confidence, slates.clusters) for each in (estimate, gain))
         rows[key] = Row(float(estimate.value), interval, gain, around, refused)
     allowed = USER_MODELS[users].estimators
+    for key in allowed:
+        if (text := _contradiction(key, rows, slates.clusters)) is not None:
+            remedy = "assume less of users, or find out why clicks depend on other items"
+            finding = Finding(key, True, "contradicted", np.nan, text, remedy)
+            findings.append(finding)
+            rows[key] = replace(rows[key], refused=finding.message)
     decides = next((key for key in allowed if key in rows and not rows[key].refused), None)
     if not rows.keys() & set(allowed):
         lacks = f"users = {users!r} needs probabilities of both policies that are not given: {_NEEDS[allowed[-1]]}"
@@ -147,6 +164,19 @@ def evaluate_slates(
         unit="slate",
         assumptions=tuple(filter(None, [USER_MODELS[users].text])),
     )
+
+
+def _contradiction(key: str, rows: Mapping[str, Row], clusters: Array | None) -> str | None:
+    """Return which estimate that assumes less contradicts an estimate, as a sentence; ``None`` if none does."""
+    others = [each for each in _ASSUME_LESS[key] if each in rows and not rows[each].refused]
+    if key not in rows or rows[key].refused or not others:
+        return None
+    for other in others:
+        interval = t_interval(rows[key].gain - rows[other].gain, 1 - (1 - _CONTRADICTION) / len(others), clusters)
+        if not interval.holds(0.0):
+            ends = f"between {float(interval.lower):.4g} and {float(interval.upper):.4g}"
+            return f"{other}, which assumes less of users, contradicts {key}: their difference is {ends}"
+    return None
 
 
 def _estimates(

@@ -207,7 +207,7 @@ def test_a_deterministic_ranking() -> None:
         SlateProbabilities.ranking(np.array([1, 0, 1]), item, mask)
 
 
-REPETITIONS = {"quick": 150, "whole": 1000}
+REPETITIONS = {"quick": 120, "whole": 1000}
 
 
 @pytest.mark.parametrize("size", ["quick", pytest.param("whole", marks=pytest.mark.slow)])
@@ -232,9 +232,31 @@ def test_intervals_cover_if_the_assumption_holds_and_not_if_it_is_broken(world: 
             assert too_few(sum(hits[name]), len(hits[name]), 0.9), (name, np.mean(hits[name]))
 
 
+@pytest.mark.parametrize("size", ["quick", pytest.param("whole", marks=pytest.mark.slow)])
+def test_wrong_ships_stay_rare_where_the_assumption_about_users_is_broken(size: str) -> None:
+    """Every estimate of independent positions is too high here; estimates that assume less find it out."""
+    rng, gain = (
+        np.random.default_rng(6),
+        truth(by_cascade) - sum(probability_of(LOGGING, each) * float(by_cascade(each[None]).sum()) for each in EVERY),
+    )
+    count, ships, answers = {"quick": 40, "whole": 1000}[size], 0, 0
+    for _ in range(count):
+        slates = draw(by_cascade, 1500, rng)
+        wrong = ope.verdict(ope.evaluate_slates(slates, "item_position"), gain)
+        right = ope.verdict(ope.evaluate_slates(slates, "cascade"), gain - 0.1)
+        ships += wrong.verdict == "ship"
+        answers += right.verdict == "ship"
+        refused = (
+            wrong.verdict != "cannot_tell" or "assumes less of users, contradicts item_position" in wrong.reasons[0]
+        )
+        assert refused, wrong.reasons
+    assert not too_few(count - ships, count, 0.975), ships
+    assert answers > 0.7 * count
+
+
 def test_wrong_ships_stay_rare_at_no_gain() -> None:
     rng, wrong = np.random.default_rng(5), []
-    for _ in range(200):
+    for _ in range(80):
         item = np.argsort(-(LOGGING + rng.gumbel(size=(300, ITEMS))), -1)[:, :SHOWN]
         slates = slates_of(item, 0.5 + 0.3 * rng.normal(size=item.shape))  # no item is better than another
         wrong.append(ope.verdict(ope.evaluate_slates(slates, "cascade")).verdict == "ship")
@@ -250,9 +272,11 @@ def test_an_evaluation_decides_by_what_is_assumed_of_users(tmp_path: Path) -> No
     assert deciders == {
         "none": "slate_importance_sampling",
         "cascade": "cascade_doubly_robust",
-        "item_position": "item_position",
+        "item_position": None,  # contradicted
         "additive": None,  # the logs are not ranked uniformly, and g is for independent positions
     }
+    alone = draw(by_position, 3000, np.random.default_rng(2))
+    assert ope.evaluate_slates(alone, "item_position").decides == "item_position"
     result = ope.evaluate_slates(slates, "cascade", name="new ranking")
     gain = truth(by_cascade) - sum(probability_of(LOGGING, each) * by_cascade(each[None]).sum() for each in EVERY)
     assert result.gain is not None and result.gain.gain_interval is not None and result.gain.gain_interval.holds(gain)
