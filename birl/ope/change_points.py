@@ -31,6 +31,8 @@ _MIN_PART: Final = 20
 """Smallest number of units before and after a change."""
 _MAX_UNITS: Final = 2000
 _MAX_GROUPS: Final = 1000
+_MANY: Final = 20_000
+"""Largest number of episodes with clusters that keep their exact order."""
 _MAX_SPLITS: Final = 64
 _CRITICAL: Final = 3.6
 """About the 99 % quantile of the largest statistic (Andrews 1993, Econometrica 61:821-856, table I, trimmed by 5 %)."""
@@ -96,11 +98,11 @@ def find_change(
         index = int(np.argmin(np.isfinite(time)))
         raise DataError(f"time of episode {index} is {time[index]}; it must be finite: repair the time column")
     order = np.argsort(time, kind="stable")
-    residual, time = terms[order] - terms.mean(), time[order]
+    time, residual = time[order], terms - terms.mean()
     if np.abs(residual).max(initial=0) <= 1e-9 * np.abs(terms).max(initial=0):
         return None
-    first, owner = _units(order, clusters)
-    unit = np.add.reduceat(residual, first)
+    order, first, owner = _units(order, clusters)
+    unit = np.add.reduceat(residual[order], first)
     new_time = np.flatnonzero(np.append(False, time[first[1:]] > time[first[1:] - 1]))
     least = max(_MIN_PART, len(unit) // 20)
     splits = new_time[(new_time >= least) & (new_time <= len(unit) - least)]
@@ -114,22 +116,30 @@ def find_change(
     return Change(float(time[first[tested[int(statistic.argmax())]]]), float(time[first[likely[-1]]]))
 
 
-def _units(order: Array, clusters: Array | None) -> tuple[Array, Array | None]:
-    """Return the first episode of each unit in the order of time, and the group of each unit.
+def _units(order: Array, clusters: Array | None) -> tuple[Array, Array, Array | None]:
+    """Return the order of episodes, the place of the first one of each unit, and the group of each unit.
 
     Without clusters, units are episodes (or equally long runs of many episodes), and the groups are ``None``. With
-    clusters, units are runs of episodes of one group. Each group is a cluster, or several with similar mean times.
+    clusters, units are runs of episodes of one group. Each group is a cluster, or several: successive ones, or random
+    ones if clusters overlap in time. Many episodes of a 64th of the time are ordered by their groups, so that there are
+    few units.
     """
     n = len(order)
     if clusters is None:
-        return np.unique(np.linspace(0, n, min(n, _MAX_UNITS), endpoint=False).astype(np.int64)), None
+        return order, np.unique(np.linspace(0, n, min(n, _MAX_UNITS), endpoint=False).astype(np.int64)), None
     _, index = np.unique(np.asarray(clusters)[order], return_inverse=True)
-    mean_time = np.bincount(index, np.arange(n)) / np.bincount(index)
-    rank = np.argsort(np.argsort(mean_time, kind="stable"), kind="stable")
-    group = (rank * min(len(rank), _MAX_GROUPS) // len(rank))[index]
+    count, runs = int(index.max()) + 1, 1 + np.count_nonzero(np.diff(index))
+    rank = np.random.default_rng(0).permutation(count)
+    if runs < 1.5 * count:  # most clusters are episodes in a row
+        rank[np.argsort(np.bincount(index, np.arange(n)) / np.bincount(index), kind="stable")] = np.arange(count)
+    groups = _MAX_GROUPS if n <= _MANY else _MAX_GROUPS // 5
+    group = (rank * min(count, groups) // count)[index]
+    if n > _MANY:
+        inside = np.lexsort((group, np.arange(n) * _MAX_SPLITS // n))
+        order, group = order[inside], group[inside]
     first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
     owner = group[first]
-    return first, None if len(np.unique(owner)) == len(owner) else owner
+    return order, first, None if len(np.unique(owner)) == len(owner) else owner
 
 
 def _statistics(unit: Array, owner: Array | None, splits: Array) -> Array:

@@ -101,6 +101,19 @@ def test_rows_that_are_left_out_are_reported(birl_: Any, logs: pyarrow.Table) ->
     assert "Usage" in birl_("data", "import", "--help")
 
 
+def test_pending_rewards_are_reported(birl_: Any, logs: pyarrow.Table) -> None:
+    days = pyarrow.array(np.arange(len(logs)) * 86400, pyarrow.timestamp("s"))
+    dated = logs.set_column(logs.column_names.index("at"), "at", days)
+    pyarrow.parquet.write_table(dated, "dated.parquet")
+    text = Path("schema.toml").read_text(encoding="utf-8")
+    Path("delayed.toml").write_text(text.replace("[reward]", "[reward]\ndelay = 604800.0"))
+    birl_("data", "import", "dated.parquet", "--schema", "delayed.toml", "--out", "dated")
+    assert (
+        "pending: 2 episodes, the first from 1973-04-03, have rewards that were not final when the log ended "
+        "(1973-04-14): evaluations leave out episodes from then on"
+    ) in birl_.notes
+
+
 def test_interleaved_rows_and_episodes_without_a_part_are_reported(birl_: Any, logs: pyarrow.Table) -> None:
     text = Path("schema.toml").read_text(encoding="utf-8")
     Path("schema.toml").write_text(re.sub(r"(?m)^(time|terminated|truncated) = .*", "", text))

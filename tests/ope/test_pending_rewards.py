@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from birl.dataset import LogSchema, from_table
+from birl.dataset import LogSchema, ReplayBuffer, from_table, write_parquet
+from birl.dataset.logs.files import import_files
 from birl.errors import ConfigError, DataError, EmptyDataError
 from birl.ope import evaluate, verdict
 from tests.ope import planted
@@ -151,3 +153,13 @@ def test_errors() -> None:
     info = data.dataset_info
     with pytest.raises(DataError, match="120 episodes have pending rewards .* the extra column time is missing"):
         evaluate(Generous(), type("Data", (), {"episodes": episodes, "dataset_info": info})())
+
+
+def test_exports_keep_what_is_pending(tmp_path: Path) -> None:
+    data = from_table(visits(), schema(f"delay = {DELAY}"))
+    write_parquet(data, tmp_path / "steps.parquet")
+    import_files([tmp_path / "steps.parquet"], LogSchema.load(tmp_path / "steps.toml"), tmp_path / "again")
+    again = ReplayBuffer.open(tmp_path / "again")
+    for one, other in zip(data.episodes, again.episodes, strict=True):
+        assert (one.extra["reward_pending"] == other.extra["reward_pending"]).all()
+    assert evaluate(Generous(), again, gamma=1.0).episodes == 280

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from birl.spaces import Continuous, Discrete
 from birl.spaces.observations import Numbers, map_named_leaves
 from birl.types import MASK, Array, Tree, without_mask
 
+_KNOWN_AT: Final = "reward_known_at"
+"""Column of the times of steps whose rewards are final."""
+
 
 def write_parquet(
     dataset: ReplayBufferBase, path: str | os.PathLike[str], *, loggers: Sequence[object] = ()
@@ -35,9 +38,9 @@ def write_parquet(
     Arrays ``[k]`` are lists.
 
     A schema file with the suffix ``.toml`` is written next to it. With it, an import restores the same episodes,
-    including propensities, loggers, clusters and times. There is a schema only for vector observations, with or without
-    a mask, and for discrete or continuous actions. An import does not read final observations, so the last step of a
-    truncated episode is then no transition.
+    including propensities, loggers, clusters, times and pending rewards. There is a schema only for vector
+    observations, with or without a mask, and for discrete or continuous actions. An import does not read final
+    observations, so the last step of a truncated episode is then no transition.
 
     Args:
         dataset: the episodes.
@@ -132,6 +135,8 @@ def _make_table(episodes: Sequence[Episode], first: int, loggers: Sequence[objec
             values = np.array([str(each) for each in loggers])[values]
         columns[f"extra.{name}" if name in columns or name.startswith("final_") else name] = values
     arrays = {name: _make_column(name, values, None) for name, values in columns.items()}
+    if "reward_pending" in columns and "time" in columns:  # an import marks missing times of rewards again
+        arrays[_KNOWN_AT] = _make_column(_KNOWN_AT, columns["time"], columns["reward_pending"] != 0)
     last = zip(ends, (episode.final_observation for episode in episodes), strict=True)
     finals = [(end, _named_arrays(final)) for end, final in last if final is not None]
     for name, values in seen[0].items():
@@ -188,7 +193,7 @@ def _make_schema(dataset: ReplayBufferBase, has_times: bool) -> LogSchema | None
         episode="episode",
         observation=tuple(ObservationColumn(column=name) for name in parts),
         action=action,
-        reward=RewardColumn(column="reward"),
+        reward=RewardColumn(column="reward", known_at=_KNOWN_AT if has_times and "reward_pending" in extra else None),
         propensity=propensity,
         time="time" if has_times else None,
         terminated="terminated",

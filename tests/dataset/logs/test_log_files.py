@@ -471,6 +471,10 @@ def test_dates_are_time_candidates(tmp_path: Path) -> None:
     assert any(line.startswith('# time = "created"   # it may be: dates') for line in lines)
     assert not any("not used" in line and "created" in line for line in lines)
     assert "# Without a time, the rows of an episode must be in order in the log." in lines
+    both = rows.append_column("time", days)
+    lines = propose([write(both, tmp_path / "both.parquet")]).text.splitlines()
+    assert '# known_at = "created"   # or, if it is the time at which the reward is final' in lines  # and no guess
+    assert not any(line.startswith("known_at") for line in lines) and any(line.startswith("# delay") for line in lines)
 
 
 def test_ambiguous_roles_are_not_assigned(tmp_path: Path) -> None:
