@@ -120,16 +120,16 @@ def test_clean_logs_hardly_ever_raise_an_alarm(name: str) -> None:
 
 
 def twice(rng: np.random.Generator) -> list[Array]:
-    return [np.concatenate([column, column]) for column in steps(rng, 200)]
+    return [np.concatenate([column, column]) for column in steps(rng, 320, 2, 0.5)]
 
 
 def partly_twice(rng: np.random.Generator) -> list[Array]:
-    return [np.concatenate([column, column[:60]]) for column in steps(rng, 240)]
+    return [np.concatenate([column, column[:80]]) for column in steps(rng, 320, 2, 0.5)]
 
 
 def best_twice(rng: np.random.Generator) -> list[Array]:
     """Copies of what earned most, by an action with a larger spread: the mean of all rows has a bias."""
-    x, a, r, b = steps(rng, 300)
+    x, a, r, b = steps(rng, 320, 2, 0.5)
     r = r * (1 + 3 * (a == 1))
     best = np.argsort(-r)[:60]
     return [np.concatenate([column, column[best]]) for column in (x, a, r, b)]
@@ -142,7 +142,7 @@ def contexts_twice(rng: np.random.Generator) -> list[Array]:
 
 
 def a_few_twice(rng: np.random.Generator) -> list[Array]:
-    return [np.concatenate([column, column[:15]]) for column in steps(rng, 285)]
+    return [np.concatenate([column, column[:15]]) for column in steps(rng, 285, 2, 0.5)]
 
 
 COPIES = {each.__name__: each for each in (twice, partly_twice, best_twice, contexts_twice)}
