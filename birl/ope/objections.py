@@ -76,19 +76,20 @@ def verdict_of_interval(lower: float, upper: float, min_gain: float) -> str:
 
 
 def changed_gain(evaluation: Evaluation, decision: Decision) -> Objection | None:
-    """Object if the gain changed in the time of the logs, and the newest episodes do not support the verdict.
+    """Object if the gain changed in the time of the logs, or if the newest episodes contradict the verdict.
 
-    If a change is found, which in logs without one happens with a probability of 1 %, the episodes after it must by
-    themselves lead to the same verdict, with half the error level, because the logs also show where the change is.
-    Otherwise the newest tenth must not lead to the opposite verdict. If all episodes have the same gain and the verdict
-    is right, it does so with a probability of at most half the error level (2.5 %). So a right verdict on a constant
-    gain is objected to in at most 3.5 % of cases, and in about 1 % if the gain is clearly above or below ``min_gain``.
+    If a change is found, which in logs without one happens with a probability of 1 %, no policy ships, even if the
+    episodes after it have a gain: models were fitted to all episodes, and where they are wrong after the change, few
+    episodes decide, and the interval of the newest is too narrow. ``do_not_ship`` stands if the newest episodes say so,
+    too. Without a change, the newest tenth must not lead to the opposite verdict. If all episodes have the same gain
+    and the verdict is right, it does so with a probability of at most half the error level (2.5 %). So a right verdict
+    on a constant gain is objected to in at most 3.5 % of cases, and in about 1 % if the gain is clearly above or below
+    ``min_gain``.
     """
     over_time = evaluation.over_time
     if over_time is None:
         return None
-    changes = over_time.change is not None
-    interval = over_time.newest((1 + decision.confidence) / 2 if changes else decision.confidence)
+    interval = over_time.newest(decision.confidence)
     ends = None if interval is None else (float(interval.lower), float(interval.upper))
     newest = None if ends is None else verdict_of_interval(*ends, decision.min_gain)
     between = "" if ends is None else f" (between {ends[0]:.4g} and {ends[1]:.4g})"
@@ -99,7 +100,7 @@ def changed_gain(evaluation: Evaluation, decision: Decision) -> Objection | None
         count = len(over_time.time) - over_time.first
         reason = f"the newest {count} episodes, since {since}, say the opposite: a gain of {after:.4g}{between}"
         return Objection("more_data", reason, (f"log more, and decide by the episodes since {since}",))
-    if decision.verdict == newest != "more_data":
+    if decision.verdict == newest == "do_not_ship":
         return None
     at = over_time.when(over_time.change.time)
     reason = f"the gain changes at about {at}: {before:.4g} before {since}, {after:.4g} since then{between}"

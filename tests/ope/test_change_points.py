@@ -113,16 +113,18 @@ def test_an_effect_that_turned_lately_does_not_ship(repetitions: int) -> None:
 
 @pytest.mark.slow
 def test_an_effect_that_has_ended_does_not_ship() -> None:
-    """The gain after the change is exactly 0, and the episodes that show it are chosen by the same logs."""
+    """The gain after the change is exactly 0, and the model was fitted to episodes before it."""
     ships = [judge(in_turn((WORLD, LOGGER, 320), (FLAT, LOGGER, 80), seed=seed))[0] == "ship" for seed in range(1000)]
     assert not planted.too_few(len(ships) - sum(ships), len(ships), 0.975)
 
 
-def test_a_gain_that_grew_ships() -> None:
-    weaker = replace(WORLD, reward=1 + 0.5 * (WORLD.reward - 1))
-    label, found = judge(in_turn((weaker, LOGGER, 300), (WORLD, LOGGER, 300)))
-    assert label == "ship" and found.over_time is not None
-    assert judge(in_turn((TURNED, LOGGER, 300), (WORLD, LOGGER, 300)))[0] == "more_data"
+def test_what_a_change_changes() -> None:
+    """After a change a policy ships by newer logs only; a loss before and after it is a loss."""
+    label, found = judge(in_turn((TURNED, LOGGER, 300), (WORLD, LOGGER, 300)))
+    assert label == "more_data" and "decide by the episodes since 3" in verdict(found).remedies[0]
+    losing, twice = improved(-0.5), replace(WORLD, reward=3 * WORLD.reward)
+    label, found = judge(in_turn((WORLD, LOGGER, 300), (twice, LOGGER, 300)), losing)
+    assert label == "do_not_ship" and found.over_time is not None and found.over_time.change is not None
 
 
 @pytest.mark.parametrize("repetitions", slow_but([12], [12, 400]))
