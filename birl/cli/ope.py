@@ -140,6 +140,9 @@ Bound = Annotated[
 ]
 
 
+Unit = Annotated[str, typer.Option(metavar="NAME", help="Unit of rewards on the page, such as EUR.")]
+
+
 @dataclass(frozen=True)
 class EvaluationOptions:
     """Options that all commands share."""
@@ -240,6 +243,7 @@ def report(
     min_cvar_gain: MinCvarGain = None,
     quantile: Quantile = None,
     min_quantile_gain: MinQuantileGain = None,
+    unit: Unit = "",
     *,
     options: EvaluationOptions,
 ) -> None:
@@ -293,7 +297,7 @@ def report(
     if out is not None:
         described = {name: f"{_described(name, policy)}; SHA-256 {digests[name]}" for name, policy in policies.items()}
         inputs = {"episodes": f"{dataset}; digest {contents}", "date": f"{date.today()}, birl {__version__}"}
-        write_report(out, evaluations, verdicts, notes, described, inputs)
+        write_report(out, evaluations, verdicts, notes, described, inputs, unit)
     _print_notes(notes)
     _print_verdicts(evaluations, verdicts, out, options.as_json, notes)
     raise typer.Exit(_exit_status(verdicts))

@@ -13,6 +13,7 @@ from birl.errors import WriteError
 from birl.files import atomic_write
 from birl.ope.change_points import ERROR
 from birl.ope.constraints import Constraint
+from birl.ope.decision_summary import MARKS, summary
 from birl.ope.decisions import CONSTRAINT_STATES, Verdict
 from birl.ope.evaluation import Evaluation, Row
 from birl.ope.html_page import Note, Part, Section, Table, format_value, intervals, json_value, lines, render_page
@@ -23,13 +24,6 @@ from birl.ope.validity_limits import FAMILIES, LIMITS, Finding, members
 
 JSONObject: TypeAlias = "dict[str, object]"
 """JSON values by name."""
-_MARKS: Final[Mapping[str, Literal["good", "doubtful", "bad"]]] = {
-    "ship": "good",
-    "do_not_ship": "bad",
-    "more_data": "doubtful",
-    "cannot_tell": "doubtful",
-    "test_online": "doubtful",
-}
 _MODEL_ONLY: Final = (
     "A model alone (direct_method) has no interval here and never decides, because its terms ignore the model's error. "
     "The bootstrap includes it (bootstrap_linear_fqe, bootstrap_fqe), but with fewer than 400 episodes its intervals "
@@ -107,6 +101,7 @@ def write_report(
     notes: Sequence[str] = (),
     policies: Mapping[str, str] | None = None,
     inputs: Mapping[str, str] | None = None,
+    unit: str = "",
 ) -> None:
     """Write ``report.html`` and ``report.json``, and plans of the online tests that verdicts advise.
 
@@ -117,6 +112,7 @@ def write_report(
         notes: warnings at the top, such as that episodes were used before.
         policies: descriptions of the evaluated policies by name.
         inputs: descriptions of the other inputs by name, such as the episodes.
+        unit: unit of rewards, such as ``"EUR"``.
 
     Raises:
         MissingExtraError: without jinja2.
@@ -124,10 +120,17 @@ def write_report(
     """
     described, inputs = dict(policies or {}), dict(inputs or {})
     lead: list[Part] = [Note("bad", text) for text in notes]
-    lead += [Note(_MARKS[verdict.verdict], f"{name}: {verdict.label}") for name, verdict in verdicts.items()]
+    summaries = {name: summary(evaluations[name], verdict, unit) for name, verdict in verdicts.items()}
+    alone = len(verdicts) == 1
+    for name, verdict in verdicts.items():
+        lead.append(Note(MARKS[verdict.verdict], f"{name}: {verdict.label}"))
+        lead += summaries[name] if alone else []
     if described or inputs:
         lead.append(Table(["evaluated", ""], [[*row] for row in (*described.items(), *inputs.items())]))
-    sections = [part for name in evaluations for part in _sections(evaluations[name], verdicts[name])]
+    sections = []
+    for name, verdict in verdicts.items():
+        first, *others = _sections(evaluations[name], verdict)
+        sections += [first if alone else Section(first.title, [*summaries[name], *first.parts]), *others]
     page = render_page("From logs to a decision", sections, lead)
     data = [as_json(evaluations[name], verdicts[name]) for name in evaluations]
     subjects = {"policies": described, **inputs} if described or inputs else {}
@@ -200,7 +203,7 @@ def _differences_table(differences: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _sections(evaluation: Evaluation, verdict: Verdict) -> list[Section]:
-    mark = _MARKS[verdict.verdict]
+    mark = MARKS[verdict.verdict]
     parts: list[Part] = [
         Note("doubtful" if reason.startswith("doubtful: ") else mark, reason) for reason in verdict.reasons
     ]

@@ -86,11 +86,14 @@ class Verdict:
         if self.unseen_loss is not None:
             share, at = self.unseen_loss
             found.append(
-                f"rare losses: up to {share:.2g} of the policy's episodes may have outcomes that no log shows; a mean "
-                f"return of {at:.4g} in these would turn the verdict"
+                f"rare losses: up to 1 in {1 / share:.2g} of the policy's episodes may have outcomes that no log "
+                f"shows; a mean return of {at:.4g} in these would turn the verdict"
             )
         if self.flips_at is not None:
-            found.append(f"hidden confounding with a Gamma of {self.flips_at:.3g} or more may change the verdict")
+            found.append(
+                f"hidden causes: something outside the observations that drove actions and rewards, with a Gamma of "
+                f"{self.flips_at:.3g} or more (a factor of the odds of an action), may change the verdict"
+            )
         return tuple(found)
 
     @property

@@ -55,7 +55,7 @@ def test_no_ship_where_a_possible_loss_is_rarer_than_the_logs_can_show() -> None
             naive += 1
             share, at = alone.unseen_loss or (0.0, 0.0)
             assert 0.01 < share < 0.02 and -250 < at < -5  # the page names a loss that would turn it
-            assert any(text.startswith("rare losses: up to 0.01") for text in alone.turns)
+            assert any(text.startswith("rare losses: up to 1 in ") for text in alone.turns)
         ranged = evaluate(Treat(0.95), logs, gamma=1.0, reward_range=(-250.3, 1.1))
         for said in (verdict(ranged), verdict(found, worst_case=-250.0)):
             assert said.verdict != "ship" and not said.turns
