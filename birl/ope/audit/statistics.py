@@ -198,6 +198,8 @@ class ActionCounts:
 
 def _smallest(known: Array, new: Array) -> Array:
     """Keep the smallest distinct hashes, which estimate their number (Bar-Yossef et al. 2002, k minimum values)."""
+    if len(known) == _SKETCH:
+        new = new[new < known[-1]]
     return np.unique(np.concatenate([known, new]))[:_SKETCH]
 
 
