@@ -153,8 +153,9 @@ def test_a_hidden_state_earns_a_test_rarely(lasts: float, steps: int) -> None:
 
 @pytest.mark.slow
 def test_gains_earn_a_test_often() -> None:
-    of = [found(0.3, 0.9, seed) for seed in range(200)]
-    assert sum(verdict(each).verdict == "test_online" for each in of) > 120
+    """Half of the logs of 100 episodes, and most of those of 250."""
+    of = (found(0.3, 0.9, seed, n=250) for seed in range(100))
+    assert sum(verdict(each).verdict == "test_online" for each in of) > 75
 
 
 def test_faults_of_the_logs_earn_no_test() -> None:
