@@ -34,6 +34,7 @@ _MAX_GROUPS: Final = 1000
 _MANY: Final = 20_000
 """Largest number of episodes with clusters that keep their exact order."""
 _MAX_SPLITS: Final = 64
+_MAX_ACTIONS: Final = 5
 _CRITICAL: Final = 3.6
 """About the 99 % quantile of the largest statistic (Andrews 1993, Econometrica 61:821-856, table I, trimmed by 5 %)."""
 _POWER: Final = 0.84
@@ -116,6 +117,28 @@ def find_change(
     return Change(float(time[first[tested[int(statistic.argmax())]]]), float(time[first[likely[-1]]]))
 
 
+def count_changing_actions(
+    probability: Array, taken: Array, sizes: Array, time: Array, clusters: Array | None = None
+) -> int:
+    """Return how many actions were taken more or less often than probabilities say, from some time on.
+
+    The `ERROR` is that of all actions together; the `_MAX_ACTIONS` most frequent ones are tested.
+
+    Args:
+        probability: probabilities of all actions, ``[N, A]``, one episode after the other.
+        taken: actions, ``[N]``, counted from 0.
+        sizes: number of steps of each episode, ``[n]``.
+        time, clusters: time and cluster of each episode, ``[n]``.
+    """
+    counts = np.bincount(taken, minlength=probability.shape[1])
+    tested = np.argsort(-counts, kind="stable")[: min(_MAX_ACTIONS, np.count_nonzero(counts))]
+    first, found = np.cumsum(sizes) - sizes, 0
+    for action in tested:
+        excess = np.add.reduceat((taken == action) - probability[:, action], first)
+        found += find_change(Estimate(excess), time, clusters, error=ERROR / len(tested)) is not None
+    return found
+
+
 def _units(order: Array, clusters: Array | None) -> tuple[Array, Array, Array | None]:
     """Return the order of episodes, the place of the first one of each unit, and the group of each unit.
 
@@ -177,7 +200,7 @@ def _exceeds(
     largest: float, unit: Array, owner: Array | None, splits: Array, error: float, rng: np.random.Generator
 ) -> bool:
     """Return whether at most a share ``error`` of permutations has such a large statistic; stop when it is clear."""
-    allowed, done, as_large = math.floor(error * (_PERMUTATIONS + 1)) - 1, 0, 0
+    allowed, done, as_large = math.floor(error * (_PERMUTATIONS + 1) + 1e-9) - 1, 0, 0
     size = 100 if owner is None else 10
     while done < _PERMUTATIONS and as_large <= allowed:
         count = min(size, _PERMUTATIONS - done)

@@ -18,6 +18,7 @@ from birl.dataset.episode import Episode
 from birl.dataset.log_record import LogRecord, check_same_columns
 from birl.errors import ConfigError, DataError, EmptyDataError, ShapeError, UnsupportedError
 from birl.ope.audit.evaluated import audit
+from birl.ope.change_points import count_changing_actions
 from birl.ope.diagnostics import Diagnostics, calibration_error, diagnose, unsupported_mass
 from birl.ope.episode_columns import as_buffer, column, first_values
 from birl.ope.estimators import folds
@@ -496,7 +497,7 @@ def read_episodes(
     elif n_actions:
         facts["certain"] = float(np.mean(logged > -1e-9))
     if propensities is not None and behaviour != "logged":
-        facts["calibration_error"] = calibration_error(propensities, action)
+        facts |= _estimated_facts(propensities, action, mask.sum(1), time, cluster)
     return LoggedEpisodes(
         observations=observations,
         action=action,
@@ -522,6 +523,14 @@ def read_episodes(
         where={**checked.where, **({} if too_new is None else {"too_new": too_new.text})},
         dates=dates,
     )
+
+
+def _estimated_facts(
+    propensities: Array, action: Array, sizes: Array, time: Array | None, cluster: Array | None
+) -> dict[str, float | None]:
+    """Return facts of propensities that were not logged: their calibration, and whether the logging policy changed."""
+    changing = None if time is None else float(count_changing_actions(propensities, action, sizes, time, cluster))
+    return {"calibration_error": calibration_error(propensities, action), "changing_actions": changing}
 
 
 def _is_censored(episode: Episode, limit: int, gamma: float) -> bool:

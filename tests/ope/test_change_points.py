@@ -144,6 +144,16 @@ def test_another_logger_is_no_other_gain(repetitions: int) -> None:
     assert "another logging policy may have started to act" in verdict(found).reasons[1]
 
 
+def test_estimated_propensities_need_one_logger() -> None:
+    """Estimates for two loggers together are those of neither, though they are calibrated on average."""
+    how: dict[str, Any] = {"behaviour": "estimated"}
+    _, found = judge(in_turn((WORLD, improved(-0.5), 200), (WORLD, improved(0.5), 200)), improved(0.2), **how)
+    assert found.facts["changing_actions"] and found.decides is None
+    assert any("the logging policy changed" in text for text in verdict(found).reasons)
+    steady = [judge(in_turn((WORLD, LOGGER, 200), seed=seed), improved(0.2), **how)[1] for seed in range(10)]
+    assert sum(bool(each.facts["changing_actions"]) for each in steady) <= 1
+
+
 def test_incomplete_rewards_are_suspected(tmp_path: Any) -> None:
     """Also where the gain becomes too uncertain to see its change."""
     unknown = replace(WORLD, reward=np.zeros_like(WORLD.reward))
