@@ -6,8 +6,8 @@ quantiles, of weighted distributions (Chandak et al. 2021, arXiv:2104.12820; see
 
 The interval is ``difference -+ t s`` with the standard deviation s of the differences in resampled episodes, or
 clusters (the bootstrap), and as many degrees of freedom as there are effective episodes in the tail. Both tails are
-computed from the same samples, so what they share cancels. In simulations with 100 effective episodes in the tail, 95 %
-intervals covered the truth in 94 to 96 % (CVaR) and 98 to 99 % of cases (quantiles, whose bootstrap is conservative).
+computed from the same samples, so what they share cancels. The bootstrap of quantiles is
+conservative: in simulations, 95 % intervals covered the truth in 98 to 99 % of cases.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from birl.types import Array
 REPLICATES: Final = 200
 MIN_IN_TAIL: Final = 50.0
 """Smallest number of effective episodes in the tail: with fewer, intervals cover the truth too seldom."""
+_CORRECTION: Final = 10.0
+"""The standard error grows by this number over the effective episodes in the tail. Without it, the lower end of
+the 95 % interval was above the truth in 4.5 % of cases with 110 of them, and in 3 % with 300, instead of 2.5 %."""
 _KINDS: Final = ("cvar", "quantile")
 
 
@@ -113,8 +116,13 @@ class TailGain:
 
     def interval(self, confidence: float) -> Interval:
         """Return the interval of the difference."""
-        half = t_quantile(0.5 + confidence / 2, self._freedom) * float(self.replicates.std(ddof=1))
+        half = t_quantile(0.5 + confidence / 2, self._freedom) * self._spread
         return Interval(np.asarray(self.value - half), np.asarray(self.value + half), confidence)
+
+    @property
+    def _spread(self) -> float:
+        """Standard error, with a correction for few episodes in the tail that simulations gave."""
+        return float(self.replicates.std(ddof=1)) * (1 + _CORRECTION / max(self.effective, 1.0))
 
     @property
     def _freedom(self) -> float:
@@ -139,7 +147,7 @@ class TailGain:
         """Return the probability of such a difference, or a larger one, if the true one is the required one."""
         if self.refused:
             return 1.0
-        spread, distance = float(self.replicates.std(ddof=1)), self.value - (self.tail.min_gain or 0.0)
+        spread, distance = self._spread, self.value - (self.tail.min_gain or 0.0)
         if spread == 0:
             return 0.0 if distance > 0 else 1.0
         tail = t_tail(abs(distance) / spread, self._freedom)
