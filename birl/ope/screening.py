@@ -48,7 +48,9 @@ def _value(policy: EvaluatedPolicy, logs: LoggedEpisodes) -> float:
     probabilities = logs.probabilities(policy) if logs.n_actions else None
     if probabilities is None or logs.x is None or isinstance(policy, HistoryPolicy):
         return _weighted_value(logs, logs.ratios(policy, probabilities))
-    if any(finding.refused for finding in check_limits({"unsupported": logs.unsupported_mass(probabilities)})):
+    unsupported = logs.unsupported(probabilities)
+    never = 0.0 if unsupported is None else float((probabilities * unsupported).sum(-1).mean())
+    if any(finding.refused for finding in check_limits({"unsupported": logs.unsupported_mass(probabilities) + never})):
         return -np.inf
     first = np.append(0, np.cumsum(logs.mask.sum(1))[:-1])
     q = weighted_fitted_q(logs.steps(), probabilities, np.ones((1, len(probabilities))))[0, first]
