@@ -25,7 +25,6 @@ from birl.dataset.logs.splits import split as split_folder
 from birl.datasets.minari import PATTERN, write_minari
 from birl.errors import ConfigError, CorruptFileError
 from birl.files import parse_json
-from birl.ope.audit.report import report_data
 from birl.text import format_time
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -184,6 +183,8 @@ def report(
     DATA is not changed. The page is self-contained and runs no scripts.
     """
     record = _import_record(data)
+    from birl.ope.audit.report import report_data  # here, because the other commands need not import it
+
     result = report_data(
         load_dataset(data),
         others={name: load_dataset(name) for name in other or ()},
