@@ -394,14 +394,14 @@ class Loss:
         return replace(batch, extra={**batch.extra, **self.share}) if self.share else batch
 
 
-def weighted_mean(value: Tensor, weight: Tensor, count: Tensor | None = None) -> Tensor:
+def weighted_mean(value: Tensor, weight: Tensor) -> Tensor:
     """Return the mean of ``value`` over the real steps, in all dimensions of ``weight`` (matched from the right).
 
     ``weight`` is 0 at padding. For plain transitions with unit weights this is ``value.mean()`` over the batch;
-    extra leading dimensions of ``value`` (an ensemble) are kept. ``count`` is `real_steps` of ``weight``, if known.
+    extra leading dimensions of ``value`` (an ensemble) are kept.
     """
     dims = tuple(range(-weight.dim(), 0))
-    return (value * weight).sum(dims) / (real_steps(weight) if count is None else count)
+    return (value * weight).sum(dims) / real_steps(weight)
 
 
 def real_steps(weight: Tensor) -> Tensor:

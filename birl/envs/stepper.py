@@ -328,8 +328,9 @@ class Stepper:
             )
         terminated = _flags("terminated", terminated, self.n)
         truncated = _flags("truncated", truncated, self.n) & ~terminated
-        valid = ~self._done if self._mode is AutoresetMode.NEXT_STEP else self._all.copy()
+        valid = self._all.copy()
         if self._mode is AutoresetMode.NEXT_STEP:
+            valid = ~self._done
             reward = np.where(valid, reward, 0.0)
             terminated, truncated = terminated & valid, truncated & valid
         done = terminated | truncated

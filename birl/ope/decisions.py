@@ -13,7 +13,7 @@ from birl.errors import ConfigError
 from birl.ope.constraints import Constraint
 from birl.ope.estimators import Estimate
 from birl.ope.evaluation import MODELS, Evaluation
-from birl.ope.intervals import t_interval, t_quantile, t_tail
+from birl.ope.intervals import t_interval, t_p_value, t_quantile
 from birl.ope.model_agreement import ModelGain, model_gain
 from birl.ope.objections import GRAVITY, OBJECTIONS, Decision, Objection, first_finding, verdict_of_interval
 from birl.ope.online_test import OnlineTestPlan, outcome_spread, plan_online_test
@@ -457,11 +457,7 @@ def p_value(gain: Estimate, min_gain: float, clusters: Array | None = None) -> f
     interval = t_interval(gain, 0.5, clusters)
     count = gain.terms.size if clusters is None else len(np.unique(clusters))
     error = float(interval.upper - interval.lower) / 2 / t_quantile(0.75, count - 1)
-    distance = float(gain.value) - min_gain
-    if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    tail = t_tail(abs(distance) / error, count - 1)
-    return tail if distance > 0 else 1 - tail
+    return t_p_value(float(gain.value) - min_gain, error, count - 1)
 
 
 def holm(p_values: Sequence[float], error: float) -> list[float]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from birl.checks import check
 from birl.errors import DataError, ShapeError
-from birl.ope.estimators import weight_before
+from birl.ope.estimators import cluster_sums, weight_before
 from birl.ope.importance_weights import Trajectories
 from birl.types import Array
 
@@ -145,8 +145,7 @@ def tail_weight(terms: Array, clusters: Array | None = None) -> float:
         clusters: the cluster of each episode, ``[n]``; terms of a cluster are summed.
     """
     centered = terms - terms.mean()
-    if clusters is not None:
-        centered = np.bincount(np.unique(clusters, return_inverse=True)[1], centered)
+    centered = centered if clusters is None else cluster_sums(centered, clusters)
     variance = (centered**2).mean()
     if variance <= 1e-24 * max(1.0, float((terms**2).mean())):
         return 0.0

@@ -102,9 +102,7 @@ class LoggedEpisodes:
         behaviour: source of the propensities: ``"logged"``, ``"estimated"`` or ``"given"``.
         extra: extra columns ``[N, …]`` that were asked for, by name.
         outcomes: other rewards ``[n, T]`` that policies are evaluated by, by name.
-        names: names of columns and actions, which decision tables and classifiers use.
-        numbers: names of the numbers of an observation; empty for ``x[0]``, ``x[1]`` and so on.
-        options: names of the discrete actions; empty for their numbers.
+        names: names of columns and actions, which decision tables, classifiers and messages use.
         where: columns or actions that a fact is about, by its name.
     """
 
@@ -128,10 +126,18 @@ class LoggedEpisodes:
     extra: Mapping[str, Array] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     outcomes: Mapping[str, Array] = field(default_factory=dict)
-    numbers: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict)
     dates: bool = False
+
+    @property
+    def step_part(self) -> Array:
+        """Part of each step's episode, ``[N]``."""
+        return np.repeat(self.part, self.mask.sum(1))
+
+    @property
+    def first_steps(self) -> Array:
+        """Index of the first step of each episode, ``[n]``."""
+        return np.cumsum(self.mask.sum(1)) - self.mask.sum(1)
 
     def pad(self, steps: Array) -> Array:
         """Return a column ``[N]`` of steps as ``[n, T]``, 0 after the end of an episode."""
@@ -185,18 +191,18 @@ class LoggedEpisodes:
         reward, step, last = (column[self.mask] for column in (self.reward, step, last))
         return StepFeatures(x, self.action, reward, step, last, self.gamma)
 
-    def unsupported_mass(self, probabilities: Array) -> float:
+    def unsupported_mass(self, probabilities: Array, unsupported: Array | None) -> float:
         """Return the probability by which a policy exceeds the logging policy on actions that are rare in the logs.
 
         If the propensities of all actions are unknown, the frequencies of the actions stand for them. The total
         propensity of the actions that were never taken is then estimated by the frequency of those that were taken once
-        (Good 1953, Biometrika 40:237-264). Actions that `unsupported` knows to have no propensity do not count:
+        (Good 1953, Biometrika 40:237-264). Actions that are known to have no propensity do not count:
         `birl.ope.support_bounds` bounds what they earn.
 
         Args:
             probabilities: the policy's `probabilities` of these steps.
+            unsupported: the actions that `unsupported` finds for them.
         """
-        unsupported = self.unsupported(probabilities)
         taken = np.bincount(self.action, minlength=self.n_actions)
         rare = taken < MIN_TAKEN
         if self.propensities is not None and unsupported is not None:
@@ -240,14 +246,15 @@ class LoggedEpisodes:
         """Describe where actions of a policy are not supported, those that it takes most often first."""
         table = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in tree_leaves(self.observations)]
         columns = np.concatenate(table, 1)
-        names = self.numbers if len(self.numbers) == columns.shape[1] else [f"x[{k}]" for k in range(columns.shape[1])]
+        names: Sequence[str] = self.names.columns.get("observation", ())
+        if len(names) != columns.shape[1]:
+            names = [f"x[{k}]" for k in range(columns.shape[1])]
         mass, found = (probabilities * unsupported).mean(0), []
         for action in np.argsort(-mass, kind="stable")[:_MOST_REGIONS]:
             if mass[action] > 0:
                 where = describe_region(unsupported[:, action], columns, names)
-                label = self.options[action] if self.options else str(action + self.start)
                 place = "in some states, which no single column tells from others" if where is None else where
-                found.append(f"the logs never take action {label} {place}")
+                found.append(f"the logs never take action {self.names.actions[action]} {place}")
         return tuple(found)
 
     def probabilities(self, policy: EvaluatedPolicy) -> Array:
@@ -301,8 +308,7 @@ class LoggedEpisodes:
         x, expected = action_features(self.x, action, action**2), action_features(self.x, mean, squared)
         if x is None or expected is None:
             return None, None
-        part = np.repeat(self.part, self.mask.sum(1))
-        q, v = cross_fitted_action_values(self._step_features(x), expected, part)
+        q, v = cross_fitted_action_values(self._step_features(x), expected, self.step_part)
         return self.pad(q), self.pad(v)
 
     def view(self, policy: EvaluatedPolicy) -> PolicyView:
@@ -317,7 +323,8 @@ class LoggedEpisodes:
         probabilities = self.probabilities(policy) if self.n_actions else None
         ratio = self.ratios(policy, probabilities)
         equal = ratio is not None and not ratio.any()  # the logging policy, whose propensities may be rounded
-        unsupported = None if probabilities is None or equal else self.unsupported(probabilities)
+        found = None if probabilities is None else self.unsupported(probabilities)
+        unsupported = None if equal else found
         if unsupported is not None and ratio is not None:
             taken = unsupported[np.arange(len(unsupported)), self.action]
             ratio = np.where(self.pad(taken) > 0, -np.inf, ratio)
@@ -325,12 +332,12 @@ class LoggedEpisodes:
         if probabilities is not None and markov and self.x is not None:
             steps = self.steps()
             if steps.x.shape[1] <= MAX_MARGINAL_FEATURES:
-                z = self.pad(marginal_ratios(steps, probabilities, np.repeat(self.part, self.mask.sum(1))))
+                z = self.pad(marginal_ratios(steps, probabilities, self.step_part))
         facts: dict[str, float | None] = {}
         lost: Array | None = None
         regions: tuple[str, ...] = ()
         if probabilities is not None:
-            facts["unsupported"] = self.unsupported_mass(probabilities)
+            facts["unsupported"] = self.unsupported_mass(probabilities, found)
             facts["no_support"] = 0.0 if equal else None
         if probabilities is not None and unsupported is not None:
             shares = self.pad((probabilities * unsupported).sum(-1).clip(0, 1))
@@ -356,7 +363,7 @@ class LoggedEpisodes:
         The last one is the part of the policy's ``V`` that belongs to supported actions.
         """
         if probabilities is not None and self.x is not None:
-            q_all, value = cross_fitted_q(self.steps(), probabilities, np.repeat(self.part, self.mask.sum(1)))
+            q_all, value = cross_fitted_q(self.steps(), probabilities, self.step_part)
             v_logging = None if self.propensities is None else self.pad((self.propensities * q_all).sum(-1))
             v_supported = None if unsupported is None else self.pad((probabilities * ~unsupported * q_all).sum(-1))
             return self.pad(q_all[np.arange(len(q_all)), self.action]), self.pad(value), v_logging, v_supported
@@ -446,7 +453,7 @@ def read_episodes(
     begin as one customer's do are one cluster.
 
     Args:
-        dataset, gamma, horizon, behaviour, seed: see there.
+        dataset, gamma, horizon, behaviour, seed, reward_range: see there.
         extra: names of extra columns to keep, if there are such.
 
     Raises:
@@ -516,8 +523,6 @@ def read_episodes(
         part=part,
         densities=not isinstance(info.actions, Discrete),
         behaviour=behaviour if isinstance(behaviour, str) else "given",
-        numbers=() if record is None else record.numbers,
-        options=() if record is None else tuple(map(str, record.schema.action.values)),
         extra={name: kept for name in extra if (kept := column(episodes, name, limit)) is not None},
         names=names,
         where={**checked.where, **({} if too_new is None else {"too_new": too_new.text})},

@@ -205,6 +205,26 @@ def folds(groups: Array, count: int, seed: int = 0) -> Array:
     return np.asarray(np.random.default_rng(seed).permutation(len(names))[index] % count)
 
 
+def cluster_sums(terms: Array, clusters: Array) -> Array:
+    """Return the sum of the terms of each cluster, ``[..., C]``, in the order of the clusters' names.
+
+    Args:
+        terms: terms of episodes, ``[..., n]``.
+        clusters: the cluster of each episode, ``[n]``.
+
+    Raises:
+        ShapeError: if there is not one cluster for each episode.
+    """
+    names, index = np.unique(np.asarray(clusters), return_inverse=True)
+    if index.shape != terms.shape[-1:]:
+        raise ShapeError(
+            f"clusters has the shape {np.shape(clusters)}; it must be [{terms.shape[-1]}], one for each episode"
+        )
+    order = np.argsort(index, kind="stable")  # sums of consecutive terms: no matrix of episodes by clusters
+    starts = np.searchsorted(index[order], np.arange(len(names)))
+    return np.asarray(np.add.reduceat(terms[..., order], starts, axis=-1))
+
+
 def ratio_terms(value: Array, weight: Array, axis: int) -> Array:
     """Return terms of ``mu = sum w value / sum w`` for weights with mean 1; the mean of the terms is ``mu``.
 

@@ -44,8 +44,6 @@ DECIDERS: Final = ("doubly_robust", "weighted_per_decision", "per_decision")
 MODELS: Final = ("direct_method", "double_reinforcement_learning")
 """Estimators without products of ratios: if they agree, an online test may be worth it."""
 _ROBUST: Final = ("doubly_robust", "weighted_doubly_robust")
-_LARGEST_LOG_WEIGHT: Final = 700.0
-"""Larger weights overflow."""
 _MODEL: Final = ("q", "v")
 _INPUTS: Final = {
     "on_policy": (),
@@ -512,9 +510,10 @@ def _bounded(logs: LoggedEpisodes, view: PolicyView) -> BoundedGain | None:
     lower, upper = logs.reward_range.lower, logs.reward_range.upper
     if view.diagnostics is None or logs.densities or lower is None or upper is None:
         return None
-    if view.trajectories.log_weight.max() > _LARGEST_LOG_WEIGHT:
+    try:
+        return bounded_gain(view.trajectories, lower, upper)
+    except DataError:  # a weight overflows
         return None
-    return bounded_gain(view.trajectories, lower, upper)
 
 
 def _estimates(trajectories: Trajectories) -> tuple[dict[str, Estimate], dict[str, str]]:

@@ -17,8 +17,8 @@ from statistics import NormalDist
 import numpy as np
 
 from birl.checks import check
-from birl.errors import DataError, EmptyDataError, ShapeError
-from birl.ope.estimators import Estimate
+from birl.errors import DataError, EmptyDataError
+from birl.ope.estimators import Estimate, cluster_sums
 from birl.types import Array
 
 
@@ -58,13 +58,7 @@ def t_interval(estimate: Estimate, confidence: float = 0.95, clusters: Array | N
     _check_confidence(confidence)
     n, value = estimate.terms.shape[-1], estimate.value
     centered = estimate.terms - value[..., None]
-    if clusters is not None:
-        names, index = np.unique(np.asarray(clusters), return_inverse=True)
-        if index.shape != (n,):
-            raise ShapeError(f"clusters has the shape {np.shape(clusters)}; it must be [{n}], one for each episode")
-        order = np.argsort(index, kind="stable")  # sums of consecutive terms: no matrix of episodes by clusters
-        starts = np.searchsorted(index[order], np.arange(len(names)))
-        centered = np.add.reduceat(centered[..., order], starts, axis=-1)
+    centered = centered if clusters is None else cluster_sums(centered, clusters)
     count = centered.shape[-1]
     if count < 2:
         kind = "episode" if clusters is None else "cluster"
@@ -239,6 +233,20 @@ def t_tail(x: float, freedom: float) -> float:
     if at < (a + 1) / (a + b + 2):
         return 0.5 * math.exp(log) * _beta_fraction(a, b, at) / a
     return 0.5 - 0.5 * math.exp(log) * _beta_fraction(b, a, rest) / b
+
+
+def t_p_value(distance: float, error: float, freedom: float) -> float:
+    """Return the probability of an estimate at least this far above the truth, by Student's t.
+
+    Args:
+        distance: estimate minus supposed truth.
+        error: standard error of the estimate; 0 if it has none.
+        freedom: degrees of freedom, above 0.
+    """
+    if error == 0:
+        return 0.0 if distance > 0 else 1.0
+    tail = t_tail(abs(distance) / error, freedom)
+    return tail if distance > 0 else 1 - tail
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from birl.checks import check
 from birl.errors import ConfigError, EmptyDataError
 from birl.ope.importance_weights import Trajectories
-from birl.ope.intervals import Interval, t_quantile, t_tail
+from birl.ope.intervals import Interval, t_p_value, t_quantile
 from birl.types import Array
 
 REPLICATES: Final = 200
@@ -147,11 +147,7 @@ class TailGain:
         """Return the probability of such a difference, or a larger one, if the true one is the required one."""
         if self.refused:
             return 1.0
-        spread, distance = self._spread, self.value - (self.tail.min_gain or 0.0)
-        if spread == 0:
-            return 0.0 if distance > 0 else 1.0
-        tail = t_tail(abs(distance) / spread, self._freedom)
-        return tail if distance > 0 else 1 - tail
+        return t_p_value(self.value - (self.tail.min_gain or 0.0), self._spread, self._freedom)
 
 
 def tail_gain(

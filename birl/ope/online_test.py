@@ -37,6 +37,7 @@ from birl.ope.confidence_sequences import (
     mixture_threshold,
     running_difference,
 )
+from birl.ope.estimators import cluster_sums
 from birl.ope.group_sequential import (
     SPENDING,
     check_fractions,
@@ -161,9 +162,7 @@ def outcome_spread(outcome: Array, clusters: Array | None = None) -> OutcomeSpre
         clusters: the cluster of each unit, ``[n]``.
     """
     centered = outcome - outcome.mean()
-    sums = centered
-    if clusters is not None:
-        sums = np.bincount(np.unique(np.asarray(clusters), return_inverse=True)[1], centered)
+    sums = centered if clusters is None else cluster_sums(centered, clusters)
     variance = float((centered**2).mean())
     skewness = float((centered**3).mean()) / variance**1.5 if variance > 0 else 0.0
     return OutcomeSpread(float(outcome.mean()), math.sqrt(float((sums**2).sum()) / (len(outcome) - 1)), skewness)

@@ -50,9 +50,10 @@ def _value(policy: EvaluatedPolicy, logs: LoggedEpisodes) -> float:
         return _weighted_value(logs, logs.ratios(policy, probabilities))
     unsupported = logs.unsupported(probabilities)
     never = 0.0 if unsupported is None else float((probabilities * unsupported).sum(-1).mean())
-    if any(finding.refused for finding in check_limits({"unsupported": logs.unsupported_mass(probabilities) + never})):
+    share = never + logs.unsupported_mass(probabilities, unsupported)
+    if any(finding.refused for finding in check_limits({"unsupported": share})):
         return -np.inf
-    first = np.append(0, np.cumsum(logs.mask.sum(1))[:-1])
+    first = logs.first_steps
     q = weighted_fitted_q(logs.steps(), probabilities, np.ones((1, len(probabilities))))[0, first]
     return float((probabilities[first] * q).sum(-1).mean())
 

@@ -94,7 +94,7 @@ def _read(
             f"{why} is {role}, which is not known before the action; a segment must be: give a column of the "
             "observation, or one that describes the episode"
         )
-    first = np.cumsum(logs.mask.sum(1)) - logs.mask.sum(1)
+    first = logs.first_steps
     if name in reader.names:
         return reader.read(name, tree_map(lambda leaf: leaf[first], logs.observations), why)
     if name not in logs.extra or (name in RESERVED and name != "logger"):
@@ -194,8 +194,7 @@ def first_dependence(code: Array, count: int, logs: LoggedEpisodes) -> tuple[int
     if logs.propensities is None:
         residual = residual - logs.mask.sum(1)[:, None]
     else:
-        first = np.cumsum(logs.mask.sum(1)) - logs.mask.sum(1)
-        residual = residual - np.add.reduceat(logs.propensities, first, axis=0)
+        residual = residual - np.add.reduceat(logs.propensities, logs.first_steps, axis=0)
     residual = (residual - residual.mean(0)).T
     spread = residual.std(1)
     confidence = 1 - _DEPENDENCE_ERROR / (count * logs.n_actions)

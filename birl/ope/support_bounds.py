@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -117,10 +118,11 @@ class GainBounds:
     @property
     def known(self) -> bool:
         """Whether the range of rewards bounds the gain on both sides."""
-        return None not in self.ends()
+        return None not in self.ends
 
+    @cached_property
     def ends(self) -> tuple[Estimate | None, Estimate | None]:
-        """Return the lowest and the highest gain that the logs allow; ``None`` without a known range of rewards."""
+        """The lowest and the highest gain that the logs allow; ``None`` without a known range of rewards."""
         return self._end(self.low, self.high), self._end(self.high, self.low)
 
     def _end(self, own: Array, other: Array) -> Estimate | None:
@@ -134,7 +136,7 @@ class GainBounds:
 
     def interval(self, confidence: float, clusters: Array | None = None) -> tuple[float | None, float | None]:
         """Return an interval that covers the whole range of gains; see `ends`."""
-        low, high = self.ends()
+        low, high = self.ends
         return (
             None if low is None else float(t_interval(low, confidence, clusters).lower),
             None if high is None else float(t_interval(high, confidence, clusters).upper),
@@ -142,7 +144,7 @@ class GainBounds:
 
     def as_dict(self) -> dict[str, object]:
         """Return JSON values: regions, the mean gain without unsupported actions, and the lowest and highest gain."""
-        low, high = (None if end is None else float(end.value) for end in self.ends())
+        low, high = (None if end is None else float(end.value) for end in self.ends)
         gain = float(self.supported.mean())
         return {"regions": list(self.regions), "supported_gain": gain, "lowest_gain": low, "highest_gain": high}
 
@@ -151,7 +153,7 @@ class GainBounds:
 
         The range of gains does not shrink with the number of episodes, but the intervals of its ends do.
         """
-        for end, sign in zip(self.ends(), (1, -1), strict=True):
+        for end, sign in zip(self.ends, (1, -1), strict=True):
             if end is not None and sign * (float(end.value) - min_gain) > 0:
                 interval = t_interval(end, confidence, clusters)
                 half = float(interval.upper - interval.lower) / 2

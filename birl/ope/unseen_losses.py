@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from birl.errors import DataError
-from birl.ope.estimators import Estimate
+from birl.ope.estimators import Estimate, cluster_sums
 from birl.ope.importance_weights import Trajectories
 from birl.ope.intervals import betting_bound, hcope_bound
 from birl.types import Array
@@ -121,9 +121,9 @@ class BoundedGain:
         for terms in (self.above, self.below):
             least = self.least
             if clusters is not None:
-                _, index, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+                sizes = cluster_sums(np.ones(len(terms)), clusters)
                 scale = len(sizes) / len(terms)
-                terms, least = np.bincount(index, terms) * scale, least * float(sizes.max()) * scale
+                terms, least = cluster_sums(terms, clusters) * scale, least * float(sizes.max()) * scale
             ends.append(float(lower(Estimate(terms), one_sided, least)))
         return ends[0], -ends[1]
 

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from birl.ope import Trajectories
 
 Array = np.ndarray
+
+
+class Fixed:
+    """A policy that takes actions with the same probabilities everywhere."""
+
+    def __init__(self, *chance: float) -> None:
+        self.chance = np.array(chance)
+
+    def action_probability(self, x: Any, action: Any = None) -> Any:
+        every = np.tile(self.chance, (len(x), 1))
+        return every if action is None else every[np.arange(len(every)), np.asarray(action).reshape(-1)]
+
+
+def treat(chance: float) -> Fixed:
+    """A policy that takes the second of two actions with the same probability everywhere."""
+    return Fixed(1 - chance, chance)
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,7 @@ from birl.ope import evaluate, verdict
 from birl.ope.decision_page import write_report
 from birl.ope.decision_summary import summary_sentence
 from birl.types import ActionSpace
-
-
-class Treat:
-    """Treats everyone with the same probability."""
-
-    def __init__(self, chance: float) -> None:
-        self.chance = chance
-
-    def action_probability(self, x: Any, action: Any = None) -> Any:
-        every = np.tile([1 - self.chance, self.chance], (len(x), 1))
-        return every if action is None else every[np.arange(len(x)), np.asarray(action).reshape(-1)]
+from tests.ope.planted import treat
 
 
 def logs(effect: float, n: int = 400, level: float = 12.0) -> Any:
@@ -48,28 +38,28 @@ def logs(effect: float, n: int = 400, level: float = 12.0) -> Any:
     ],
 )  # fmt: skip
 def test_one_sentence(effect: float, chance: float, min_gain: float, starts: str, holds: str) -> None:
-    found = evaluate(Treat(chance), logs(effect), gamma=1.0)
+    found = evaluate(treat(chance), logs(effect), gamma=1.0)
     said = summary_sentence(found, verdict(found, min_gain), "EUR")
     assert said.startswith(starts) and holds in said and said.endswith(".") and said.count(": ") <= 2
 
 
 def test_shares_are_of_what_is_earned_today_and_left_out_where_that_is_nothing() -> None:
-    found = evaluate(Treat(0.9), logs(2.0), gamma=1.0)
+    found = evaluate(treat(0.9), logs(2.0), gamma=1.0)
     said = verdict(found)
     low, high = (100 * end / found.logs.value for end in (said.lower or 0.0, said.upper or 0.0))
     assert f"({low:+.3g} % to {high:+.3g} %)" in summary_sentence(found, said)
-    other = evaluate(Treat(0.9), logs(2.0), gamma=1.0, against=Treat(0.6), against_name="today's rule")
+    other = evaluate(treat(0.9), logs(2.0), gamma=1.0, against=treat(0.6), against_name="today's rule")
     text = summary_sentence(other, verdict(other))
     assert "%" not in text and "more than today's rule." in text
 
 
 def test_logs_that_cannot_tell_have_no_gain() -> None:
-    found = evaluate(Treat(0.9), logs(2.0, n=20), gamma=1.0)
+    found = evaluate(treat(0.9), logs(2.0, n=20), gamma=1.0)
     assert summary_sentence(found, verdict(found)) == "These logs cannot tell."
 
 
 def test_the_page_begins_with_the_summary(tmp_path: Path) -> None:
-    found = evaluate(Treat(0.9), logs(2.0), gamma=1.0, name="treat")
+    found = evaluate(treat(0.9), logs(2.0), gamma=1.0, name="treat")
     said = verdict(found)
     write_report(tmp_path, {"treat": found}, {"treat": said}, unit="EUR")
     text = " ".join("".join(ElementTree.parse(tmp_path / "report.html").getroot().itertext()).split())
@@ -89,7 +79,7 @@ def test_the_page_begins_with_the_summary(tmp_path: Path) -> None:
         )
     ]
     assert places == sorted(places) and text.count("Ship it") == 1
-    both = {"treat": found, "less": evaluate(Treat(0.1), logs(2.0), gamma=1.0, name="less")}
+    both = {"treat": found, "less": evaluate(treat(0.1), logs(2.0), gamma=1.0, name="less")}
     write_report(tmp_path, both, {name: verdict(each) for name, each in both.items()})
     text = " ".join("".join(ElementTree.parse(tmp_path / "report.html").getroot().itertext()).split())
     assert text.count("Ship it, first") == text.count("Do not ship it") == 1

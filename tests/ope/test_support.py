@@ -10,17 +10,7 @@ import pytest
 from birl.dataset import Episode, create_infinite_replay_buffer
 from birl.ope import Evaluation, decide, evaluate, verdict
 from birl.types import ActionSpace
-
-
-class Fixed:
-    """Takes actions with the same probabilities everywhere."""
-
-    def __init__(self, *chance: float) -> None:
-        self.chance = np.array(chance)
-
-    def action_probability(self, x: Any, action: Any = None) -> Any:
-        every = np.tile(self.chance, (len(x), 1))
-        return every if action is None else every[np.arange(len(every)), np.asarray(action).reshape(-1)]
+from tests.ope.planted import Fixed
 
 
 def patients(

@@ -17,6 +17,7 @@ from birl.ope.estimators import on_policy
 from birl.ope.support_bounds import RewardRange, Support, describe_region, gain_bounds
 from birl.types import ActionSpace
 from tests.ope import planted
+from tests.ope.planted import treat
 
 Array = np.ndarray
 HORIZON, GAMMA, LOW, HIGH = 4, 0.9, -1.5, 2.5
@@ -80,7 +81,7 @@ def bounds_of(n: int, seed: int, ends: float, policy: Array, *, model: bool) -> 
 def test_ends_are_those_of_dynamic_programming(ends: float, model: bool) -> None:
     policy = np.array([[0.3, 0.7], [0.6, 0.4], [0.55, 0.45]])
     found = bounds_of(60_000, 0, ends, policy, model=model)
-    for end, reward in zip(found.ends(), (LOW, HIGH), strict=True):
+    for end, reward in zip(found.ends, (LOW, HIGH), strict=True):
         rest = np.array([reward * sum(GAMMA**k for k in range(HORIZON - t)) for t in range(HORIZON)])
         error = end.terms.std() / np.sqrt(len(end.terms))
         assert abs(float(end.value) - exact(policy, rest, ends)) < 4 * error
@@ -95,7 +96,7 @@ def test_intervals_cover_the_worst_that_may_be_true(model: bool) -> None:
     truth, hits, halves = exact(policy, rest, 0.2), [], []
     for seed in range(400):
         found = bounds_of(150, seed, 0.2, policy, model=model)
-        lower, middle = found.interval(0.95)[0], float(found.ends()[0].value)
+        lower, middle = found.interval(0.95)[0], float(found.ends[0].value)
         hits.append(lower <= truth)
         halves.append((lower + middle) / 2 <= truth)
     assert planted.covers(np.array(hits), 0.95, 0.99) and not planted.covers(np.array(halves), 0.95, 0.99)
@@ -117,7 +118,7 @@ def test_bad_ranges() -> None:
     with pytest.raises(ConfigError, match="it must be a finite number"):
         RewardRange(float("nan"), 1.0)
     with pytest.raises(DataError, match=r"the reward of step 0 in episode \d+ is .*, outside reward_range"):
-        evaluate(Treat(0.9), clinic(0, 0.1, 5.0)[0], gamma=1.0, reward_range=(0.0, 1.0))
+        evaluate(treat(0.9), clinic(0, 0.1, 5.0)[0], gamma=1.0, reward_range=(0.0, 1.0))
 
 
 def test_regions() -> None:
@@ -129,17 +130,6 @@ def test_regions() -> None:
     assert describe_region(np.zeros(500, bool), table, names) is None
     assert describe_region(rng.random(500) < 0.5, table, names) is None  # no column shows it
     assert describe_region(np.ones(500, bool), table, names) == "anywhere"
-
-
-class Treat:
-    """Treats everyone with the same probability."""
-
-    def __init__(self, chance: float) -> None:
-        self.chance = chance
-
-    def action_probability(self, x: Any, action: Any = None) -> Any:
-        every = np.tile([1 - self.chance, self.chance], (len(x), 1))
-        return every if action is None else every[np.arange(len(x)), np.asarray(action).reshape(-1)]
 
 
 def clinic(seed: int, share: float, stakes: float, n: int = 500, vectors: bool = False) -> tuple[Any, float]:
@@ -169,7 +159,7 @@ def wrong_ships(share: float, stakes: float, seeds: range, declared: bool, vecto
     for seed in seeds:
         logs, gain = clinic(seed, share, stakes, vectors=vectors)
         limits = (-stakes - 1.0, 1.5) if declared else None
-        said = verdict(evaluate(Treat(0.9), logs, gamma=1.0, reward_range=limits))
+        said = verdict(evaluate(treat(0.9), logs, gamma=1.0, reward_range=limits))
         ships += said.verdict == "ship"
         wrong += said.verdict == "ship" and gain <= 0
         if declared and said.lower is not None:
@@ -198,7 +188,7 @@ def test_no_wrong_ship_in_500_logs(share: float, stakes: float, declared: bool) 
 def test_reports_know_the_range_and_where_support_is_missing(tmp_path: Path) -> None:
     logs, _ = clinic(0, 0.1, 20.0)
     for limits in (None, (-21.0, 1.5)):
-        found = evaluate(Treat(0.9), logs, gamma=1.0, reward_range=limits, name="treat")
+        found = evaluate(treat(0.9), logs, gamma=1.0, reward_range=limits, name="treat")
         write_report(tmp_path, {"treat": found}, {"treat": verdict(found)})
         data = json.loads((tmp_path / "report.json").read_text())["policies"][0]["support"]
         (region,) = data["regions"]
@@ -206,7 +196,7 @@ def test_reports_know_the_range_and_where_support_is_missing(tmp_path: Path) -> 
         assert (data["lowest_gain"] is None) == (limits is None)
         page = (tmp_path / "report.html").read_text()
         assert region.replace("<", "&lt;") in page
-    ranked = rank({"treat": Treat(0.9), "less": Treat(0.6)}, logs, gamma=1.0, reward_range=(-21.0, 1.5))
+    ranked = rank({"treat": treat(0.9), "less": treat(0.6)}, logs, gamma=1.0, reward_range=(-21.0, 1.5))
     assert list(ranked.evaluations) == ["less", "treat"]  # by the lower ends, which unsupported actions widen
 
 

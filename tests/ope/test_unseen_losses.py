@@ -13,19 +13,9 @@ from birl.ope import Trajectories, evaluate, verdict, verdicts
 from birl.ope.unseen_losses import bounded_gain, unseen_share
 from birl.types import ActionSpace
 from tests.ope import planted
+from tests.ope.planted import treat
 
 Array = np.ndarray
-
-
-class Treat:
-    """Treats everyone with the same probability."""
-
-    def __init__(self, chance: float) -> None:
-        self.chance = chance
-
-    def action_probability(self, x: Any, action: Any = None) -> Any:
-        every = np.tile([1 - self.chance, self.chance], (len(x), 1))
-        return every if action is None else every[np.arange(len(x)), np.asarray(action).reshape(-1)]
 
 
 def one_step(x: Array, a: Array, r: Array, propensity: float | None = 0.5) -> Any:
@@ -49,14 +39,14 @@ def test_no_ship_where_a_possible_loss_is_rarer_than_the_logs_can_show() -> None
     naive = 0
     for seed in (0, 1, 2, 10, 11, 19):  # without a loss in four of these logs
         logs = rare_loss(seed)
-        found = evaluate(Treat(0.95), logs, gamma=1.0)
+        found = evaluate(treat(0.95), logs, gamma=1.0)
         alone = verdict(found)
         if alone.verdict == "ship":
             naive += 1
             share, at = alone.unseen_loss or (0.0, 0.0)
             assert 0.01 < share < 0.02 and -250 < at < -5  # the page names a loss that would turn it
             assert any(text.startswith("rare losses: up to 1 in ") for text in alone.turns)
-        ranged = evaluate(Treat(0.95), logs, gamma=1.0, reward_range=(-250.3, 1.1))
+        ranged = evaluate(treat(0.95), logs, gamma=1.0, reward_range=(-250.3, 1.1))
         for said in (verdict(ranged), verdict(found, worst_case=-250.0)):
             assert said.verdict != "ship" and not said.turns
             if alone.verdict == "ship":
@@ -71,7 +61,7 @@ def test_no_ship_where_a_possible_loss_is_rarer_than_the_logs_can_show() -> None
 def test_no_wrong_ship_in_500_logs() -> None:
     wrong = 0
     for seed in range(500):
-        ranged = evaluate(Treat(0.95), rare_loss(seed), gamma=1.0, reward_range=(-250.3, 1.1))
+        ranged = evaluate(treat(0.95), rare_loss(seed), gamma=1.0, reward_range=(-250.3, 1.1))
         wrong += verdict(ranged).verdict == "ship"
     assert wrong == 0
 
@@ -82,8 +72,8 @@ def test_a_range_that_the_logs_fill_hardly_matters() -> None:
         rng = np.random.default_rng(seed)
         a = rng.integers(0, 2, 1000)
         logs = one_step(rng.normal(size=(1000, 2)), a, (rng.random(1000) < 0.3 + 0.3 * a).astype(np.float64))
-        plain = evaluate(Treat(0.9), logs, gamma=1.0)
-        ranged = evaluate(Treat(0.9), logs, gamma=1.0, reward_range=(0.0, 1.0))
+        plain = evaluate(treat(0.9), logs, gamma=1.0)
+        ranged = evaluate(treat(0.9), logs, gamma=1.0, reward_range=(0.0, 1.0))
         assert verdict(plain).verdict == verdict(ranged).verdict
         for bound in ("betting", "bernstein"):
             lower, upper = ranged.gain_range(0.95, bound) or (0.0, 0.0)
@@ -143,7 +133,7 @@ def test_clusters_count_as_a_whole() -> None:
 
 def test_bad_input() -> None:
     logs = rare_loss(0)
-    found = evaluate(Treat(0.95), logs, gamma=1.0)
+    found = evaluate(treat(0.95), logs, gamma=1.0)
     with pytest.raises(DataError, match=r"worst_case is 5, but the logs have an episode of the policy with the return"):
         verdict(found, worst_case=5.0)
     with pytest.raises(
@@ -154,7 +144,7 @@ def test_bad_input() -> None:
         verdict(found, bound="gauss")
     with pytest.raises(ConfigError, match="min_strength"):
         verdict(found, min_strength=0.5)
-    other = evaluate(Treat(0.95), logs, gamma=1.0, against=Treat(0.6), reward_range=(-251.0, 2.0))
+    other = evaluate(treat(0.95), logs, gamma=1.0, against=treat(0.6), reward_range=(-251.0, 2.0))
     with pytest.raises(ConfigError, match="the logs as the baseline"):
         verdicts({"treat": other}, bound="betting")
 
@@ -171,7 +161,7 @@ def confounded(seed: int, strength: float, effect: float, n: int = 1000) -> Any:
 def ships(strength: float, effect: float, seeds: range, **required: Any) -> int:
     said = []
     for seed in seeds:
-        found = evaluate(Treat(0.9), confounded(seed, strength, effect), gamma=1.0, behaviour="estimated")
+        found = evaluate(treat(0.9), confounded(seed, strength, effect), gamma=1.0, behaviour="estimated")
         said.append(verdict(found, **required))
     low = [
         each
